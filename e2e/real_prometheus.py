@@ -41,17 +41,18 @@ class Pod:
     def render(self, address: str) -> dict[str, Any]:
         """The target, as a file of targets has it."""
         meta, pod = "__meta_kubernetes_", "__meta_kubernetes_pod_"
+        port = "metrics" if self.component == "gateway" else "http"
         labels = {
             "__metrics_path__": self.path,
             f"{meta}namespace": self.namespace,
             f"{meta}service_name": f"{self.service}-replicas"
             if self.service
             else self.name.rsplit("-", 2)[0],
-            f"{meta}endpoint_port_name": "http",
+            f"{meta}endpoint_port_name": port,
             f"{pod}name": self.name,
             f"{pod}phase": "Running",
             f"{pod}container_name": self.container,
-            f"{pod}container_port_name": "http",
+            f"{pod}container_port_name": port,
             f"{pod}label_millrace_dev_service": self.service,
             f"{pod}label_millrace_dev_component": self.component,
             f"{pod}labelpresent_millrace_dev_component": "true" if self.component else "",

@@ -35,6 +35,11 @@ def relabelling() -> list[dict[str, Any]]:
     return [
         {"action": "keep", "source_labels": [f"{pod}_labelpresent_millrace_dev_component"], "regex": "true"},
         {"action": "keep", "source_labels": [f"{pod}_container_port_name"], "regex": "http|metrics"},
+        {
+            "action": "drop",
+            "source_labels": [f"{pod}_label_millrace_dev_component", f"{pod}_container_port_name"],
+            "regex": "gateway;http",
+        },
         {"action": "drop", "source_labels": [f"{pod}_phase"], "regex": "Pending|Succeeded|Failed"},
         {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
         {"source_labels": [f"{pod}_name"], "target_label": "pod"},

@@ -1,4 +1,4 @@
-"""The gateway's HTTP surface: probes, metrics, the list of models, and the proxy under `/v1/`."""
+"""The gateway's HTTP surface: probes, models and the proxy for clients, and what is not for them."""
 
 import json
 from collections.abc import Mapping
@@ -85,16 +85,22 @@ class Surface:
         return self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
 
 
-def create_app(surface: Surface, proxy: Proxy, reporting: Reporting, settings: Settings) -> web.Application:
-    """Return the application. Run it so that a handler is cancelled when its client leaves."""
+def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Application:
+    """Return what clients get. Run it so that a handler is cancelled when its client leaves."""
     app = web.Application(client_max_size=settings.max_body_bytes)
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
-    app.router.add_get(PATH_METRICS, surface.report_metrics)
-    app.router.add_get(PATH_LOADS, reporting.handle)
     app.router.add_get("/v1/models", surface.list_models)
     app.router.add_get("/v1/models/{model:.+}", surface.retrieve_model)
     app.router.add_route("*", "/v1/{path:.*}", proxy.handle)
+    return app
+
+
+def create_inner_app(surface: Surface, reporting: Reporting) -> web.Application:
+    """Return what is not for clients, for a port of its own: it tells of every tenant's services."""
+    app = web.Application()
+    app.router.add_get(PATH_METRICS, surface.report_metrics)
+    app.router.add_get(PATH_LOADS, reporting.handle)
     return app
 
 

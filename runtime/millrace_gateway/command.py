@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import uvloop
 
+from millrace_gateway.errors import CannotListenError
 from millrace_gateway.headers import may_be_sent
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway
@@ -20,8 +21,16 @@ from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
 from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
 from millrace_kubernetes.namespaces import parse_namespaces
-from millrace_runtime.contract import DEFAULT_NAMESPACE, ENV_BIND_ADDRESS, EXIT_BAD_USAGE, PORT_GATEWAY
-from millrace_runtime.listener import describe_failure, parse_port, read_bind_address
+from millrace_runtime.contract import (
+    DEFAULT_NAMESPACE,
+    ENV_BIND_ADDRESS,
+    EXIT_BAD_USAGE,
+    PATH_LOADS,
+    PATH_METRICS,
+    PORT_GATEWAY,
+    PORT_GATEWAY_METRICS,
+)
+from millrace_runtime.listener import parse_port, read_bind_address
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +49,8 @@ def main(argv: list[str]) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(run_gateway(settings, access))
-    except OSError as error:
-        return _fail(describe_failure(error, settings.bind_address, settings.port), EXIT_BROKEN)
+    except CannotListenError as error:
+        return _fail(str(error), EXIT_BROKEN)
 
 
 def read_settings(argv: list[str]) -> Settings:
@@ -57,6 +66,12 @@ def read_settings(argv: list[str]) -> Settings:
     )
     parser.add_argument(
         "--port", type=parse_port, default=PORT_GATEWAY, help="the port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--metrics-port",
+        type=parse_port,
+        default=PORT_GATEWAY_METRICS,
+        help=f"the port of {PATH_METRICS} and {PATH_LOADS}, which are not for clients (default: %(default)s)",
     )
     parser.add_argument(
         "--cluster-domain",
@@ -110,6 +125,7 @@ def read_settings(argv: list[str]) -> Settings:
     return Settings(
         flags.host,
         flags.port,
+        flags.metrics_port,
         flags.cluster_domain,
         namespaces=flags.namespaces,
         operator_namespace=flags.operator_namespace,
@@ -131,12 +147,12 @@ def _parse_header(text: str) -> str:
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
     """Serve until a signal, then drain; a second signal ends the drain. Returns the exit status."""
     gateway, signals = Gateway(settings), _Signals()
-    async with gateway.serve() as site:
+    async with gateway.serve() as sites:
         logger.info("following the cluster at %s", access.server)
         follow = asyncio.create_task(gateway.follow(access))
         if not await signals.precede(follow):
             follow.result()  # it ends only by a fault of ours, which this raises
-        drain = asyncio.create_task(gateway.drain(site))
+        drain = asyncio.create_task(gateway.drain(sites))
         is_drained = not await signals.precede(drain)
         for task in (follow, drain):
             task.cancel()

@@ -2,6 +2,7 @@
 
 GatewayError
 ├── ReplicaRefusedError    a replica has begun nothing of the request: another may have it
+├── CannotListenError      an address can't be bound
 ├── StaleConnectionError   a replica closed an idle connection as it was reused
 └── RequestRefusedError    this request can't be served; carries status, body and headers
     ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError
@@ -19,6 +20,10 @@ class GatewayError(Exception):
 
 class ReplicaRefusedError(GatewayError):
     """A replica refused the connection or is draining. It has begun nothing of the request."""
+
+
+class CannotListenError(GatewayError):
+    """An address can't be bound; the text says what to do."""
 
 
 class StaleConnectionError(GatewayError):

@@ -4,16 +4,18 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
 
 from millrace_gateway.activity import Activity
-from millrace_gateway.app import Surface, create_app
+from millrace_gateway.app import Surface, create_app, create_inner_app
 from millrace_gateway.balance import Balancer
 from millrace_gateway.catalogue import Catalogue
+from millrace_gateway.errors import CannotListenError
 from millrace_gateway.holding import Holder, HoldLimits
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.metrics import Metrics
@@ -27,9 +29,16 @@ from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Source
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.watch import Watch
-from millrace_runtime.listener import BACKLOG, open_listener, show_address
+from millrace_runtime.listener import BACKLOG, describe_failure, open_listener, show_address
 
 logger = logging.getLogger(__name__)
+
+
+class Sites(NamedTuple):
+    """Where a gateway listens."""
+
+    clients: web.BaseSite
+    metrics: web.BaseSite
 
 
 class Gateway:
@@ -59,26 +68,39 @@ class Gateway:
         ]
 
     @asynccontextmanager
-    async def serve(self) -> AsyncIterator[web.BaseSite]:
-        """Serve while entered. Raises OSError where the address can't be bound."""
-        async with open_session(self.settings) as session:
-            runner = web.AppRunner(
-                self._create_app(session),
-                access_log=None,
-                auto_decompress=False,  # a body goes on as it came
-                handler_cancellation=True,  # a client that leaves ends its generation
-                shutdown_timeout=1.0,
+    async def serve(self) -> AsyncIterator[Sites]:
+        """Serve while entered. Raises CannotListenError."""
+        async with open_session(self.settings) as session, AsyncExitStack() as stack:
+            surface, proxy = self._create_parts(session)
+            inner = create_inner_app(surface, self.reporting)
+            clients = create_app(surface, proxy, self.settings)
+            yield Sites(
+                clients=await self._listen(stack, clients, self.settings.port, "--port"),
+                metrics=await self._listen(stack, inner, self.settings.metrics_port, "--metrics-port"),
             )
-            await runner.setup()
-            try:
-                listener = open_listener(self.settings.bind_address, self.settings.port)
-                site = web.SockSite(runner, listener, backlog=BACKLOG)
-                await site.start()
-                port = listener.getsockname()[1]
-                logger.info("listening on %s", show_address(self.settings.bind_address, port))
-                yield site
-            finally:
-                await runner.cleanup()
+
+    async def _listen(
+        self, stack: AsyncExitStack, app: web.Application, port: int, flag: str
+    ) -> web.BaseSite:
+        """Serve an application until the stack ends, at the port that this flag gives."""
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            auto_decompress=False,  # a body goes on as it came
+            handler_cancellation=True,  # a client that leaves ends its generation
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        bind_address = self.settings.bind_address
+        try:
+            listener = open_listener(bind_address, port)
+        except OSError as error:
+            raise CannotListenError(describe_failure(error, bind_address, port, port_flag=flag)) from error
+        site = web.SockSite(runner, listener, backlog=BACKLOG)
+        await site.start()
+        logger.info("listening on %s (%s)", show_address(bind_address, listener.getsockname()[1]), flag)
+        return site
 
     async def follow(self, access: ClusterAccess) -> None:
         """Follow the cluster's services and replicas until cancelled."""
@@ -105,19 +127,19 @@ class Gateway:
             return lambda: None
         return partial(self.lifecycle.note_sync, source.path)
 
-    async def drain(self, site: web.BaseSite) -> None:
+    async def drain(self, sites: Sites) -> None:
         """Turn unready, take what is still routed here for a while, then finish what is in flight.
 
-        The address stays open until then: a new leading operator must be able to ask what is in flight here.
+        The metrics' port stays open: a new leading operator must be able to ask what is in flight here.
         """
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
         await asyncio.sleep(self.settings.drain_notice_seconds)
         self.holder.close()
         await self.lifecycle.idle.wait()
-        await site.stop()
+        await sites.clients.stop()
 
-    def _create_app(self, session: aiohttp.ClientSession) -> web.Application:
+    def _create_parts(self, session: aiohttp.ClientSession) -> tuple[Surface, Proxy]:
         proxy = Proxy(
             session,
             self.catalogue,
@@ -128,5 +150,4 @@ class Gateway:
             holder=self.holder,
             settings=self.settings,
         )
-        surface = Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings)
-        return create_app(surface, proxy, self.reporting, self.settings)
+        return Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings), proxy

@@ -18,6 +18,8 @@ class Settings:
     """The address to listen on; empty: all addresses, IPv6 and IPv4."""
     port: int
     """The port to listen on; 0 takes a free one."""
+    metrics_port: int = 0
+    """The port of what is not for clients, `/metrics` and `/loads`; 0 takes a free one."""
     cluster_domain: str = "cluster.local"
     """The cluster's DNS domain: what may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE

@@ -12,9 +12,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
-from millrace_gateway.server import Gateway
+from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
+from testing.addresses import url_of
 from testing.polling import wait_until_async
 
 NUMBERS = itertools.count(1)
@@ -67,13 +68,14 @@ class Bench:
     def __init__(self, gateway: Gateway, client: aiohttp.ClientSession, stack: AsyncExitStack) -> None:
         self.gateway = gateway
         self.client = client
-        self.site: web.BaseSite
+        self.sites: Sites
         self.url = ""
+        self.metrics_url = ""
         self._stack = stack
 
     async def start(self) -> None:
-        self.site = await self._stack.enter_async_context(self.gateway.serve())
-        self.url = f"http://127.0.0.1:{self.site._server.sockets[0].getsockname()[1]}"
+        self.sites = await self._stack.enter_async_context(self.gateway.serve())
+        self.url, self.metrics_url = (url_of(site, "127.0.0.1") for site in self.sites)
 
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
         self.gateway.service_sinks[0].apply(make_service(namespace, name, **fields))

@@ -13,10 +13,12 @@ from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of
 from tests.gateway.conftest import Bench, running
 from tests.gateway.test_proxy import BODY, CHAT, COMPLETIONS, FINISHED, IN_FLIGHT
 
+INNER = ("/metrics", "/loads")
+
 
 async def get(bench: Bench, path: str, host: str | None = None) -> tuple[int, str]:
-    headers = {"Host": host} if host else {}
-    async with bench.client.get(bench.url + path, headers=headers) as response:
+    headers, url = {"Host": host} if host else {}, bench.metrics_url if path in INNER else bench.url
+    async with bench.client.get(url + path, headers=headers) as response:
         return response.status, await response.text()
 
 
@@ -27,7 +29,7 @@ async def list_ids(bench: Bench, host: str | None = None) -> list[str]:
 
 
 async def test_a_burst_of_connections_may_wait(bench: Bench) -> None:
-    assert backlog_of(bench.site) == expected_backlog()
+    assert {backlog_of(site) for site in bench.sites} == {expected_backlog()}
 
 
 @needs_ipv6
@@ -35,9 +37,9 @@ async def test_a_burst_of_connections_may_wait(bench: Bench) -> None:
     ("address", "asked"), [("", ["127.0.0.1", "::1"]), ("::1", ["::1"]), ("127.0.0.1", ["127.0.0.1"])]
 )
 async def test_it_answers_on_ipv6_and_ipv4(address: str, asked: list[str]) -> None:
-    async with Gateway(Settings(address, 0)).serve() as site, aiohttp.ClientSession() as http:
+    async with Gateway(Settings(address, 0)).serve() as sites, aiohttp.ClientSession() as http:
         for host in asked:
-            assert (await http.get(f"{url_of(site, host)}/livez")).status == 200
+            assert (await http.get(f"{url_of(sites.clients, host)}/livez")).status == 200
 
 
 async def test_probes_tell_the_phase(bench: Bench) -> None:
@@ -50,6 +52,13 @@ async def test_probes_tell_the_phase(bench: Bench) -> None:
     lifecycle.begin_drain()
     assert "draining" in (await get(bench, "/readyz"))[1]
     assert (await get(bench, "/livez"))[0] == 200
+
+
+async def test_each_port_has_its_own_paths(bench: Bench) -> None:
+    for path in INNER:
+        assert (await bench.client.get(bench.url + path)).status == 404
+    for path in ("/v1/models", "/readyz"):
+        assert (await bench.client.get(bench.metrics_url + path)).status == 404
 
 
 async def test_models_are_listed_as_far_as_the_host_reaches(bench: Bench) -> None:
@@ -126,7 +135,7 @@ async def test_a_service_made_anew_begins_at_zero_whatever_still_runs(bench: Ben
 
 async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: Bench) -> None:
     early, release = await begin_held_request(bench)
-    drain = asyncio.create_task(bench.gateway.drain(bench.site))
+    drain = asyncio.create_task(bench.gateway.drain(bench.sites))
     await asyncio.sleep(0)
     late = asyncio.create_task(bench.client.post(bench.url + COMPLETIONS, json=BODY))
     await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 2)

@@ -62,11 +62,12 @@ def kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_port_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["--host", "127.0.0.1", "--port", str(port)]) == 1
-    assert capsys.readouterr().err == (
-        f"millrace gateway: can't listen on 127.0.0.1:{port}: Address already in use; "
-        "end what listens there, or give another --port\n"
-    )
+        for flag, other in (("--port", "--metrics-port"), ("--metrics-port", "--port")):
+            assert main(["--host", "127.0.0.1", flag, str(port), other, "0"]) == 1
+            assert capsys.readouterr().err == (
+                f"millrace gateway: can't listen on 127.0.0.1:{port}: Address already in use; "
+                f"end what listens there, or give another {flag}\n"
+            )
 
 
 @pytest.mark.usefixtures("kubeconfig")
@@ -77,9 +78,10 @@ def test_an_address_of_another_machine_is_said(capsys: pytest.CaptureFixture[str
 
 async def test_the_log_names_the_port_that_it_took(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with Gateway(Settings("", 0)).serve() as site:
-        port = url_of(site, "127.0.0.1").rpartition(":")[2]
-        assert f"listening on *:{port}" in caplog.messages
+    async with Gateway(Settings("", 0)).serve() as sites:
+        for site, flag in zip(sites, ("--port", "--metrics-port"), strict=True):
+            port = url_of(site, "127.0.0.1").rpartition(":")[2]
+            assert f"listening on *:{port} ({flag})" in caplog.messages
 
 
 @asynccontextmanager

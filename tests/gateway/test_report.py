@@ -116,7 +116,7 @@ def test_a_leaving_replica_gets_nothing_new_while_there_is_another() -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer x"}, {"Authorization": "Basic \xe9"}])
 async def test_strangers_are_told_nothing(bench: Bench, headers: dict[str, str]) -> None:
-    async with bench.client.get(f"{bench.url}/loads", headers=headers) as answer:
+    async with bench.client.get(f"{bench.metrics_url}/loads", headers=headers) as answer:
         assert answer.status == 401
         assert "leads" in (await answer.json())["error"]
 

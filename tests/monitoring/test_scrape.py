@@ -175,14 +175,15 @@ async def url(
         ]
         targets = [
             target(ports[0], "shop", REPLICA, "http", component="replica", service="chat"),
-            target(ports[1], "millrace", "gateway-1", "http", component="gateway"),
+            target(ports[1], "millrace", "gateway-1", "metrics", component="gateway"),
+            target(1, "millrace", "gateway-1", "http", component="gateway"),
             target(ports[2], "millrace", "operator-1", "metrics", component="operator"),
             target(ports[4], "shop", "chat-0", "http", component="replica", service="chat", phase="Failed"),
             target(ports[5], "shop", "vllm-1", "http"),
             target(ports[6], "shop", REPLICA, "live", component="replica", service="chat"),
         ]
         if request.param == MONITOR:  # the page cannot know the release's namespace
-            targets.append(target(ports[3], "shop", "liar", "http", component="gateway"))
+            targets.append(target(ports[3], "shop", "liar", "metrics", component="gateway"))
         jobs = configure(request.param, manifests[("PodMonitor", "millrace")], targets)
         config = {"rule_files": [str(folder / "rules.yaml")], "scrape_configs": jobs}
         yield await stack.enter_async_context(run_prometheus(programs["prometheus"], folder, config))

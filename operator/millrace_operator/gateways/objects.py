@@ -1,13 +1,13 @@
 """Reads gateways' pods: which may have requests, and where they listen. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from millrace_kubernetes.collection import Object
 from millrace_operator.reconcile.observed import LOST_SECONDS
 from millrace_operator.resources.conditions import find_condition, parse_time
-from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY, PORT_NAME_HTTP
+from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY, PORT_NAME_HTTP, PORT_NAME_METRICS
 
 
 class _Gateway(NamedTuple):
@@ -60,7 +60,7 @@ def _may_have_requests(pod: Object) -> bool:
 
 def _was_ready(pod: Object, unready_since: str | None) -> bool:
     """Whether it turned unready after its container had begun. One that never was Ready did so before."""
-    own = {one.get("name") for one in pod["spec"]["containers"] if _list_ports([one])}
+    own = {one.get("name") for one in pod["spec"]["containers"] if PORT_NAME_HTTP in _name_ports(one)}
     statuses = [one for one in pod["status"].get("containerStatuses") or () if one.get("name") in own]
     starts = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in statuses]
     start = parse_time(starts[0]) if starts else None
@@ -74,10 +74,12 @@ def _find_end(pod: Object) -> float:
 
 
 def _find_port(pod: Object) -> int:
-    return next(iter(_list_ports((pod.get("spec") or {}).get("containers") or ())), PORT_GATEWAY)
+    """Return where the gateway tells its loads: a former version does so at its clients' port."""
+    named = map(_name_ports, (pod.get("spec") or {}).get("containers") or ())
+    ports = next((found for found in named if PORT_NAME_HTTP in found), {})
+    return ports.get(PORT_NAME_METRICS) or ports.get(PORT_NAME_HTTP) or PORT_GATEWAY
 
 
-def _list_ports(containers: Iterable[Object]) -> list[int]:
-    """Return the ports of these containers that are a gateway's."""
-    ports = [port for container in containers for port in container.get("ports") or ()]
-    return [int(port["containerPort"]) for port in ports if port.get("name") == PORT_NAME_HTTP]
+def _name_ports(container: Object) -> dict[str, int]:
+    """Return a container's ports by name. The one with a port for clients is the gateway's own."""
+    return {str(port.get("name")): int(port["containerPort"]) for port in container.get("ports") or ()}

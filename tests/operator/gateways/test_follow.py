@@ -54,16 +54,20 @@ class Cluster:
 
     async def add_gateway(self, uid: str) -> Gateway:
         gateway = Gateway(Settings("127.0.0.1", 0))
-        site: Any = await self._stack.enter_async_context(gateway.serve())
+        sites: Any = await self._stack.enter_async_context(gateway.serve())
         await self._stack.enter_async_context(running(gateway.follow(self.access)))
-        port = self.ports[uid] = site._server.sockets[0].getsockname()[1]
-        self.api.put(GATEWAYS, make_gateway_pod(uid, port))
+        self.ports[uid], metrics_port = (site._server.sockets[0].getsockname()[1] for site in sites)
+        self.api.put(GATEWAYS, make_gateway_pod(uid, self.ports[uid], metrics_port))
         return gateway
 
 
-def make_gateway_pod(uid: str, port: int) -> dict[str, Any]:
+def make_gateway_pod(uid: str, port: int, metrics_port: int | None = None) -> dict[str, Any]:
+    """Without a port for metrics it is of a former version."""
     pod = make_pod(NAMESPACE, "", uid, address="127.0.0.1")
-    return pod | {"spec": {"containers": [{"ports": [{"name": "http", "containerPort": port}]}]}}
+    named = {"http": port, **({} if metrics_port is None else {"metrics": metrics_port})}
+    ports = [{"name": name, "containerPort": number} for name, number in named.items()]
+    sidecar = {"name": "mesh", "ports": [{"name": "metrics", "containerPort": 9}]}
+    return pod | {"spec": {"containers": [sidecar, {"ports": ports}]}}
 
 
 @asynccontextmanager
