@@ -34,7 +34,10 @@ class Service:
     served_name: str
     """The model name that its replicas answer to."""
     state: str
-    """Why it is not ready, from its Ready condition; empty when ready or unknown."""
+    """Why it is not ready, in one word of its Ready condition; empty when ready or unknown.
+
+    Whoever calls it is told. The condition's message names pods, nodes and registries, so it is not.
+    """
     hold_seconds: float = 0.0
     """How long a request waits where there is no replica; 0: it is refused at once."""
 
@@ -68,7 +71,7 @@ def read_service(item: Object) -> Service:
         uid=metadata.get("uid", ""),
         created=metadata.get("creationTimestamp") or "",
         served_name=read_served_name(item),
-        state=_describe(_find_condition(item, "Ready")),
+        state=_find_cause(_find_condition(item, "Ready")),
         hold_seconds=_read_hold(item),
     )
 
@@ -114,7 +117,5 @@ def _find_condition(item: Object, kind: str) -> Object:
     return found
 
 
-def _describe(condition: Object) -> str:
-    if not condition or condition.get("status") == "True":
-        return ""
-    return ": ".join(text for text in (condition.get("reason"), condition.get("message")) if text)
+def _find_cause(condition: Object) -> str:
+    return "" if condition.get("status") == "True" else str(condition.get("reason") or "")

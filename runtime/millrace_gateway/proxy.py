@@ -260,13 +260,17 @@ def find_sleeper(route: Route) -> Service:
 
 def describe_absence(route: Route, num_refused: int) -> str:
     """Return the message for a client whose request no replica has taken."""
-    keys = ", ".join(str(service.key) for service in route.services)
-    state = "; ".join(service.state for service in route.services if service.state)
+    (namespace, name), *others = (service.key for service in route.services)
+    which = (
+        f"The model {route.served_name!r} of namespace {namespace}"
+        if others
+        else f"The service {namespace}/{name}"
+    )
+    state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
     cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
-    namespace, name = route.services[0].key
     return (
-        f"The service {keys} has no replica that can answer now ({cause or 'its status says no more'}). "
-        f"Try again later; kubectl -n {namespace} describe infsvc {name} tells how it stands."
+        f"{which} has no replica that can answer now ({cause or 'its status says no more'}). Try again "
+        f"later; kubectl -n {namespace} describe infsvc tells its owner how it stands."
     )
 
 

@@ -83,8 +83,8 @@ async def ask(
 def describe_failure(replica: Replica) -> UpstreamFailedError:
     """Return the error for a client whose replica broke before it answered."""
     return UpstreamFailedError(
-        f"The replica {replica.pod} of {replica.key} closed the connection before it answered. "
-        "Send the request again; the pod's log says why."
+        f"A replica of {replica.key} closed the connection before it answered. Send the request again; the "
+        "replica's log says why."
     )
 
 

@@ -9,7 +9,7 @@ def test_a_service_without_a_served_name_is_served_under_its_own() -> None:
 
 def test_a_service_tells_why_it_is_not_ready() -> None:
     waiting = {"status": "False", "reason": "ModelLoading", "message": "pod chat-0 loads"}
-    assert read_service(make_service("a", "chat", ready=waiting)).state == "ModelLoading: pod chat-0 loads"
+    assert read_service(make_service("a", "chat", ready=waiting)).state == "ModelLoading"
     assert read_service(make_service("a", "chat", ready=waiting | {"status": "True"})).state == ""
     assert read_service(make_service("a", "chat")).state == ""
 
