@@ -85,9 +85,9 @@ class Surface:
         return self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
 
 
-def create_app(surface: Surface, proxy: Proxy, settings: Settings) -> web.Application:
+def create_app(surface: Surface, proxy: Proxy) -> web.Application:
     """Return what clients get. Run it so that a handler is cancelled when its client leaves."""
-    app = web.Application(client_max_size=settings.max_body_bytes)
+    app = web.Application()
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
     app.router.add_get("/v1/models", surface.list_models)

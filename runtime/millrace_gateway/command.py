@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import logging
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -117,6 +118,14 @@ def read_settings(argv: list[str]) -> Settings:
         help="a client's header that replicas get, too, such as baggage; may be repeated",
     )
     parser.add_argument(
+        "--body-memory",
+        type=_parse_memory,
+        default=Settings.body_memory_bytes,
+        metavar="BYTES",
+        help="memory for the request bodies that are held at the same time "
+        f"(default: {Settings.body_memory_bytes >> 20}Mi)",
+    )
+    parser.add_argument(
         "--list-all-models",
         action="store_true",
         help="list every service's model at the gateway's own address, too, not the pinned names alone",
@@ -133,6 +142,7 @@ def read_settings(argv: list[str]) -> Settings:
         public_hosts=frozenset(flags.public_host),
         short_hosts=flags.short_hosts,
         forward_headers=tuple(flags.forward_header),
+        body_memory_bytes=flags.body_memory,
         list_all_models=flags.list_all_models,
     )
 
@@ -142,6 +152,16 @@ def _parse_header(text: str) -> str:
     if not may_be_sent(text):
         raise argparse.ArgumentTypeError(f"{text!r} can't be sent on; write a name such as baggage")
     return text
+
+
+def _parse_memory(text: str) -> int:
+    """Return bytes. Raises ArgumentTypeError for no amount, and for less than one body may have."""
+    match = re.fullmatch(r"([0-9]{1,9})(Mi|Gi)", text)
+    found = 0 if match is None else int(match[1]) * {"Mi": 2**20, "Gi": 2**30}[match[2]]
+    if found < Settings.max_body_bytes:
+        least = f"{Settings.max_body_bytes >> 20}Mi"
+        raise argparse.ArgumentTypeError(f"{text!r} is refused; write {least} or more, such as 256Mi or 1Gi")
+    return found
 
 
 async def run_gateway(settings: Settings, access: ClusterAccess) -> int:

@@ -5,8 +5,8 @@ GatewayError
 ├── CannotListenError      an address can't be bound
 ├── StaleConnectionError   a replica closed an idle connection as it was reused
 └── RequestRefusedError    this request can't be served; carries status, body and headers
-    ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError
-    └── NoReplicaError, NotSyncedError, UpstreamFailedError
+    ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError, SlowBodyError
+    └── BusyError, NoReplicaError, NotSyncedError, UpstreamFailedError
 """
 
 import json
@@ -70,6 +70,21 @@ class ModelNotFoundError(RequestRefusedError):
     param = "model"
 
 
+class SlowBodyError(RequestRefusedError):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class BusyError(RequestRefusedError):
+    """The gateway holds as many bodies as it may."""
+
+    status = 429
+    type = "overloaded_error"
+    code = "gateway_overloaded"
+
+
 class BodyTooLargeError(RequestRefusedError):
     """The body is over the gateway's bound."""
 
@@ -106,3 +121,8 @@ class UpstreamFailedError(RequestRefusedError):
     status = 502
     type = "server_error"
     code = "upstream_error"
+
+
+def list_codes() -> list[str]:
+    """Return the code of each refusal that there is."""
+    return sorted(refusal.code for refusal in RequestRefusedError.__subclasses__())

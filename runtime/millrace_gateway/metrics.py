@@ -4,7 +4,7 @@ Every known service has its series from the start: an autoscaler takes an absent
 series of zeros for no arrivals.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,6 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
+from millrace_gateway.errors import list_codes
 from millrace_gateway.objects import ServiceKey
 from millrace_runtime.contract import (
     METRIC_GATEWAY_ARRIVALS,
@@ -64,7 +65,8 @@ class Series:
 class Metrics:
     """The gateway's metrics, in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_body_bytes: Callable[[], float] = float) -> None:
+        """Begin with none. `count_body_bytes` says what bodies take now."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._arrivals = Counter(
@@ -79,6 +81,19 @@ class Metrics:
         self._in_flight = Gauge(
             METRIC_GATEWAY_IN_FLIGHT, "Requests received and not ended.", _LABELS, registry=self.registry
         )
+        self.refusals = Counter(
+            "millrace_gateway_refusals_total",
+            "Requests that the gateway refused, by the code of its answer.",
+            ("code",),
+            registry=self.registry,
+        )
+        for code in list_codes():
+            self.refusals.labels(code)
+        Gauge(
+            "millrace_gateway_body_bytes",
+            "Memory that the bodies of requests take.",
+            registry=self.registry,
+        ).set_function(count_body_bytes)
         self._series: dict[ServiceKey, Series] = {}
 
     def track(self, keys: Collection[ServiceKey]) -> None:

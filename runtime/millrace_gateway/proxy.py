@@ -17,28 +17,37 @@ from aiohttp import hdrs, web
 
 from millrace_gateway.activity import Activity
 from millrace_gateway.balance import Balancer
+from millrace_gateway.bodies import BodyBudget
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import (
-    BadRequestError,
-    BodyTooLargeError,
     ModelNotFoundError,
     NoReplicaError,
     NotSyncedError,
     ReplicaRefusedError,
     RequestRefusedError,
+    SlowBodyError,
     StaleConnectionError,
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
 from millrace_gateway.headers import RequestHeaders
 from millrace_gateway.holding import Awaited, Holder
+from millrace_gateway.intake import describe_fullness, read_body
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import Metrics, Outcome
 from millrace_gateway.objects import Replica, Service
 from millrace_gateway.relay import begin_answer, relay
-from millrace_gateway.routing import Addressed, HostRule, describe_unknown, route_host, route_model
+from millrace_gateway.routing import (
+    Addressed,
+    HostPolicy,
+    HostRule,
+    describe_unknown,
+    route_host,
+    route_model,
+)
 from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
+from millrace_runtime.contract import PATHS_WORK
 
 REFUSED_SECONDS = 1.0
 """Until a replica that refused is asked again, where a request may wait and there is no other."""
@@ -65,6 +74,7 @@ class Proxy:
         lifecycle: Lifecycle,
         activity: Activity,
         holder: Holder,
+        bodies: BodyBudget,
         settings: Settings,
     ) -> None:
         self._session = session
@@ -75,7 +85,10 @@ class Proxy:
         self._activity = activity
         self._holder = holder
         self._settings = settings
-        self._host_policy = settings.host_policy
+        self._bodies = bodies
+        self._host_policy = HostPolicy(
+            settings.cluster_domain, settings.own_namespace, settings.public_hosts, settings.short_hosts
+        )
         self._headers = RequestHeaders(settings.forward_headers)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -97,42 +110,39 @@ class Proxy:
         return route_host(self._catalogue, request.host, self._host_policy)
 
     def refuse(self, refusal: RequestRefusedError) -> web.Response:
-        """Return a refusal as the client gets it."""
+        """Return a refusal as the client gets it, and count it."""
+        self._metrics.refusals.labels(refusal.code).inc()
         response = web.Response(
             body=refusal.body(),
             status=refusal.status,
             headers=refusal.headers,
             content_type="application/json",
         )
+        if isinstance(refusal, SlowBodyError):
+            response.force_close()  # the rest of the body may never come
         return self._close_when_draining(response)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        route, namespace = self.route_host(request)
-        body = await self._read_body(request)
-        if route is None and request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+        rule = self.route_host(request)
+        with self._bodies.share() as share:
+            addressed = self._address(request, rule, await read_body(request, share, self._settings))
+            if not share.assign(addressed.route.services[0].key.namespace):
+                raise describe_fullness(self._settings)
+            return await self._serve_and_count(request, addressed)
+
+    def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
+        if rule.route:
+            return Addressed(rule.route, body)
+        if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
             raise UnsupportedEncodingError(
                 "The body is compressed and the Host names no service: send it plain."
             )
-        addressed = Addressed(route, body) if route else route_model(self._catalogue, body, namespace)
-        return await self._serve_and_count(request, addressed)
-
-    async def _read_body(self, request: web.Request) -> bytes:
-        limit = self._settings.max_body_bytes
-        refusal = BodyTooLargeError(f"The request body is longer than {limit} bytes, the most that is taken.")
-        if (request.content_length or 0) > limit:
-            raise refusal
-        try:
-            return await request.read()
-        except web.HTTPRequestEntityTooLarge as error:
-            raise refusal from error
-        except web.RequestPayloadError as error:
-            raise BadRequestError(f"The request body can't be read: {error}.") from error
+        return route_model(self._catalogue, body, rule.namespace)
 
     async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
         replica = self._pick(addressed.route, set())
         key = replica.key if replica else find_sleeper(addressed.route).key
-        is_work = request.method == hdrs.METH_POST  # a probe neither wakes a service nor keeps it awake
-        counted = self._activity.count_request(key) if is_work else nullcontext()
+        counted = self._activity.count_request(key) if is_work(request) else nullcontext()
         with counted, self._metrics.count_request(key) as ending:
             try:
                 upstream_request = self._readdress(request, addressed.body)
@@ -151,7 +161,7 @@ class Proxy:
     ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
-        may_wait, num_bytes = request.method == hdrs.METH_POST, _count_held_bytes(request, upstream_request)
+        may_wait, num_bytes = is_work(request), len(upstream_request.body)
         deadline = time.monotonic() + find_sleeper(route).hold_seconds
         while True:
             if may_wait and self._waits_for_another(route, replica, tried):
@@ -246,6 +256,11 @@ class Proxy:
         return response
 
 
+def is_work(request: web.Request) -> bool:
+    """Whether a request asks for a generation. Any other neither wakes a service nor keeps it awake."""
+    return request.method == hdrs.METH_POST and request.path in PATHS_WORK
+
+
 def judge(status: int, *, is_whole: bool) -> Outcome:
     """Return how a request ended whose client has got what a replica answered."""
     if status >= 500 or not is_whole:
@@ -272,9 +287,3 @@ def describe_absence(route: Route, num_refused: int) -> str:
         f"{which} has no replica that can answer now ({cause or 'its status says no more'}). Try again "
         f"later; kubectl -n {namespace} describe infsvc tells its owner how it stands."
     )
-
-
-def _count_held_bytes(request: web.Request, upstream_request: UpstreamRequest) -> int:
-    """Return what a request has in memory: a body that was written again is there as it came, too."""
-    size = len(upstream_request.body)
-    return size if request.content_length in (None, size) else size + (request.content_length or 0)

@@ -14,6 +14,7 @@ from aiohttp import web
 from millrace_gateway.activity import Activity
 from millrace_gateway.app import Surface, create_app, create_inner_app
 from millrace_gateway.balance import Balancer
+from millrace_gateway.bodies import BodyBudget
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.holding import Holder, HoldLimits
@@ -47,7 +48,8 @@ class Gateway:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.catalogue = Catalogue(time.monotonic, settings.short_names)
-        self.metrics = Metrics()
+        self.bodies = BodyBudget(settings.body_memory_bytes)
+        self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
         self.activity = Activity(time.monotonic)
@@ -73,7 +75,7 @@ class Gateway:
         async with open_session(self.settings) as session, AsyncExitStack() as stack:
             surface, proxy = self._create_parts(session)
             inner = create_inner_app(surface, self.reporting)
-            clients = create_app(surface, proxy, self.settings)
+            clients = create_app(surface, proxy)
             yield Sites(
                 clients=await self._listen(stack, clients, self.settings.port, "--port"),
                 metrics=await self._listen(stack, inner, self.settings.metrics_port, "--metrics-port"),
@@ -148,6 +150,7 @@ class Gateway:
             lifecycle=self.lifecycle,
             activity=self.activity,
             holder=self.holder,
+            bodies=self.bodies,
             settings=self.settings,
         )
         return Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings), proxy

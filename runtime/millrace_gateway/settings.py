@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace_gateway.objects import ServiceKey
-from millrace_gateway.routing import HostPolicy
 from millrace_runtime.contract import DEFAULT_NAMESPACE
 
 MEBIBYTE = 1024 * 1024
@@ -23,7 +22,11 @@ class Settings:
     cluster_domain: str = "cluster.local"
     """The cluster's DNS domain: what may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE
-    """A longer request body is refused with 413, because bodies are held until a replica has answered."""
+    """A longer request body is refused with 413, because bodies are held until their requests end."""
+    body_memory_bytes: int = 256 * MEBIBYTE
+    """What all bodies that are held may take together; another request is refused with 429."""
+    body_seconds: float = 60.0
+    """A body that takes longer to arrive is refused with 408."""
     namespaces: tuple[str, ...] = ()
     """Those whose services it serves; none means all."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
@@ -50,8 +53,3 @@ class Settings:
     """What Retry-After says when a service has no ready replica."""
     drain_notice_seconds: float = 3.0
     """After SIGTERM requests are still accepted for this long: the cluster routes some here until then."""
-
-    @property
-    def host_policy(self) -> HostPolicy:
-        """How a Host is read."""
-        return HostPolicy(self.cluster_domain, self.own_namespace, self.public_hosts, self.short_hosts)

@@ -74,6 +74,10 @@ STARTED_WAIT_SECONDS: Final = 4
 PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answered once ready, at most so much later
 PATH_METRICS: Final = "/metrics"
 PATH_PROGRESS: Final = "/progress"
+PATH_COMPLETIONS: Final = "/v1/completions"
+PATH_CHAT_COMPLETIONS: Final = "/v1/chat/completions"
+PATHS_WORK: Final = frozenset({PATH_COMPLETIONS, PATH_CHAT_COMPLETIONS})
+"""A POST to one of them asks for a generation: it wakes a service that rests, and keeps it awake."""
 CONTAINER_REPLICA: Final = "replica"
 CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
 # On a replica's 503: it is shutting down and has not begun this request, so another may have it.

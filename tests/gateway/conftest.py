@@ -4,6 +4,7 @@ import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -136,9 +137,10 @@ async def running(settings: Settings) -> AsyncIterator[Bench]:
 
 
 @pytest_asyncio.fixture
-async def bench() -> AsyncIterator[Bench]:
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A gateway with the fixture's own settings, or with others by `parametrize(…, indirect=True)`."""
     settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
-    async with running(settings) as found:
+    async with running(replace(settings, **getattr(request, "param", {}))) as found:
         yield found
 
 

@@ -154,7 +154,7 @@ async def test_a_gateway_that_ends_holds_nothing(bench: Bench) -> None:
     asked = asyncio.create_task(ask(bench))
     await bench.until(lambda: bench.gateway.holder.num_held == 1)
     async with asyncio.timeout(5):
-        await bench.gateway.drain(bench.site)
+        await bench.gateway.drain(bench.sites)
     assert await asked == 503
 
 
@@ -165,10 +165,20 @@ async def test_a_request_that_is_refused_at_once_is_told_as_well(bench: Bench) -
     assert list(bench.gateway.activity.list_ends()) == ["shop/chat"]
 
 
-async def test_a_probe_neither_wakes_a_service_nor_keeps_it_awake(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "completions"), ("POST", "nonsense"), ("POST", "completions/x"), ("PUT", "chat/completions")],
+)
+async def test_what_asks_for_no_work_neither_wakes_a_service_nor_keeps_it_awake(
+    bench: Bench, method: str, path: str
+) -> None:
     add_sleeper(bench)
-    async with bench.client.get(f"{bench.url}/v1/nonsense", headers={"Host": "chat.shop"}) as found:
+    url, host = f"{bench.url}/v1/{path}", {"Host": "chat.shop.svc"}
+    async with bench.client.request(method, url, headers=host, data=BODY) as found:
         assert found.status == 503
+    await bench.add_upstream("shop", "chat", answer)
+    async with bench.client.request(method, url, headers=host, data=BODY) as found:
+        assert found.status == 200  # whatever the replica says of it
     assert bench.gateway.activity.list_ends() == {}
 
 

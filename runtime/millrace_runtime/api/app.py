@@ -76,12 +76,12 @@ class _ExchangeResponse(Response):
 
 
 def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
-    @app.post("/v1/completions", response_class=_ExchangeResponse)
+    @app.post(contract.PATH_COMPLETIONS, response_class=_ExchangeResponse)
     async def create_completion() -> Response:
         """Continue a prompt."""
         return _ExchangeResponse(replica, COMPLETIONS)
 
-    @app.post("/v1/chat/completions", response_class=_ExchangeResponse)
+    @app.post(contract.PATH_CHAT_COMPLETIONS, response_class=_ExchangeResponse)
     async def create_chat_completion() -> Response:
         """Answer a conversation."""
         return _ExchangeResponse(replica, CHAT)

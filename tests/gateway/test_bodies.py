@@ -1,0 +1,72 @@
+"""What the bodies of requests may take of a gateway's memory and time."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from millrace_gateway.bodies import BodyBudget
+
+HOST = {"Host": "chat.team.svc"}
+PATH = "/v1/completions"
+
+
+def test_a_share_is_taken_back_whatever_has_become_of_it() -> None:
+    budget = BodyBudget(10)
+    with budget.share() as first, budget.share() as second, budget.share() as third:
+        assert first.grow(5)
+        assert first.assign("team")
+        assert second.grow(4)
+        assert not second.assign("team")  # it has its half
+        assert second.assign("other")
+        assert not third.grow(2)
+        assert third.grow(1)
+        assert budget.num_bytes == 10
+    assert (budget.num_bytes, budget._of_namespaces) == (0, {})
+
+
+@pytest.mark.parametrize("bench", [{"body_memory_bytes": 3000}], indirect=True)
+async def test_bodies_beyond_the_budget_are_refused_until_others_end(bench: Any) -> None:
+    release = asyncio.Event()
+
+    async def hold(_request: web.Request) -> web.Response:
+        await release.wait()
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    bench.add_service("team", "other")
+    await bench.add_upstream("team", "chat", hold)
+
+    def ask(num_bytes: int, host: dict[str, str] = HOST) -> Any:
+        return bench.client.post(bench.url + PATH, data=b"x" * num_bytes, headers=host)
+
+    first = asyncio.create_task(ask(1000))
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") == 1000)
+    for num_bytes in (1000, 2500):  # over the namespace's half, and over all
+        async with ask(num_bytes, {"Host": "other.team.svc"}) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
+            assert (await refused.json())["error"]["code"] == "gateway_overloaded"
+    assert bench.value("millrace_gateway_refusals_total", code="gateway_overloaded") == 2
+    release.set()
+    async with await first as answer:
+        assert answer.status == 200
+    await bench.until(lambda: bench.value("millrace_gateway_body_bytes") == 0)
+    async with ask(1000) as answer:
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("bench", [{"body_seconds": 0.05}], indirect=True)
+async def test_a_body_that_does_not_come_is_refused_and_takes_no_room(bench: Any) -> None:
+    bench.add_service("team", "chat")
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]))
+    writer.write(f"POST {PATH} HTTP/1.1\r\nHost: chat.team.svc\r\nContent-Length: 8000000\r\n\r\n{{".encode())
+    async with asyncio.timeout(5):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        body = json.loads(await reader.readexactly(int(head.partition("Content-Length: ")[2].split()[0])))
+    assert head.startswith("HTTP/1.1 408 ")
+    assert "Connection: close" in head
+    assert body["error"]["code"] == "request_timeout"
+    assert bench.value("millrace_gateway_body_bytes") == 0
+    writer.close()
