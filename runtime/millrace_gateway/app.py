@@ -13,7 +13,7 @@ from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.proxy import Proxy
 from millrace_gateway.reporting import Reporting
-from millrace_gateway.routing import describe_unknown, find_model
+from millrace_gateway.routing import HostRule, describe_unknown, find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 
@@ -54,35 +54,35 @@ class Surface:
         OpenAI's clients take an empty list.
         """
         try:
-            models = self._reachable(request)
+            route = self._proxy.route_host(request).route
         except RequestRefusedError as refusal:
             return self._proxy.refuse(refusal)
-        data = [describe_model(name, route) for name, route in models.items()]
+        if route:
+            return _answer(
+                {"object": "list", "data": [describe_model(route.served_name, route, is_owned=True)]}
+            )
+        is_open = self._settings.list_all_models
+        models = self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
+        data = [describe_model(name, route, is_owned=is_open) for name, route in models.items()]
         return _answer({"object": "list", "data": data})
 
     async def retrieve_model(self, request: web.Request) -> web.Response:
         """Answer with one model by its name."""
         name = request.match_info["model"]
         try:
-            route = self._find(request, name)
+            rule = self._proxy.route_host(request)
+            route = self._find(rule, name)
         except RequestRefusedError as refusal:
             return self._proxy.refuse(refusal)
-        return _answer(describe_model(name, route))
+        is_owned = rule.route is not None or self._settings.list_all_models
+        return _answer(describe_model(name, route, is_owned=is_owned))
 
-    def _find(self, request: web.Request, name: str) -> Route:
-        decided, namespace = self._proxy.route_host(request)
-        if decided is None:
-            return find_model(self._catalogue, name, namespace)
-        if name != decided.served_name:
+    def _find(self, rule: HostRule, name: str) -> Route:
+        if rule.route is None:
+            return find_model(self._catalogue, name, rule.namespace)
+        if name != rule.route.served_name:
             raise ModelNotFoundError(describe_unknown(name))
-        return decided
-
-    def _reachable(self, request: web.Request) -> Mapping[str, Route]:
-        route, _ = self._proxy.route_host(request)
-        if route:
-            return {route.served_name: route}
-        is_open = self._settings.list_all_models
-        return self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
+        return rule.route
 
 
 def create_app(surface: Surface, proxy: Proxy) -> web.Application:
@@ -104,14 +104,14 @@ def create_inner_app(surface: Surface, reporting: Reporting) -> web.Application:
     return app
 
 
-def describe_model(name: str, route: Route) -> dict[str, Any]:
-    """Return a model as OpenAI's API lists it, with its namespace as owner."""
+def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]:
+    """Return a model as OpenAI's API lists it. Its namespace is its owner, where the client may know that."""
     oldest = route.services[0]
     return {
         "id": name,
         "object": "model",
         "created": int(datetime.fromisoformat(oldest.created).timestamp()) if oldest.created else 0,
-        "owned_by": oldest.key.namespace,
+        "owned_by": oldest.key.namespace if is_owned else "millrace",
     }
 
 

@@ -1,0 +1,161 @@
+"""A tenant that writes whatever it can reaches no other tenant's pods, and learns nothing of its services.
+
+`shop` is an honest tenant with the service `chat`, whose model is `llama`; its service `gone` is deleted. The
+hostile tenant has the namespace `ai`. `models.ai` is the platform's public host, and `prod` its name for
+shop/chat.
+"""
+
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import generate_latest
+from yarl import URL
+
+from millrace_gateway.objects import ServiceKey
+
+PLATFORM = {"short_names": {"prod": ServiceKey("shop", "chat")}, "public_hosts": frozenset({"models.ai"})}
+SECRETS = ("shop", "chat", "llama", "prod", "quota")
+"""Of the honest tenant: words that no answer may have unless its request had them."""
+CLAIMS = (
+    *("llama", "prod", "chat", "gone", "shop/chat", "shop/gone", "shop/llama", "chat.shop.svc", "models.ai"),
+    *("", "/", "shop/", "../shop/chat", "LLAMA", "llama ", 'llama"} 1', "llama\n", "x" * 5000),
+)
+NAMES = ("models", "chat", "gone", "shop", "gateway", "svc")
+HONEST = (
+    ("chat.shop.svc", "llama"),
+    ("chat.shop.svc.cluster.local:80", "anything"),
+    ("gateway", "shop/chat"),
+    ("gateway", "prod"),
+    ("models.ai", "prod"),
+    ("models.ai", "shop/chat"),
+    ("gone.shop.svc", "gone"),
+    ("gone.shop", "gone"),
+    ("gateway", "shop/gone"),
+    ("gateway", "llama"),
+    ("chat.ai", "llama"),
+)
+"""Hosts and models of the honest tenant's clients, also those of its deleted service."""
+LIES: tuple[dict[str, str], ...] = (
+    {
+        "X-Forwarded-Host": "chat.shop.svc",
+        "Forwarded": "host=chat.shop.svc",
+        "X-Original-Host": "chat.shop.svc",
+    },
+    {"X-Millrace-Draining": "true", "X-Millrace-Service": "shop/chat", "X-Millrace-Namespace": "shop"},
+    {"Authorization": "Bearer stolen", "Cookie": "session=1", "Connection": "Host, X-Request-Id"},
+    {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/metrics", "X-Rewrite-URL": "/loads"},
+)
+PROBES = (
+    *("/v1/models", "/v1/models/none", "/v1/models/ai/none", "/v1/models?namespace=ai", "/v1/none", "/"),
+    *(
+        "/metrics",
+        "/loads",
+        "/v1/../metrics",
+        "/v1/%2e%2e/loads",
+        "//metrics",
+        "/v1//models",
+        "/livez",
+        "/readyz",
+    ),
+)
+
+
+def record(seen: list[dict[str, str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        seen.append(dict(request.headers))
+        return web.json_response({})
+
+    return handle
+
+
+@pytest.fixture
+async def seen(bench: Any) -> dict[str, list[dict[str, str]]]:
+    """The heads of the requests that each tenant's pod gets."""
+    found: dict[str, list[dict[str, str]]] = {"shop": [], "ai": []}
+    quota = {"status": "False", "reason": "PodsRefused", "message": "pods of shop: quota at registry.shop"}
+    bench.add_service("shop", "chat", served="llama", ready=quota)
+    await bench.add_upstream("shop", "chat", record(found["shop"]))
+    bench.add_service("ai", "models", served="own")
+    await bench.add_upstream("ai", "models", record(found["ai"]))
+    return found
+
+
+async def ask(bench: Any, host: str, model: str, **headers: str) -> tuple[int, str]:
+    url, body = f"{bench.url}/v1/completions", json.dumps({"model": model}).encode()
+    async with bench.client.post(url, data=body, headers={"Host": host, **headers}) as answer:
+        return answer.status, await answer.text()
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_no_name_that_it_takes_gets_others_requests(bench: Any, seen: dict[str, list[Any]]) -> None:
+    address = bench.gateway.catalogue.ready_replicas(bench.gateway.catalogue.find_model("own"))[0].address
+    for name in NAMES:
+        bench.add_pod("ai", name, f"pod-{name}", address)
+    for name in ("shop/chat", "chat.shop", "shop"):  # what a label of its pods may say
+        bench.add_pod("ai", name, f"liar-{name}", address)
+    for number, claim in enumerate(CLAIMS):
+        bench.add_service("ai", NAMES[number % len(NAMES)], served=claim, created="2020-01-01T00:00:00Z")
+        for host, model in HONEST:
+            await ask(bench, host, model)
+    for name in NAMES:  # all of them at once, and each its own namesake
+        bench.add_service("ai", name)
+    for host, model in HONEST:
+        await ask(bench, host, model)
+    assert seen["ai"] == []
+    assert len(seen["shop"]) >= 6 * (len(CLAIMS) + 1)
+    bench.gateway.catalogue.check_integrity()
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_at_its_own_address_it_reaches_its_own_pods_alone(
+    bench: Any, seen: dict[str, list[Any]]
+) -> None:
+    for host, model, lies in itertools.product(
+        ("models.ai.svc", "models.ai.svc.cluster.local"), ("llama", "prod", "shop/chat"), LIES
+    ):
+        assert (await ask(bench, host, model, **lies))[0] == 200
+    for lies in LIES:
+        assert (await ask(bench, "models.ai.svc.", "own", **lies))[0] == 200
+        for host in ("none.ai.svc", "elsewhere.example"):
+            assert (await ask(bench, host, "none", **lies))[0] == 404
+    assert (seen["shop"], len(seen["ai"])) == ([], 28)
+    sent = {name.lower() for head in seen["ai"] for name in head}
+    assert sent <= {"host", "accept", "accept-encoding", "content-length", "content-type", "user-agent"}
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_no_answer_tells_of_others(bench: Any, seen: dict[str, list[Any]]) -> None:
+    bench.add_service("ai", "asleep", ready={"status": "False", "reason": "NotReady", "message": "x"})
+    texts = [
+        (await ask(bench, host, model))[1]
+        for host in ("models.ai.svc", "asleep.ai.svc", "none.ai.svc", "gateway", "none.ai")
+        for model in ("own", "none", "ai/none", "ai/asleep", "none/none", "", "own\n")
+    ]
+    for path, host in itertools.product(PROBES, ("models.ai.svc", "none.ai.svc", "gateway", "none.ai")):
+        async with bench.client.get(URL(bench.url + path, encoded=True), headers={"Host": host}) as answer:
+            texts.append(f"{await answer.text()} {dict(answer.headers)}")
+    for text in texts:
+        told = text.replace('"id": "prod"', "")  # what the platform has pinned is everybody's to know
+        assert not [word for word in SECRETS if word in told], text
+    assert seen["shop"] == []
+
+
+@pytest.mark.parametrize("bench", [PLATFORM], indirect=True)
+async def test_what_it_writes_makes_no_series(bench: Any, seen: dict[str, list[Any]]) -> None:
+    before = count_series(bench)
+    for host, model in itertools.product(("models.ai.svc", "gateway", 'x"},y="'), CLAIMS):
+        await ask(bench, host, model, **LIES[1])
+    bench.add_service("ai", "models", served='own",namespace="shop",service="chat')
+    assert count_series(bench) == before
+    assert bench.value("millrace_gateway_requests_received_total", namespace="shop", service="chat") == len(
+        seen["shop"]
+    )
+
+
+def count_series(bench: Any) -> int:
+    lines = generate_latest(bench.gateway.metrics.registry).decode().splitlines()
+    return sum(line.startswith("millrace_gateway") for line in lines)
