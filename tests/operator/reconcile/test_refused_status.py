@@ -28,9 +28,8 @@ async def test_what_nobody_applied_is_waited_for_by_all_conditions_but_those_tha
     world = await refused()
     assert world.status["observedGeneration"] == 2
     told = {"Degraded": 2, "UpToDate": 2}
-    assert (
-        generations(world) == dict.fromkeys(("Ready", "Progressing", "ModelReady", "ScalingActive"), 1) | told
-    )
+    others = ("Ready", "Progressing", "ModelReady", "AccessReady", "ScalingActive")
+    assert generations(world) == dict.fromkeys(others, 1) | told
     assert world.condition("UpToDate")["status"] == "False"
     world.edit(rollout={})
     await world.settle()
