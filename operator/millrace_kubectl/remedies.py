@@ -8,6 +8,7 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.words import (
     CHOOSE_BOUND,
     MORE_IS_FUTILE,
+    NAME_APART,
     NO_OPERATOR,
     NOT_REACHED,
     NOT_SIGNALLED,
@@ -66,6 +67,8 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
     if _is_revisions_fault(facts) and _has_way_back(facts) and not _is_to_be_promoted(facts):
         yield f"or go back: {name_place(facts, f'kubectl millrace abort {facts.name}')}"
+    if facts.condition("AccessReady").get("reason") == Reason.NAME_SHADOWED:
+        yield NAME_APART
     if facts.is_blind:
         yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):

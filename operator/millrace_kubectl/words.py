@@ -71,6 +71,7 @@ DIGITS, MOST_DIGITS = 3, 9
 
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
+NAME_APART = "write another spec.model.servedName, or have the platform pin this one"
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOT_JUDGED = "its target is between two bounds of what is measured"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"

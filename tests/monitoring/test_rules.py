@@ -204,7 +204,6 @@ def test_a_service_at_rest_that_refuses_alerts(over: Check) -> None:
         ("ReplicasFailing", "millrace_failing_replicas", {"reason": "OutOfMemory"}),
         ("LabelsRenamed", "millrace_desired_replicas", {"exported_namespace": "shop"}),
         ("GatewaySilent", "millrace_operator_gateways_silent", {}),
-        ("NameShadowed", "millrace_name_shadowed", {}),
         ("NodeCacheFull", "millrace_node_cache_excess_bytes", {}),
     ],
 )
@@ -214,6 +213,12 @@ def test_a_state_that_lasts_is_a_ticket(
     steps = 60 * 60 // STEP_SECONDS
     state = write_constant(metric, {**SERVICE, "pod": "operator-0", **labels}, 1, steps)
     over([*write_rest(steps), state], {5: [], 50: [Alert(name, "ticket")]})
+
+
+def test_a_name_that_leads_elsewhere_is_told(over: Check) -> None:
+    steps = 60 * 60 // STEP_SECONDS
+    shadowed = write_constant("millrace_name_shadowed", {**SERVICE, "pod": "operator-0"}, 1, steps)
+    over([*write_rest(steps), shadowed], {10: [], 50: [Alert("NameShadowed", "info")]})
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ def judge_access(inputs: StatusInputs) -> Truth:
     service, settings = inputs.snapshot.service, inputs.settings
     namespace, own = service["metadata"]["namespace"], service["metadata"]["name"]
     name, full = served_name(service, inputs.spec), f"{namespace}/{own}"
-    always = f'"model": "{full}", and {settings.url(namespace, own)}'
+    always = f'"{full}", or call {settings.url(namespace, own)}'
     why = _WHY.get(inputs.snapshot.standing)
     if why is None:
-        return Truth(TYPE, True, Reason.NAME_HELD, f'clients write "model": "{name}", or {always}')
+        return Truth(TYPE, True, Reason.NAME_HELD, f'clients write "model": "{name}" or {always}')
     text = (
-        f'the model name "{name}" alone does not lead here: {why}. Clients write {always}. For a name of its '
-        "own, write another spec.model.servedName, or have the platform pin this one"
+        f'the model name "{name}" alone does not lead here: {why}. Clients write "model": {always}. Write '
+        "another spec.model.servedName, or have the platform pin this one"
     )
     return Truth(TYPE, False, Reason.NAME_SHADOWED, text)

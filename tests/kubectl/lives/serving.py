@@ -42,6 +42,15 @@ async def name_is_taken() -> World:
 
 
 @life
+async def model_name_is_shadowed() -> World:
+    world = await serve()
+    other = {**world.service["metadata"], "namespace": "elsewhere", "uid": "theirs"}
+    world.cluster.put({**world.service, "metadata": other})
+    await world.settle()
+    return world
+
+
+@life
 async def is_contested() -> World:
     world = await serve(1)
     world.cluster.put(make_autoscaler(scale(world, 3)))
