@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.monitoring.chart import OPERATOR_API, ROOT, render, run_helm
+from millrace_gateway.command import read_settings
+from millrace_operator.command import build_parser
+from tests.monitoring.chart import OPERATOR_API, ROOT, Manifests, render, run_helm
 
 pytestmark = pytest.mark.slow
 Programs = Mapping[str, Path]
@@ -76,9 +78,40 @@ def test_the_rules_are_those_of_the_file_but_for_two_values(programs: Programs) 
         ("monitoring.rules.failureBudget=0.0", "/monitoring/rules/failureBudget"),
         ("monitoring.labels.release=1", "/monitoring/labels/release"),
         ("monitoring.rule.enabled=false", "'rule' not allowed"),
+        ("gateway.port=8092", "/gateway/port"),
+        ("gateway.shortNames.chat=chat", "/gateway/shortNames/chat"),
+        ("gateway.bodyMemory=1G", "/gateway/bodyMemory"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(programs: Programs, setting: str, named: str) -> None:
     done = run_helm(programs["helm"], "--set", setting)
     assert done.returncode != 0
     assert named in done.stderr
+
+
+def test_what_the_platform_says_of_names_reaches_the_gateway_and_the_operator(programs: Programs) -> None:
+    values = (
+        *("shortNames.chat=team-a/chat", "publicHosts={models.dev}", "forwardHeaders={baggage}"),
+        *("shortHosts=true", "listAllModels=true", "bodyMemory=1Gi"),
+    )
+    rendered = render(programs["helm"], *(word for value in values for word in ("--set", f"gateway.{value}")))
+    gateway, operator = (read_flags(rendered, name) for name in ("gateway", "operator"))
+    settings, pins = read_settings(gateway), {"chat": ("team-a", "chat")}
+    assert (settings.short_names, settings.public_hosts, settings.forward_headers) == (
+        pins,
+        {"models.dev"},
+        ("baggage",),
+    )
+    assert (settings.short_hosts, settings.list_all_models, settings.body_memory_bytes) == (True, True, 2**30)
+    assert build_parser().parse_args(operator).short_name == [("chat", "team-a", "chat")]
+    plain = read_settings(read_flags(render(programs["helm"]), "gateway"))
+    assert (plain.short_hosts, plain.list_all_models, plain.metrics_port) == (False, False, 8092)
+    ports = rendered["Deployment", "millrace-gateway"]["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert {port["name"]: port["containerPort"] for port in ports} == {"http": 8080, "metrics": 8092}
+
+
+def read_flags(rendered: Manifests, component: str) -> list[str]:
+    [container] = rendered["Deployment", f"millrace-{component}"]["spec"]["template"]["spec"]["containers"]
+    words: list[str] = container["args"]
+    assert words[0] == component
+    return words[1:]
