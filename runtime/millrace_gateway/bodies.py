@@ -1,4 +1,7 @@
-"""How much memory the bodies of requests take. Pure."""
+"""How much memory the bodies of requests take. Pure.
+
+A body is held until a replica has begun to answer: until then another replica may have to get it.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +12,7 @@ NAMESPACE_SHARE = 0.5
 
 
 class BodyBudget:
-    """Owner of the bytes that bodies take, from their arrival to the end of their requests."""
+    """Owner of the bytes that bodies take."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -24,8 +27,7 @@ class BodyBudget:
         try:
             yield share
         finally:
-            self.num_bytes -= share.num_bytes
-            self._take_back(share)
+            self.take_back(share)
 
     def grow(self, share: "BodyShare", num_bytes: int) -> bool:
         """Let a share have so many bytes more. Return whether there was room for them."""
@@ -43,11 +45,14 @@ class BodyBudget:
         self._of_namespaces[namespace] += share.num_bytes
         return True
 
-    def _take_back(self, share: "BodyShare") -> None:
+    def take_back(self, share: "BodyShare") -> None:
+        """Know that a share's body is held no more."""
+        self.num_bytes -= share.num_bytes
         if share.namespace is not None:
             self._of_namespaces[share.namespace] -= share.num_bytes
             if not self._of_namespaces[share.namespace]:
                 del self._of_namespaces[share.namespace]
+        share.num_bytes, share.namespace = 0, None
 
 
 class BodyShare:
@@ -66,3 +71,7 @@ class BodyShare:
     def assign(self, namespace: str) -> bool:
         """Know that it goes to a service of this namespace. Return whether there was room for it."""
         return self._budget.assign(self, namespace)
+
+    def release(self) -> None:
+        """Know that the body is held no more."""
+        self._budget.take_back(self)

@@ -125,10 +125,16 @@ class Proxy:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         rule = self.route_host(request)
         with self._bodies.share() as share:
-            addressed = self._address(request, rule, await read_body(request, share, self._settings))
-            if not share.assign(addressed.route.services[0].key.namespace):
+            body = await read_body(request, share, self._settings)
+            route, body = self._address(request, rule, body)
+            if not share.assign(route.services[0].key.namespace):
                 raise describe_fullness(self._settings)
-            return await self._serve_and_count(request, addressed)
+            headers = self._headers.choose(request.headers)
+            upstream_request = UpstreamRequest(
+                request.method, request.rel_url.raw_path_qs, headers, body, share
+            )
+            del body  # it is the request's to release
+            return await self._serve_and_count(request, upstream_request, route)
 
     def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
         if rule.route:
@@ -139,14 +145,15 @@ class Proxy:
             )
         return route_model(self._catalogue, body, rule.namespace)
 
-    async def _serve_and_count(self, request: web.Request, addressed: Addressed) -> web.StreamResponse:
-        replica = self._pick(addressed.route, set())
-        key = replica.key if replica else find_sleeper(addressed.route).key
+    async def _serve_and_count(
+        self, request: web.Request, upstream_request: UpstreamRequest, route: Route
+    ) -> web.StreamResponse:
+        replica = self._pick(route, set())
+        key = replica.key if replica else find_sleeper(route).key
         counted = self._activity.count_request(key) if is_work(request) else nullcontext()
         with counted, self._metrics.count_request(key) as ending:
             try:
-                upstream_request = self._readdress(request, addressed.body)
-                served = await self._exchange(request, upstream_request, addressed.route, replica)
+                served = await self._exchange(request, upstream_request, route, replica)
             except (NoReplicaError, ModelNotFoundError):
                 ending.outcome = Outcome.NO_REPLICA
                 raise
@@ -214,6 +221,7 @@ class Proxy:
         try:
             with self._balancer.count_request(replica):
                 upstream = await ask(self._session, upstream_request, replica)
+                upstream_request.release()
                 return await self._answer(request, upstream, replica)
         except (ReplicaRefusedError, StaleConnectionError, UpstreamFailedError):
             self._suspect(replica)
@@ -239,10 +247,6 @@ class Proxy:
         if present is None:
             return ModelNotFoundError(describe_unknown(route.served_name))
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
-
-    def _readdress(self, request: web.Request, body: bytes) -> UpstreamRequest:
-        headers = self._headers.choose(request.headers)
-        return UpstreamRequest(request.method, request.rel_url.raw_path_qs, headers, body)
 
     def _suspect(self, replica: Replica) -> None:
         self._balancer.suspect(replica, time.monotonic())

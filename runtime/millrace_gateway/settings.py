@@ -22,7 +22,7 @@ class Settings:
     cluster_domain: str = "cluster.local"
     """The cluster's DNS domain: what may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE
-    """A longer request body is refused with 413, because bodies are held until their requests end."""
+    """A longer request body is refused with 413, because bodies are held until a replica answers."""
     body_memory_bytes: int = 256 * MEBIBYTE
     """What all bodies that are held may take together; another request is refused with 429."""
     body_seconds: float = 60.0

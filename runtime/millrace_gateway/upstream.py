@@ -10,6 +10,7 @@ from aiohttp import hdrs
 from multidict import CIMultiDict
 from yarl import URL
 
+from millrace_gateway.bodies import BodyShare
 from millrace_gateway.errors import ReplicaRefusedError, StaleConnectionError, UpstreamFailedError
 from millrace_gateway.objects import Replica
 from millrace_gateway.settings import Settings
@@ -20,15 +21,22 @@ logger = logging.getLogger(__name__)
 LARGE_BODY_BYTES = 2**20  # longer ones aiohttp wants from a file object, to send them in pieces
 
 
-@dataclass(frozen=True)
+@dataclass
 class UpstreamRequest:
-    """A request as replicas get it; it can be sent again."""
+    """A request as replicas get it; it can be sent again until it is released."""
 
     method: str
     path: str
     """With its query, encoded as the client sent it."""
     headers: CIMultiDict[str]
     body: bytes
+    share: BodyShare
+    """What the body takes."""
+
+    def release(self) -> None:
+        """Let the body go: a replica has begun to answer, and no other will get it."""
+        self.body = b""
+        self.share.release()
 
 
 @dataclass

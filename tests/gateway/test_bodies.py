@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -55,6 +57,44 @@ async def test_bodies_beyond_the_budget_are_refused_until_others_end(bench: Any)
     await bench.until(lambda: bench.value("millrace_gateway_body_bytes") == 0)
     async with ask(1000) as answer:
         assert answer.status == 200
+
+
+@pytest.fixture
+def intake() -> Iterator[Callable[[], int]]:
+    """How many bytes are there still that were taken in, as Python knows it."""
+
+    def count() -> int:
+        found = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/intake.py")])
+        return sum(one.size for one in found.statistics("filename"))
+
+    tracemalloc.start()
+    yield count
+    tracemalloc.stop()
+
+
+async def test_a_body_is_let_go_when_its_answer_begins(bench: Any, intake: Callable[[], int]) -> None:
+    release, held = asyncio.Event(), []
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        held.append(intake())
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"begun")
+        await release.wait()
+        return answer
+
+    bench.add_service("team", "chat", served="llama")
+    await bench.add_upstream("team", "chat", stream)
+    body = json.dumps({"model": "llama", "prompt": "x" * 500_000}).encode()
+    async with bench.client.post(bench.url + PATH, data=body) as answer:
+        assert await answer.content.readany() == b"begun"
+        assert bench.value("millrace_gateway_body_bytes") == 0
+        held.append(intake())
+        release.set()
+        assert await answer.content.read() == b""
+    assert held[0] >= 500_000
+    assert held[1] < 100_000
 
 
 @pytest.mark.parametrize("bench", [{"body_seconds": 0.05}], indirect=True)
