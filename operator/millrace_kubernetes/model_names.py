@@ -93,8 +93,10 @@ class ModelNames(Generic[Key]):
         return [*self.list_pinned(), *claimed]
 
     def judge(self, key: Key) -> Standing:
-        """Return how the claim of a known service stands."""
-        name = self._names[key]
+        """Return how a service's claim stands. One that claims nothing, as it is gone, is in nobody's way."""
+        name = self._names.get(key)
+        if name is None:
+            return Standing.HELD
         if name in self._pins:
             return Standing.HELD if self._pins[name] == key else Standing.PINNED
         if reads_as_address(name, key[0]):

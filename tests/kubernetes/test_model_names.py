@@ -36,6 +36,7 @@ def test_a_name_leads_to_a_service_while_one_namespace_claims_it() -> None:
     for key in (A, A2, B, B):
         names.remove(key)
     assert (names._claims, names._names) == ({}, {})
+    assert names.judge(A) is Standing.HELD  # it may go while it is looked at
 
 
 def test_a_pinned_name_leads_to_its_service_alone() -> None:

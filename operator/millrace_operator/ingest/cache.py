@@ -153,7 +153,7 @@ class Cache:
         return self._services.get(key)
 
     def standing(self, key: ServiceKey) -> Standing:
-        """Return how a known service's claim to its model name stands."""
+        """Return how a service's claim to its model name stands."""
         return self._names.judge(key)
 
     def service_uid(self, key: ServiceKey) -> str | None:
