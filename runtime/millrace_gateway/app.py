@@ -79,7 +79,7 @@ class Surface:
 
     def _find(self, rule: HostRule, name: str) -> Route:
         if rule.route is None:
-            return find_model(self._catalogue, name, rule.namespace)
+            return find_model(self._catalogue, name, rule)
         if name != rule.route.served_name:
             raise ModelNotFoundError(describe_unknown(name))
         return rule.route

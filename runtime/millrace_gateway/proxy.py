@@ -143,7 +143,7 @@ class Proxy:
             raise UnsupportedEncodingError(
                 "The body is compressed and the Host names no service: send it plain."
             )
-        return route_model(self._catalogue, body, rule.namespace)
+        return route_model(self._catalogue, body, rule)
 
     async def _serve_and_count(
         self, request: web.Request, upstream_request: UpstreamRequest, route: Route

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from millrace_gateway.address import parse_host
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
+from millrace_gateway.objects import ServiceKey
 
 _HOW_TO_NAME = 'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc instead.'
 
@@ -24,7 +25,13 @@ class HostRule(NamedTuple):
     route: Route | None = None
     """The one that it names; None: `model` decides."""
     namespace: str | None = None
-    """Where the Host may be meant as a service of this namespace, a short `model` has to be of it."""
+    """The one that a short `model` has to be of, as the Host may be meant as a service there."""
+    meant: ServiceKey | None = None
+    """The service that the Host would name with `.svc`."""
+
+
+ANY_HOST = HostRule()
+"""One that leaves all to the model."""
 
 
 class HostPolicy(NamedTuple):
@@ -54,54 +61,57 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     address = parse_host(host, policy.cluster_domain)
     if address is None:
         return HostRule()
-    is_own, is_used = (
-        address.key.namespace == policy.own_namespace,
-        catalogue.has_namespace(address.key.namespace),
-    )
+    namespace = address.key.namespace
+    is_own, is_used = namespace == policy.own_namespace, catalogue.has_namespace(namespace)
     if not (address.is_qualified or policy.are_short):
-        return HostRule(namespace=address.key.namespace if is_used and not is_own else None)
+        return HostRule(namespace=namespace if is_used and not is_own else None, meant=address.key)
     route = catalogue.find(address.key)
     if route is None and not is_own and (address.is_qualified or is_used):
         raise ModelNotFoundError(f"There is no InferenceService {address.key} for the host {host!r}.")
     return HostRule(route)
 
 
-def route_model(catalogue: Catalogue, body: bytes, namespace: str | None = None) -> Addressed:
+def route_model(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Addressed:
     """Read `model` from a JSON body and find its route. Raises BadRequestError or ModelNotFoundError.
 
     Replicas know only their served name. A body with `<namespace>/<name>` is written again with the served
-    name; any other stays as it is. `namespace` is the one that a short name has to be of.
+    name; any other stays as it is.
     """
     document = _parse_body(body)
     model = document["model"]
-    route = find_model(catalogue, model, namespace)
+    route = find_model(catalogue, model, rule)
     if model != route.served_name:
         body = json.dumps(document | {"model": route.served_name}, separators=(",", ":")).encode()
     return Addressed(route, body)
 
 
-def find_model(catalogue: Catalogue, model: str, namespace: str | None = None) -> Route:
-    """Return the route of a model name. Raises ModelNotFoundError."""
+def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> Route:
+    """Return the route of a model name, within what the Host leaves to it. Raises ModelNotFoundError.
+
+    The refusal is the same whether nobody has the name, several claim it, or it is of another namespace.
+    """
     route = catalogue.find_model(model)
-    if route is None:
-        raise ModelNotFoundError(describe_unknown(model))
-    key = route.services[0].key
-    if namespace is not None and key.namespace != namespace and model != str(key):
-        raise ModelNotFoundError(
-            f"The host may be a service's in namespace {namespace}, and the model {_shorten(model)!r} none "
-            f'of it. Call http://<name>.{namespace}.svc, or write "<namespace>/<name>" in "model".'
-        )
+    if route is None or not _is_within(route, model, rule.namespace):
+        raise ModelNotFoundError(describe_unknown(model, rule.meant))
     return route
 
 
-def describe_unknown(model: str) -> str:
+def describe_unknown(model: str, meant: ServiceKey | None = None) -> str:
     """Return the message for a client that asked for a model that is not there.
 
-    It is the same for a name that several claim: who asks learns nothing of others' services.
+    Who asks learns nothing of others' services. `meant` is the service that the Host may be meant as.
     """
     shown = repr(_shorten(model))
     bare = " A name without a namespace counts only where services of one namespace alone claim it."
-    return f"The model {shown} does not exist.{'' if '/' in model else bare} {_HOW_TO_NAME}"
+    host = (
+        f" If the host is to name a service, call http://{meant.name}.{meant.namespace}.svc." if meant else ""
+    )
+    return f"The model {shown} does not exist.{'' if '/' in model else bare} {_HOW_TO_NAME}{host}"
+
+
+def _is_within(route: Route, model: str, namespace: str | None) -> bool:
+    key = route.services[0].key
+    return namespace in (None, key.namespace) or model == str(key)
 
 
 def _parse_body(body: bytes) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def test_the_host_decides(catalogue: Catalogue, host: str) -> None:
 )
 def test_a_host_of_no_service_leaves_it_to_the_model(catalogue: Catalogue, host: str) -> None:
     catalogue.apply_service(make_service("sys", "other"))
-    assert route_host(catalogue, host, POLICY) == (None, None)
+    assert route_host(catalogue, host, POLICY)[:2] == (None, None)
 
 
 @pytest.mark.parametrize("host", ["gone.team.svc", "gone.team.svc.cluster.local", "gone.empty.svc"])
@@ -58,8 +58,8 @@ def test_two_labels_name_a_service_where_the_platform_says_so(catalogue: Catalog
     policy = POLICY._replace(are_short=True)
     rule = route_host(catalogue, "chat.team:8080", policy)
     assert rule.route == catalogue.find(ServiceKey("team", "chat"))
-    assert route_host(catalogue, "models.team", policy) == (None, None)
-    assert route_host(catalogue, "api.example", policy) == (None, None)
+    assert route_host(catalogue, "models.team", policy)[:2] == (None, None)
+    assert route_host(catalogue, "api.example", policy)[:2] == (None, None)
     with pytest.raises(ModelNotFoundError):
         route_host(catalogue, "gone.team", policy)
 
@@ -90,10 +90,13 @@ def test_two_labels_keep_a_short_name_within_their_namespace(
     rule, body = route_host(catalogue, host, POLICY), json.dumps({"model": model}).encode()
     if reached:
         assert rule.route is None
-        assert route_model(catalogue, body, rule.namespace).route.served_name == reached
+        assert route_model(catalogue, body, rule).route.served_name == reached
         return
-    with pytest.raises(ModelNotFoundError, match=r"http://<name>\.dev\.svc"):
-        route_model(catalogue, body, rule.namespace)
+    with pytest.raises(ModelNotFoundError, match=r"http://\w+\.dev\.svc") as refusal:
+        route_model(catalogue, body, rule)
+    with pytest.raises(ModelNotFoundError) as unknown:
+        route_model(catalogue, b'{"model": "nobodys"}', rule)
+    assert str(unknown.value).replace("nobodys", model) == str(refusal.value)
 
 
 def test_a_served_name_sends_the_body_as_it_came(catalogue: Catalogue) -> None:
