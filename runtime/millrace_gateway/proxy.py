@@ -182,7 +182,7 @@ class Proxy:
                 tried.add(replica.uid)
             except StaleConnectionError as error:
                 if not can_repeat:
-                    raise describe_failure(replica) from error
+                    raise describe_failure() from error
                 can_repeat = False
             replica = self._pick(route, tried)
 
@@ -278,16 +278,13 @@ def find_sleeper(route: Route) -> Service:
 
 
 def describe_absence(route: Route, num_refused: int) -> str:
-    """Return the message for a client whose request no replica has taken."""
-    (namespace, name), *others = (service.key for service in route.services)
-    which = (
-        f"The model {route.served_name!r} of namespace {namespace}"
-        if others
-        else f"The service {namespace}/{name}"
-    )
+    """Return the message for a client whose request no replica has taken.
+
+    It does not name the service: a client that wrote a name alone need not know whose it is.
+    """
     state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
     cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
     return (
-        f"{which} has no replica that can answer now ({cause or 'its status says no more'}). Try again "
-        f"later; kubectl -n {namespace} describe infsvc tells its owner how it stands."
+        f"The service has no replica that can answer now ({cause or 'its status says no more'}). Try again "
+        "later; kubectl describe infsvc tells its owner how it stands."
     )

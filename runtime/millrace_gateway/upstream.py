@@ -81,18 +81,18 @@ async def ask(
         if attempt.was_reused:
             raise StaleConnectionError(str(error)) from error
         logger.warning("pod %s/%s broke before it answered: %r", replica.key.namespace, replica.pod, error)
-        raise describe_failure(replica) from error
+        raise describe_failure() from error
     if upstream.status == 503 and HEADER_DRAINING in upstream.headers:
         upstream.close()
         raise ReplicaRefusedError("it is draining")
     return upstream
 
 
-def describe_failure(replica: Replica) -> UpstreamFailedError:
+def describe_failure() -> UpstreamFailedError:
     """Return the error for a client whose replica broke before it answered."""
     return UpstreamFailedError(
-        f"A replica of {replica.key} closed the connection before it answered. Send the request again; the "
-        "replica's log says why."
+        "The replica closed the connection before it answered. Send the request again; the replica's log "
+        "says why."
     )
 
 
