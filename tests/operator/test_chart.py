@@ -59,7 +59,8 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
 def test_status_is_only_patched_and_events_are_never_deleted() -> None:
     rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
     assert rules["configmaps"] == "get, create, patch"
-    assert (rules["inferenceservices/status"], rules["events"]) == ("patch", "create, patch")
+    assert rules["inferenceservices/status, inferenceservices/scale"] == "patch"
+    assert rules["events"] == "create, patch"
 
 
 def test_nodes_are_read_cluster_wide_alone() -> None:
@@ -103,7 +104,7 @@ def test_the_images_default_to_the_containerfiles() -> None:
     for name in ("operator", "runtime"):
         assert VALUES["images"][name].partition(":")[0] == f"millrace/{name}"
         text = (ROOT / "images" / name / "Containerfile").read_text()
-        assert 'ENTRYPOINT ["millrace"]' in text
+        assert 'ENTRYPOINT ["dumb-init", "--single-child", "--", "millrace"]' in text
 
 
 def test_the_example_can_be_read() -> None:
