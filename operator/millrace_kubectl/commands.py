@@ -20,6 +20,7 @@ LOOKS = {
     "ContainerRefused": EVENTS,
     "FetchFailed": "kubectl logs {pod} -c fetch",
     "CacheUnusable": "kubectl get pvc",
+    "ClaimMissing": "kubectl get pvc",
     "ModelInvalid": LAST_LOG,
     "Crashing": LAST_LOG,
     "Killed": EVENTS,
@@ -46,8 +47,13 @@ def find_look(facts: Facts, remedy: str, condition: Obj) -> str | None:
 
 def name_place(facts: Facts, command: str) -> str:
     """Return the command with the service's namespace, which need not be that of the terminal."""
-    namespace = facts.service["metadata"].get("namespace")
-    return f"{command} -n {namespace}" if namespace else command
+    return command + find_place(facts.service)
+
+
+def find_place(service: Obj) -> str:
+    """Return kubectl's flag for a service's namespace, after a space."""
+    namespace = service["metadata"].get("namespace")
+    return f" -n {namespace}" if namespace else ""
 
 
 def _find_names(facts: Facts, condition: Obj) -> dict[str, str]:

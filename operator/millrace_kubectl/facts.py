@@ -91,6 +91,11 @@ class Facts:
         return self.status.get("readyReplicas") if self.status.get("conditions") else None
 
     @property
+    def num_unready(self) -> int:
+        """Replicas that exist and do not answer; `status.replicas` leaves out the one that a rollout adds."""
+        return max(0, int(self.status.get("replicas", 0)) - (self.ready or 0))
+
+    @property
     def wanted(self) -> int | None:
         """What the largest candidate asked for, before any limit."""
         return max((c["replicas"] for c in self.evidence.get("candidates", [])), default=None)

@@ -31,6 +31,7 @@ OF_REVISIONS = frozenset(
         Reason.DOES_NOT_FIT,
         Reason.FETCH_FAILED,
         Reason.CACHE_UNUSABLE,
+        Reason.CLAIM_MISSING,
         Reason.MODEL_INVALID,
         Reason.SETTINGS_INVALID,
         Reason.UNSCHEDULABLE,

@@ -116,7 +116,9 @@ def _describe_wanted(facts: Facts) -> Iterator[str]:
         yield shorten(facts.scaling["message"], WORDS_LENGTH)
     model = facts.status.get("model") or {}
     revision = facts.status.get("updateRevision")
-    if revision:
+    if revision and "rejectedRevision" in facts.status:  # the model is of the revision that serves
+        yield f"revision {revision}, which was given up"
+    elif revision:
         yield f"revision {revision} of model {model.get('uri', '?')}"
 
 
@@ -136,10 +138,12 @@ def _describe_decider(facts: Facts) -> str:
 def _describe_there(facts: Facts) -> Iterator[str]:
     if not facts.status or (facts.desired is None and facts.ready is None):
         return
-    exist = _show(facts.status.get("replicas"))
-    current = facts.status.get("currentRevision")
+    current, others = facts.status.get("currentRevision"), facts.num_unready
     served = "no revision has served yet" if current is None else f"revision {current} served completely last"
-    yield f"{_show(facts.ready)} that answer, of {exist} that exist; {served}"
+    beside = "" if not others else f", {others} that {'does' if others == 1 else 'do'} not"
+    yield f"{_show(facts.ready)} that answer{beside}; {served}"
+    if current and "rejectedRevision" in facts.status:
+        yield f"revision {current} is of model {(facts.status.get('model') or {}).get('uri', '?')}"
     url = facts.status.get("url")
     if url:
         yield f"{url}, model {(facts.status.get('model') or {}).get('servedName', facts.name)}"

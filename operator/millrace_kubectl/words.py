@@ -50,6 +50,7 @@ REMEDIES = {
     "ContainerRefused": "do what the node says",
     "DoesNotFit": "write the setting that would fit, or ask for a larger device",
     "CacheUnusable": "do what it says of the claim",
+    "ClaimMissing": "create the claim, or correct its name in spec.model.uri",
     "FetchFailed": "do what the source says, or correct spec.model",
     "ModelInvalid": "correct spec.model",
     "SettingsInvalid": "correct the setting it names",

@@ -9,11 +9,10 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.settings import WEIGHTS, Settings, can_round
+from millrace_fit.shard import MOST_GPUS
 from millrace_fit.wording import Wording
 from millrace_fit.words import show_count
 
-MOST_GPUS: Final = 16
-"""Of one machine."""
 MOST_GIB: Final = 4096
 """Of a pod's memory."""
 USEFUL_LENGTH: Final = 1024

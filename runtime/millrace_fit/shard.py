@@ -1,8 +1,14 @@
 """The heads, rows and columns of a model's matrices that one of several workers holds."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from millrace_fit.errors import ArchitectureError
+
+MOST_GPUS: Final = 16
+"""Of one machine."""
+CANNOT_SHARE: Final = "can't be shared by"
+"""In the words of heads that do not divide, by which the operator knows them in a replica's last line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +76,29 @@ class Shard:
         if self.count <= num_kv_heads:
             kv = self.cut(num_kv_heads, 1)
             return HeadsCut(kv.times(group), kv)
-        if self.count % num_kv_heads or num_heads % self.count:
+        if not can_share(self.count, num_heads, num_kv_heads):
+            *others, last = map(str, list_counts(num_heads, num_kv_heads))
+            counts = f"{', '.join(others)} or {last}" if others else last
             raise ArchitectureError(
-                f"{num_heads} heads over {num_kv_heads} KV heads can't be shared by {self.count} "
-                "workers: take no more workers than KV heads, or a multiple of them that divides the heads"
+                f"{num_heads} heads over {num_kv_heads} KV heads {CANNOT_SHARE} {self.count} workers: "
+                f"take {counts}"
             )
         query = self.cut(num_heads, 1)
         first = query.begin // group
         return HeadsCut(query, Cut(num_kv_heads, first, first + 1))
+
+
+def can_share(count: int, num_heads: int, num_kv_heads: int) -> bool:
+    """Whether so many workers can share a layer's heads.
+
+    Each has KV heads of its own, or each KV head has as many workers.
+    """
+    return count <= num_kv_heads or not (count % num_kv_heads or num_heads % count)
+
+
+def list_counts(num_heads: int, num_kv_heads: int) -> list[int]:
+    """Return the counts of workers that can share a layer's heads, as far as one machine has GPUs."""
+    return [count for count in range(1, MOST_GPUS + 1) if can_share(count, num_heads, num_kv_heads)]
 
 
 ALONE = Shard()

@@ -9,6 +9,7 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.remedies import find_remedy
 from millrace_fit.settings import FROM_CHECKPOINT, Settings, can_round
+from millrace_fit.shard import Shard
 from millrace_fit.wording import FLAGS, Wording
 from millrace_fit.words import show_count, show_gib
 
@@ -55,6 +56,7 @@ def judge(
     if facts.fault is not None or facts.shape is None:
         return Verdict(Answer.UNSUPPORTED, facts.fault or "no replica serves this architecture")
     fault = _find_fault_of_settings(facts, settings, wording)
+    fault = fault or _find_fault_of_workers(facts, settings, wording)
     fault = fault or _find_fault_of_device(facts, settings, accelerator)
     if fault is not None:
         return Verdict(Answer.UNSUPPORTED, fault)
@@ -88,6 +90,16 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Word
             f"each of {settings.num_sequences} sequences computes a token a step: write "
             f"{wording.max_batched_tokens.format(settings.num_sequences)} or more"
         )
+    return None
+
+
+def _find_fault_of_workers(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
+    """Return why so many workers can't share the model's heads, whatever the device's memory."""
+    assert facts.shape is not None
+    try:
+        Shard(0, settings.tensor_parallel).cut_heads(facts.shape.num_heads, facts.shape.num_kv_heads)
+    except ArchitectureError as error:
+        return f"{error} ({wording.workers.format('N')})"
     return None
 
 

@@ -17,6 +17,8 @@ class Wording:
     """On how many it fits."""
     memory: str
     """Of a pod on CPUs, in GiB."""
+    workers: str
+    """How many hold the model together."""
 
 
 FLAGS: Final = Wording(
@@ -25,5 +27,6 @@ FLAGS: Final = Wording(
     max_batched_tokens="--max-batched-tokens {0}",
     gpus="on {0} of these GPUs",
     memory="{0} GiB",
+    workers="--tensor-parallel {0}",
 )
 """As `millrace serve` and `millrace size` take them."""

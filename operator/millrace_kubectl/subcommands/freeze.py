@@ -2,6 +2,7 @@
 
 import argparse
 
+from millrace_kubectl.commands import find_place
 from millrace_kubectl.errors import ConflictError, PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.pinning import add_lapse, check_mode, describe_pin, find_lapse, scaling_status
@@ -31,24 +32,25 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
             return _freeze_once(arguments.name, services, until, now)
         except ConflictError:
             continue
+    place = f" -n {arguments.namespace}" if arguments.namespace else ""
     raise PluginError(
-        f"{arguments.name} changes all the time; write: kubectl millrace pin {arguments.name} COUNT"
+        f"{arguments.name} changes all the time; write: kubectl millrace pin {arguments.name} COUNT{place}"
     )
 
 
 def _freeze_once(name: str, services: Services, until: float, now: float) -> str:
     service = services.fetch(name)
     check_mode(service)
-    count = scaling_status(service).get("desiredReplicas")
+    count, place = scaling_status(service).get("desiredReplicas"), find_place(service)
     if count is None:
         raise PluginError(
             f"{name} has no count yet, because no operator has decided one; "
-            f"write: kubectl millrace pin {name} COUNT"
+            f"write: kubectl millrace pin {name} COUNT{place}"
         )
     if count == 0:
         raise PluginError(
             f"{name} is at zero, and a pin holds at least one replica; to start one and hold it "
-            f"write: kubectl millrace pin {name} 1"
+            f"write: kubectl millrace pin {name} 1{place}"
         )
     pin = Pin(count, until)
     version = service["metadata"]["resourceVersion"]

@@ -1,9 +1,11 @@
 """Why a pod does not serve, out of its status alone. Pure."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_fit.shard import CANNOT_SHARE
 from millrace_operator.reconcile.pod_status import (
     find_condition,
     find_container,
@@ -22,6 +24,8 @@ UNREADY_REASONS = frozenset({Reason.PROBE_FAILED, Reason.NOT_READY})
 _NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_ABSENT_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+"""In the scheduler's words. No node that is added has it."""
 _KILLED = 137
 """128 + SIGKILL."""
 
@@ -76,8 +80,20 @@ def _find_failure(status: dict[str, Any]) -> Iterator[Cause]:
 
 def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
     scheduled = find_condition(status, "PodScheduled")
+    claim = find_absent_claim(status)
+    if claim is not None:
+        words = f"there is no PersistentVolumeClaim {claim} in this namespace"
+        advice = "create it, or correct the claim's name in spec.model.uri"
+        yield Cause(Reason.CLAIM_MISSING, f"pod {name} cannot start: {words}: {advice}")
     if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
         yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
+
+
+def find_absent_claim(status: dict[str, Any]) -> str | None:
+    """Return the claim that a pod names and that is not there; None where its claims are, as far as known."""
+    scheduled = find_condition(status, "PodScheduled")
+    found = _ABSENT_CLAIM.search(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
+    return found[1] if found else None
 
 
 def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Iterator[Cause]:
@@ -157,6 +173,9 @@ def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
 def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
     code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
     said = f": {last_line}" if last_line else f" with exit status {code}"
+    if code == contract.EXIT_BAD_MODEL and CANNOT_SHARE in last_line:
+        where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
     if code == contract.EXIT_BAD_MODEL:
         return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
     if code == contract.EXIT_BAD_USAGE:

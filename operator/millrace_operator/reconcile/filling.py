@@ -50,7 +50,7 @@ def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, no
         since = find_made(snapshot, job)
     pending = replace(pending, since=since)
     is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
-    return replace(pending, late=_explain_lateness(pending, spec, job)) if is_late else pending
+    return replace(pending, late=_explain_lateness(pending, snapshot, spec, job)) if is_late else pending
 
 
 def is_begun(snapshot: Snapshot, revision: str) -> bool:
@@ -72,10 +72,11 @@ def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
     return next((snapshot.fetched[pod] for pod in names if pod in snapshot.fetched), None)
 
 
-def _explain_lateness(pending: Pending, spec: Spec, job: str) -> Cause:
+def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str) -> Cause:
+    place = f"{job} -n {snapshot.service['metadata']['namespace']}"
     return Cause(
         Reason.DEADLINE_EXCEEDED,
         f"Job {job} has got no farther for longer than rollout.progressDeadline "
-        f"({spec.rollout.progress_deadline}): {pending.describe()}; see kubectl describe job {job}, which "
+        f"({spec.rollout.progress_deadline}): {pending.describe()}; see kubectl describe job {place}, which "
         "says where a quota refuses its pod, and its pod's Events and log",
     )

@@ -42,6 +42,7 @@ MANIFEST = Wording(
     max_batched_tokens="spec.engine.maxBatchedTokens: {0}",
     gpus="on {0} of these GPUs (nvidia.com/gpu: {0} under spec.resources.limits)",
     memory="spec.resources.limits.memory: {0}Gi",
+    workers="nvidia.com/gpu: {0} under spec.resources.limits",
 )
 
 
@@ -124,7 +125,9 @@ def _choose_wording(spec: Spec) -> Wording:
     """Return the manifest's own names. Where it names the workers, they are as many as its GPUs."""
     if spec.parallelism.tensor is None:
         return MANIFEST
-    return replace(MANIFEST, gpus=f"{MANIFEST.gpus[:-1]} and spec.parallelism.tensor: {{0}})")
+    tensor = "spec.parallelism.tensor: {0}"
+    workers = f"{MANIFEST.workers}, and {tensor}" if has_gpu(spec.resources.limits) else tensor
+    return replace(MANIFEST, gpus=f"{MANIFEST.gpus[:-1]} and {tensor})", workers=workers)
 
 
 def _has_whole_gpus(spec: Spec) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import may_stay
-from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose
+from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose, find_absent_claim
 from millrace_operator.reconcile.pod_status import (
     find_condition,
     find_container,
@@ -177,13 +177,18 @@ def _measure(created: str | None, condition: dict[str, Any]) -> float | None:
 
 
 def _read_refusal(status: dict[str, Any]) -> str | None:
-    """Return the scheduler's words, whatever reason it has: a pod without a node takes no requests."""
+    """Return the scheduler's words, whatever reason it has: a pod without a node takes no requests.
+
+    Room is not what a pod waits for whose claim is not there.
+    """
     scheduled = find_condition(status, "PodScheduled")
+    if find_absent_claim(status) is not None:
+        return None
     return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
 
 
 def _read_refusal_time(metadata: dict[str, Any], status: dict[str, Any]) -> float | None:
     scheduled = find_condition(status, "PodScheduled")
-    if scheduled.get("status") != "False":
+    if _read_refusal(status) is None:
         return None
     return parse_time(scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp"))

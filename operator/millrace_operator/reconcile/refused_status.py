@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from millrace_operator.reconcile.causes import Cause
+from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.observed import Moment, Observed, observe
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.reconcile.up_to_date import TYPE as UP_TO_DATE
@@ -36,6 +37,8 @@ def render_refused_status(snapshot: Snapshot, error: ValueError, now: float) -> 
         Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
         Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
     ]
+    if "scaling" not in old:  # no revision was ever made, and none will be before another edit
+        told = [Truth("Ready", False, Reason.SETTINGS_INVALID, message), *told]
     counts = _count(old, observed)
     before = old.get("conditions", [])
     names = {truth.type for truth in told}
@@ -95,7 +98,6 @@ def _list_seen(status: Json, observed: Observed) -> list[Truth]:
     if not desired or ready.get("reason") == Reason.CONFLICT or (observed.num_ready and is_newer):
         return []
     if observed.num_ready:
-        text = f"{observed.num_ready} of {desired} desired replicas answer"
-        return [Truth("Ready", True, Reason.SERVING, text)]
+        return [Truth("Ready", True, Reason.SERVING, count_replicas(observed.num_ready, desired, "answer"))]
     found = next((pod.cause for pod in observed.pods if pod.cause), _SILENT)
     return [Truth(name, False, found.reason, found.message) for name in ("Ready", "ModelReady")]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.left_over import explain_left_over
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.resources.conditions import Reason, Truth, render_time
@@ -58,10 +59,8 @@ def _progress(inputs: StatusInputs) -> Truth:
         text = inputs.evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
         return Truth("Progressing", True, Reason.REPLACING, text)
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
-        text = (
-            f"{state.num_ready} of {desired} desired replicas are ready{_homeless(inputs)}{_leaving(inputs)}"
-        )
-        return Truth("Progressing", True, Reason.SCALING, text)
+        text = count_replicas(state.num_ready, desired, "are ready")
+        return Truth("Progressing", True, Reason.SCALING, text + _homeless(inputs) + _leaving(inputs))
     if inputs.choice.rejected:
         text = f"revision {inputs.revision} serves, as {inputs.choice.asked} was given up"
         return Truth("Progressing", False, Reason.ROLLED_BACK, text)
@@ -107,8 +106,8 @@ def _rolling_out(inputs: StatusInputs) -> Truth:
     if canary.ends_at is not None:
         text += f" until {render_time(canary.ends_at)}; then it is promoted"
         return Truth("Progressing", True, Reason.CANARY, text)
-    text += f"; to go on write kubectl millrace promote {inputs.name}"
-    text += f", to give it up kubectl millrace abort {inputs.name}"
+    text += f"; to go on write kubectl millrace promote {inputs.place}"
+    text += f", to give it up kubectl millrace abort {inputs.place}"
     return Truth("Progressing", True, Reason.AWAITING_PROMOTION, text)
 
 
@@ -128,5 +127,5 @@ def explain_rollback(inputs: StatusInputs) -> str:
     what = _REJECTIONS.get(rejected.get("reason", ""), _REJECTIONS["DeadlineExceeded"])
     return (
         f"revision {inputs.choice.asked} {what} to {inputs.revision}{words}. It is not tried again until the "
-        f"spec changes, or somebody writes kubectl millrace promote {inputs.name}"
+        f"spec changes, or somebody writes kubectl millrace promote {inputs.place}"
     )

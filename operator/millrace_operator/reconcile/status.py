@@ -5,6 +5,7 @@ from typing import Any
 from millrace_fit.facts import ModelFacts
 from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.causes import Cause
+from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.former import find_former_truth
 from millrace_operator.reconcile.found_model import FoundModel
@@ -146,7 +147,7 @@ def describe_status(status: dict[str, Any]) -> str:
     desired = status.get("scaling", {}).get("desiredReplicas")
     if desired is None:
         return str(reason)
-    return f"{reason}, {status.get('readyReplicas', 0)} of {desired} desired replicas ready"
+    return f"{reason}, {status.get('readyReplicas', 0)} replicas ready, {desired} desired"
 
 
 def _truths(inputs: StatusInputs) -> list[Truth]:
@@ -175,7 +176,7 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     if inputs.left_over:
         return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.left_over))
     if num_ready:
-        return Truth("Ready", True, Reason.SERVING, f"{num_ready} of {desired} desired replicas answer")
+        return Truth("Ready", True, Reason.SERVING, count_replicas(num_ready, desired, "answer"))
     if desired == 0 and inputs.spec.scaling.may_rest:
         idle = inputs.spec.scaling.scale_to_zero_after
         text = f"no request has come for {idle}; the next one starts a replica, and is answered by it"

@@ -71,6 +71,11 @@ class StatusInputs:
         return str(self.snapshot.service["metadata"]["name"])
 
     @property
+    def place(self) -> str:
+        """The service's name and namespace, as kubectl takes them."""
+        return f"{self.name} -n {self.snapshot.service['metadata']['namespace']}"
+
+    @property
     def revision(self) -> str:
         """The revision to run."""
         return self.choice.chosen

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     FETCHING = "Fetching"
     FETCH_FAILED = "FetchFailed"
     CACHE_UNUSABLE = "CacheUnusable"
+    CLAIM_MISSING = "ClaimMissing"
     DOES_NOT_FIT = "DoesNotFit"
     LOADING = "Loading"
     CRASHING = "Crashing"

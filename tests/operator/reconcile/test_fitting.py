@@ -41,6 +41,16 @@ def on_node(product: str) -> dict[str, Any]:
     return {"nodeSelector": {"nvidia.com/gpu.product": product}}
 
 
+async def test_gpus_that_do_not_divide_the_heads_are_the_settings_fault_on_any_device() -> None:
+    world = make_world(resources={"limits": {"nvidia.com/gpu": 12}})
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "SettingsInvalid"
+    counts = "take 1, 2, 3, 4, 5, 6, 7, 8 or 16 (nvidia.com/gpu: N under spec.resources.limits)"
+    assert counts in degraded["message"]
+    assert not world.pods()
+
+
 async def test_weights_that_are_larger_than_the_memory_start_no_pod() -> None:
     world = make_world(resources={"limits": {"memory": "8Gi"}})
     await world.settle()

@@ -1,0 +1,106 @@
+"""What status says to somebody whose first service does not work: the cause, and what to write."""
+
+from typing import Any
+
+import pytest
+
+from millrace_operator.reconcile.counting import count_replicas
+from millrace_operator.reconcile.pods import read_pod
+from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.resources.conditions import render_time
+from millrace_operator.resources.rollout_order import ANNOTATION, Action, Order
+from millrace_runtime import contract
+from testing.world import World, crash_status, make_pod, unschedulable_status
+
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+NO_CLAIM = (
+    '0/3 nodes are available: persistentvolumeclaim "weights" not found. preemption: 0/3 nodes are '
+    "available: 3 Preemption is not helpful for scheduling."
+)
+
+
+async def new_with_pods(status: dict[str, Any], **spec: Any) -> World:
+    """A new service whose first pod gets this far, and no further."""
+    world = World(scaling=EXTERNAL, replicas=1, **spec)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = status
+    await world.settle()
+    return world
+
+
+async def test_a_claim_that_is_not_there_is_named_at_once_and_no_node_would_help() -> None:
+    world = await new_with_pods(unschedulable_status(NO_CLAIM))
+    degraded = world.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "ClaimMissing")
+    assert degraded["message"].endswith(
+        "there is no PersistentVolumeClaim weights in this namespace: create it, or correct the claim's name "
+        "in spec.model.uri"
+    )
+    assert world.condition("Ready")["reason"] == "ClaimMissing"
+
+
+def test_a_pod_without_its_claim_waits_for_no_room() -> None:
+    """Or a rollout would let an old replica go for it, and the autoscaler would take the cluster for full."""
+    pod = read_pod(make_pod(**unschedulable_status(NO_CLAIM)))
+    assert (pod.unplaced, pod.unplaced_since) == (None, None)
+
+
+def test_heads_that_the_gpus_do_not_divide_are_the_settings_fault() -> None:
+    line = "24 heads over 2 KV heads can't be shared by 5 workers: take 1, 2, 4, 6, 8 or 12"
+    cause = read_pod(make_pod(**crash_status(line, contract.EXIT_BAD_MODEL))).cause
+    assert cause is not None
+    assert cause.reason == "SettingsInvalid"
+    assert cause.message.endswith(
+        f"{line} (nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_ready", "desired", "words"),
+    [
+        (1, 2, "1 of 2 desired replicas answer"),
+        (2, 2, "2 of 2 desired replicas answer"),
+        (3, 2, "3 replicas answer, and 2 are desired"),
+        (2, 1, "2 replicas answer, and 1 is desired"),
+    ],
+)
+def test_no_more_replicas_answer_than_there_are(num_ready: int, desired: int, words: str) -> None:
+    assert count_replicas(num_ready, desired, "answer") == words
+
+
+async def aborted() -> World:
+    world = World(scaling=EXTERNAL, replicas=1, model={"uri": "file:///models/old"})
+    await world.settle()
+    world.edit(model={"uri": "file:///models/new"})
+    await world.reconcile()
+    order = Order(Action.ABORT, world.status["updateRevision"], render_time(world.now))
+    service = world.service
+    service["metadata"].setdefault("annotations", {})[ANNOTATION] = str(order)
+    world.cluster.put(service)
+    await world.settle()
+    return world
+
+
+async def test_after_an_abort_the_model_is_of_the_revision_that_serves() -> None:
+    world = await aborted()
+    assert world.status["model"]["uri"] == "file:///models/old"
+
+
+async def test_a_command_in_a_message_names_the_namespace() -> None:
+    world = await aborted()
+    assert "kubectl millrace promote chat -n shop" in world.condition("Degraded")["message"]
+
+
+class WithoutVersions(World):
+    settings = RenderSettings(runtime_versions={"0.1.0": "registry.example.com/runtime:0.1.0"})
+
+
+async def test_a_first_revision_of_an_unknown_version_is_not_ready() -> None:
+    world = WithoutVersions(scaling=EXTERNAL, replicas=1, engine={"version": "9.9.9"})
+    await world.settle()
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "SettingsInvalid")
+    world.edit(engine={"version": "9.9.8"})
+    await world.settle()
+    assert "9.9.8" in world.condition("Ready")["message"]
+    assert world.condition("Ready")["observedGeneration"] == 2
