@@ -45,6 +45,12 @@ def test_every_value_has_a_comment() -> None:
             assert lines[index - 1].strip().startswith("#"), line
 
 
+def test_no_pod_gets_variables_of_the_services_beside_it() -> None:
+    of_pods = [text for text in TEMPLATES.values() if "      serviceAccountName: " in text]
+    assert len(of_pods) == 3
+    assert all("      enableServiceLinks: false" in text for text in of_pods)
+
+
 def test_rbac_has_no_wildcard_and_reads_no_secret() -> None:
     assert "*" not in TEMPLATES["rbac.yaml"]
     assert "secrets" not in TEMPLATES["rbac.yaml"]

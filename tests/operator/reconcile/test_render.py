@@ -181,6 +181,7 @@ def test_the_pod_keeps_the_restricted_profile() -> None:
     spec = template(model={"uri": HUB_URI})["spec"]
     assert spec["securityContext"]["runAsNonRoot"]
     assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
     for container in (*spec["initContainers"], *spec["containers"]):
         security = container["securityContext"]
         assert security["capabilities"] == {"drop": ["ALL"]}
@@ -248,6 +249,7 @@ def test_an_account_of_ones_own_is_the_replicas_and_the_jobs() -> None:
     for pod in (template(pod={"serviceAccountName": "reads-buckets"})["spec"], job):
         assert pod["serviceAccountName"] == "reads-buckets"
         assert pod["automountServiceAccountToken"] is False, "a cloud's role needs none"
+        assert pod["enableServiceLinks"] is False, "a namespace's Services are no variables of ours"
 
 
 def test_the_container_uses_the_devices_that_the_pod_claims() -> None:

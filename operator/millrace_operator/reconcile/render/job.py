@@ -37,6 +37,7 @@ def render_job_template(
             "restartPolicy": "OnFailure",
             "serviceAccountName": spec.pod.service_account_name or account_name(service),
             "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
             "securityContext": POD_SECURITY,
             **{field: value for field, value in dumped.items() if value},
             **parts,

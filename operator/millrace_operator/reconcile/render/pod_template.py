@@ -72,6 +72,7 @@ def _render_pod_spec(
     return {
         "serviceAccountName": spec.pod.service_account_name or account_name(service),
         "automountServiceAccountToken": False,
+        "enableServiceLinks": False,  # or each Service of the namespace is seven variables of each container
         "terminationGracePeriodSeconds": spec.pod.grace_seconds,
         "securityContext": POD_SECURITY,
         **_render_placement(spec.pod, {**replica_labels(service), contract.LABEL_REVISION: revision}),
