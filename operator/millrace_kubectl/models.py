@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from millrace_kubectl.kubectl import Obj
+from millrace_kubectl.table import align
 from millrace_operator.resources.quantities import show_bytes
 from millrace_runtime import contract
 
@@ -56,7 +57,7 @@ def render_models(
     if not rows:
         return NOTHING
     first = 0 if has_namespaces else 1
-    return "\n".join(_align([TITLES[first:], *(row[first:] for row in rows)]))
+    return "\n".join(align([TITLES[first:], *(row[first:] for row in rows)]))
 
 
 def _gather(
@@ -139,10 +140,3 @@ def _read(data: Any, *path: str) -> Any:
 def _name(obj: Obj) -> tuple[str, str]:
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]

@@ -29,7 +29,7 @@ def render_screen(facts: Facts) -> list[str]:
         *(("FOLLOWS", text) for text in describe_branch(facts)),
         *(("THERE", text) for text in _describe_there(facts)),
         *(("ROLLOUT", text) for text in _describe_rollout(facts)),
-        *(("IN THE WAY", text) for text in _find_obstacles(facts) or ["nothing"]),
+        *(("IN THE WAY", text) for text in find_obstacles(facts) or ["nothing"]),
         *(("DO", text) for text in _list_remedies(facts)),
     ]
     width = max(len(label) for label, _ in parts) + 2
@@ -98,7 +98,7 @@ def _find_patience(facts: Facts) -> str:
         return UNSEEN
     if facts.is_true("Progressing"):
         return WAIT
-    return OBEY if _find_obstacles(facts) else NOTHING
+    return OBEY if find_obstacles(facts) else NOTHING
 
 
 def _show(count: int | None) -> str:
@@ -177,7 +177,7 @@ def _ago(facts: Facts, text: str | None) -> str:
     return "an unknown time" if age is None else f"{age} ago"
 
 
-def _find_obstacles(facts: Facts) -> list[str]:
+def find_obstacles(facts: Facts) -> list[str]:
     """Return what is not as wanted, in the operator's words, the gravest first and each once."""
     if not facts.status:
         return ["no operator has written a status"]

@@ -38,6 +38,7 @@ from millrace_operator.autoscale.situation import FLAP_SECONDS, Estimate, Situat
 
 LONGEST_STAY = 1800.0
 """Seconds that a request is taken to stay in a replica at most."""
+OF_IGNORANCE = frozenset({Reason.SIGNALS_MISSING, Reason.STARTING, Reason.LEARNING})
 KV_USAGE_LIMIT = 0.85
 """Of the KV cache in use on average, while there is no model that could say more."""
 
@@ -61,7 +62,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
         message=explain_terms(situation, reason, candidates, binding, paced.replicas),
         binding=binding,
         candidates=candidates,
-        is_held=paced.replicas == situation.current and reason in (Reason.SIGNALS_MISSING, Reason.LEARNING),
+        is_held=paced.replicas == situation.current and reason in OF_IGNORANCE,
         estimate=situation.estimate,
         limits=paced.limits,
         prediction_error=situation.memory.calibration.find_error(feasible, now),
@@ -247,7 +248,7 @@ def _find_reason(situation: Situation, paced: Pace, wanted: int) -> Reason:
     if paced.replicas != situation.current:
         return Reason.SCALING_UP if paced.replicas > situation.current else Reason.SCALING_DOWN
     if not situation.is_informed:
-        return Reason.SIGNALS_MISSING
+        return Reason.STARTING if situation.awaits_first_sample else Reason.SIGNALS_MISSING
     if situation.estimate.infeasible:
         return Reason.SLO_INFEASIBLE
     if situation.estimate.replica is None and not situation.is_idle:

@@ -10,6 +10,8 @@ class Reason(StrEnum):
     """Why the count is what it is, in one word."""
 
     SIGNALS_MISSING = "SignalsMissing"
+    STARTING = "Starting"
+    """No replica has been Ready for long enough to be measured: nothing is missing yet."""
     LEARNING = "Learning"
     SCALING_UP = "ScalingUp"
     SCALING_DOWN = "ScalingDown"

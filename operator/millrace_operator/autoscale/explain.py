@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from millrace_operator.autoscale.decision import Decision
+from millrace_operator.autoscale.decision import Decision, Reason
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import Signals, Unplaced
 from millrace_operator.autoscale.reading import EVERYTHING
@@ -55,7 +55,7 @@ def explain_terms(
         parts.append(f"no node has room for {_name_pods(frozenset(unplaced))}{_quote(unplaced)}")
     if situation.silent:
         parts.append(f"no samples of {_name_pods(situation.silent)}")
-    if unknown and not situation.is_informed:
+    if unknown and not situation.is_informed and reason != Reason.STARTING:
         parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in unknown.items()))
     return "; ".join(parts)
 

@@ -24,6 +24,9 @@ EVERYTHING = "every signal"
 """The key of `Signals.rejected` where nothing at all is known."""
 ARRIVALS = ("arrivals", "recent_arrivals")
 UNTOLD = "not every gateway has told it for so long"
+NO_SERIES = "Prometheus has no series of this service"
+NO_SAMPLES = "no samples"
+"""How the reason begins of a signal that Prometheus answered for, and has nothing of."""
 OWN_WARNING = "PromQL"
 """How warnings about a query itself begin. Others are of Thanos and remote stores: a part did not answer."""
 OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
@@ -183,7 +186,7 @@ class _Reader:
     def _answer(self, name: str) -> list[Sample]:
         answer = self._series.get(name, [])
         if not answer:
-            self.rejected[name] = self._unknown.get(name, "no samples")
+            self.rejected[name] = self._unknown.get(name, NO_SAMPLES)
         return answer
 
 
@@ -201,7 +204,7 @@ def read_signals(
     if reading.failure is not None:
         return Signals(fleet, rejected={EVERYTHING: reading.failure})
     if service not in reading.series and reading.unknown.keys() <= set(ARRIVALS):
-        return Signals(fleet, rejected={EVERYTHING: "Prometheus has no series of this service"})
+        return Signals(fleet, rejected={EVERYTHING: NO_SERIES})
     reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
     sightings = before.observe(list_sightings(reading, service), fleet.revisions)
     fresh = _find_fresh(reader, reading.at - max_age, sightings)

@@ -7,11 +7,14 @@ from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_co
 from millrace_operator.autoscale.memory import PASSING_PART, Memory
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import OF_ANSWERS, Objective, Policy
+from millrace_operator.autoscale.reading import NO_SAMPLES, NO_SERIES
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
 NODE_SECONDS = 900.0
 """In which a node comes, if one comes at all: the Cluster Autoscaler's `--max-node-provision-time`."""
+FIRST_SCRAPE_SECONDS = 90.0
+"""Pods are scraped every 60 s where nobody chose otherwise, and a new one is found only after a while."""
 BEYOND_MAXIMUM = 4
 """Up to how many times maxReplicas is looked for what a load needs."""
 ERRORS_OF_MODEL = 2.0
@@ -133,6 +136,15 @@ class Situation:
         signals = self.signals
         known = (signals.arrival_rate, signals.waiting, signals.running)
         return None not in known and bool(signals.reporting) and not (self.silent or signals.unanswered)
+
+    @property
+    def awaits_first_sample(self) -> bool:
+        """Whether no replica reports, and none has been Ready for so long that Prometheus should know it."""
+        oldest, since = self.now - FIRST_SCRAPE_SECONDS, self.memory.ready_since
+        ready, why = self.signals.fleet.ready, self.signals.rejected.values()
+        is_young = all(since.get(pod, self.now) > oldest for pod in ready)
+        is_answered = all(text.startswith((NO_SERIES, NO_SAMPLES)) for text in why)
+        return is_young and not self.signals.reporting and (is_answered or not ready)
 
     @property
     def down_window_seconds(self) -> float:

@@ -11,6 +11,8 @@ from millrace_operator.autoscale_loop.settings import ScalingSettings
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.types import Spec
 
+SIGNALS_NAMED = 3
+
 
 def read_policy(spec: Spec, settings: ScalingSettings, windows: Windows = DEFAULT_WINDOWS) -> Policy:
     """Return the autoscaler's policy for a service. Raises ValueError for a target that is no duration."""
@@ -44,6 +46,7 @@ def render_advice(decision: Decision, signals: Signals, evidence: Mapping[str, A
         wanted=max(decision.candidates.values(), default=None),
         made_from=signals.fleet.desired,
         evidence=evidence,
+        missing=", ".join(f"{name} ({why})" for name, why in list(signals.rejected.items())[:SIGNALS_NAMED]),
     )
 
 

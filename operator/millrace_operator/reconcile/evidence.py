@@ -26,8 +26,8 @@ URGENT_PERIOD_SECONDS = 60.0
 LEAST_MOVE = 0.1
 PASSING = frozenset({"observedAt", "oldestSampleAt", "startingSince", "since", "samples"})
 """Fields that always move, and say nothing new by it."""
-RESTLESS = frozenset({"ObjectivesMet", "ScalingActive"})
-"""Conditions that say what the last tick saw."""
+RESTLESS = frozenset({"ObjectivesMet", "ScalingActive", "UpToDate"})
+"""Conditions that say what the last tick saw. UpToDate does so where it is True before and after."""
 
 
 class Scaling(NamedTuple):
@@ -124,11 +124,19 @@ def _differ_elsewhere(old: Json, new: Json) -> bool:
 
 
 def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
-    """Whether no more than the restless ones of the conditions that were there are others."""
+    """Whether no more than the restless ones of the conditions that were there are others.
+
+    That signals are lost is told at once, and that they are back when it is due: a source that comes and goes
+    is no more than two writes a minute.
+    """
     before, after = ({one["type"]: one for one in status.get("conditions", [])} for status in (old, new))
     differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     is_alone = not _differ_elsewhere({**old, "conditions": []}, {**new, "conditions": []})
-    return is_alone and bool(differing) and differing <= RESTLESS & before.keys() & after.keys()
+    if not (is_alone and differing and differing <= RESTLESS & before.keys() & after.keys()):
+        return False
+    is_lost = [conditions.get("ScalingActive", {}).get("reason") for conditions in (before, after)]
+    is_same = before.get("UpToDate", {}).get("status") == after.get("UpToDate", {}).get("status")
+    return is_same and (is_lost[1] != Reason.SIGNALS_MISSING or is_lost[0] == is_lost[1])
 
 
 def _date_states(figures: Json, before: Json | None) -> Json:

@@ -34,9 +34,16 @@ def judge_objectives(inputs: StatusInputs) -> Truth | None:
 
 def _read(advice: Advice) -> Truth:
     if advice.are_objectives_met is None:
-        return Truth(TYPE, None, Reason.SIGNALS_MISSING, advice.objectives_message)
+        return Truth(TYPE, None, _find_reason(advice), advice.objectives_message)
     reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
     return Truth(TYPE, advice.are_objectives_met, reason, advice.objectives_message)
+
+
+def _find_reason(advice: Advice) -> Reason:
+    """Return why none is judged: signals are lost, no replica is measured yet, or few requests come."""
+    if advice.is_held:
+        return Reason.SIGNALS_MISSING
+    return Reason.STARTING if advice.is_starting else Reason.TOO_FEW_REQUESTS
 
 
 def _is_of(spec: Spec, evidence: Mapping[str, Any] | None) -> bool:

@@ -38,10 +38,11 @@ def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> R
     is_asked = demand.num_open > 0 or is_late
     if is_asked or demand.idle_since is None or "rollout" in status:
         return Rest(is_asked, None)
-    ready = find_condition(status, "Ready") or {}
+    ready, loaded = (find_condition(status, name) or {} for name in ("Ready", "ModelReady"))
     times = [demand.idle_since, _find_change_time(status)]
-    if observed.num_ready and ready.get("reason") == Reason.SERVING:
-        return Rest(is_asked, max(*times, parse_time(ready.get("lastTransitionTime")) or 0.0))
+    if observed.num_ready and ready.get("reason") == Reason.SERVING:  # True since before the wake, if any
+        times += [parse_time(one.get("lastTransitionTime")) or 0.0 for one in (ready, loaded)]
+        return Rest(is_asked, max(times))
     return Rest(is_asked, max(times) + start_seconds if "currentRevision" in status else None)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from millrace_kubernetes.model_names import Standing
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import GpuNode
-from millrace_operator.resources.conditions import render_time
+from millrace_operator.resources.conditions import Reason, render_time
 from millrace_operator.resources.quantities import show_bytes
 from millrace_operator.resources.status_types import ReplicaStatus
 from millrace_runtime import contract
@@ -43,6 +43,7 @@ class Advice:
     message: str
     binding: str
     is_held: bool
+    """Whether signals are missing, so that the count is not lowered."""
     are_objectives_met: bool | None = None
     objectives_message: str = ""
     in_flight: Mapping[str, float] = field(default_factory=dict)
@@ -53,6 +54,13 @@ class Advice:
     """The count that the decision began with; None where status had none."""
     evidence: Mapping[str, Any] | None = None
     """`status.scaling.evidence` without the replicas' states; None where nobody gathered it."""
+    missing: str = ""
+    """Which signals are missing, and why."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether no replica has been Ready for long enough to be measured."""
+        return self.reason == Reason.STARTING
 
 
 class PodLoad(NamedTuple):

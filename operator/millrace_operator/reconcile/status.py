@@ -7,7 +7,6 @@ from millrace_fit.verdict import Answer
 from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.fitting import judge_fit
-from millrace_operator.reconcile.former import find_former_truth
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.left_over import explain_left_over
 from millrace_operator.reconcile.naming import judge_access
@@ -19,6 +18,7 @@ from millrace_operator.reconcile.replica import choose_replica
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rollout_truths import explain_rollback, progressing
 from millrace_operator.reconcile.scale import describe_pin
+from millrace_operator.reconcile.scaling_truth import judge_scaling
 from millrace_operator.reconcile.snapshot import Fetched, ObjectId
 from millrace_operator.reconcile.status_inputs import StatusInputs, explain_conflict
 from millrace_operator.reconcile.up_to_date import judge_up_to_date
@@ -153,15 +153,15 @@ def describe_status(status: dict[str, Any]) -> str:
 def _truths(inputs: StatusInputs) -> list[Truth]:
     causes = inputs.causes()
     ready, progress = _ready(inputs, causes), progressing(inputs)
-    degraded = _degraded(inputs, inputs.grave_causes())
+    degraded, scaling = _degraded(inputs, inputs.grave_causes()), judge_scaling(inputs)
     truths = [
         ready,
         progress,
         degraded,
-        judge_up_to_date(ready, progress, degraded),
+        judge_up_to_date(ready, progress, degraded, scaling),
         _model_ready(inputs),
         judge_access(inputs),
-        _scaling_active(inputs),
+        scaling,
         judge_objectives(inputs),
         _pinned(inputs),
     ]
@@ -177,13 +177,20 @@ def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
         return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.left_over))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, count_replicas(num_ready, desired, "answer"))
-    if desired == 0 and inputs.spec.scaling.may_rest:
-        idle = inputs.spec.scaling.scale_to_zero_after
-        text = f"no request has come for {idle}; the next one starts a replica, and is answered by it"
-        return Truth("Ready", True, Reason.SCALED_TO_ZERO, text)
     if desired == 0:
+        return _at_zero(inputs)
+    waiting = _waiting("Ready", inputs, causes)
+    if inputs.wake is None:
+        return waiting
+    return Truth("Ready", True, Reason.WAKING, inputs.wake.describe(waiting.message))
+
+
+def _at_zero(inputs: StatusInputs) -> Truth:
+    if not inputs.spec.scaling.may_rest:
         return Truth("Ready", False, Reason.SCALED_TO_ZERO, "spec.replicas is 0; write 1 or more to serve")
-    return _waiting("Ready", inputs, causes)
+    idle = inputs.spec.scaling.scale_to_zero_after
+    text = f"no request has come for {idle}; the next one starts a replica, and is answered by it"
+    return Truth("Ready", True, Reason.SCALED_TO_ZERO, text)
 
 
 def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth:
@@ -251,33 +258,6 @@ def _model_ready(inputs: StatusInputs) -> Truth:
     own = inputs.observed.pods_of(inputs.revision)
     causes = [pod.cause for pod in own if pod.cause] if own else inputs.own_causes()
     return _waiting("ModelReady", inputs, causes)
-
-
-def _scaling_active(inputs: StatusInputs) -> Truth:
-    mode, advice = inputs.spec.scaling.mode, inputs.snapshot.advice
-    if mode is ScalingMode.EXTERNAL:
-        return Truth(
-            "ScalingActive", True, Reason.EXTERNAL, "the count is spec.replicas, written from outside"
-        )
-    if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
-        return Truth("ScalingActive", True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
-    if advice is None:
-        return find_former_truth(inputs.old, "ScalingActive") or Truth(
-            "ScalingActive", None, Reason.STARTING, "no decision has been made yet"
-        )
-    if advice.is_held:
-        return Truth("ScalingActive", False, Reason.SIGNALS_MISSING, _held_text(inputs))
-    if mode is ScalingMode.DRY_RUN:
-        return Truth("ScalingActive", True, Reason.DRY_RUN, "decisions are shown in status, not followed")
-    low, high = inputs.spec.scaling.min_replicas, inputs.spec.scaling.max_replicas
-    return Truth(
-        "ScalingActive", True, Reason.DECIDING, f"the operator decides between {low} and {high} replicas"
-    )
-
-
-def _held_text(inputs: StatusInputs) -> str:
-    held = inputs.count.desired
-    return f"the count is held at {held} and never lowered; status.scaling.message names the missing signals"
 
 
 def _pinned(inputs: StatusInputs) -> Truth | None:

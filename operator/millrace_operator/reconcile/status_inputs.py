@@ -22,6 +22,7 @@ from millrace_operator.reconcile.rivals import explain_rival
 from millrace_operator.reconcile.rollout import Method, Step
 from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
+from millrace_operator.reconcile.wake import Wake, find_wake
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
 from millrace_operator.resources.versions import VersionError
@@ -96,6 +97,13 @@ class StatusInputs:
         """Whether status says already of the revision that the spec asks for whether its model fits."""
         is_same = self.choice.asked == self.old.get("updateRevision")
         return is_same and is_begun(self.snapshot, self.choice.asked)
+
+    @property
+    def wake(self) -> Wake | None:
+        """The wake from zero that is under way; None where there is none, or a replica is Ready."""
+        if self.observed.num_ready or self.count.desired == 0:
+            return None
+        return find_wake(self.spec, self.old, self.count.changes, self.now)
 
     @property
     def is_late(self) -> bool:

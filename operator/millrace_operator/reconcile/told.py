@@ -40,6 +40,7 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     timed = (scaling.look_again, None if bill is None else bill.changes_after)
     looks = [look for look in timed if look is not None]
     looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
+    looks += [] if inputs.wake is None else [inputs.wake.until - inputs.now + 1]
     # What is refused is tried ever more slowly, and a look for its words would hasten the next try.
     refused = list(inputs.snapshot.refusals.values())
     pause = judge_words(old, status, inputs.snapshot.worded_at, now, refused)

@@ -50,6 +50,7 @@ def render_crd() -> dict[str, Any]:
                 "plural": contract.PLURAL,
                 "singular": contract.KIND.lower(),
                 "shortNames": ["infsvc"],
+                "categories": ["all"],
             },
             "scope": "Namespaced",
             "versions": [_render_version()],

@@ -172,6 +172,11 @@ class Scaling(Part):
         return max(1, self.min_replicas)
 
     @property
+    def hold_seconds(self) -> float:
+        """How long a request waits for the first replica."""
+        return parse_duration((self.activation or Activation()).max_wait)
+
+    @property
     def rest_seconds(self) -> float:
         """How long no request may have come until the service rests."""
         return parse_duration(self.scale_to_zero_after)

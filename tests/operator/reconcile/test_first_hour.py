@@ -7,6 +7,7 @@ import pytest
 from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.reconcile.snapshot import Advice, Demand
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rollout_order import ANNOTATION, Action, Order
 from millrace_runtime import contract
@@ -104,3 +105,61 @@ async def test_a_first_revision_of_an_unknown_version_is_not_ready() -> None:
     await world.settle()
     assert "9.9.8" in world.condition("Ready")["message"]
     assert world.condition("Ready")["observedGeneration"] == 2
+
+
+RESTING = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 2, "activation": {"maxWait": "3m"}}
+STARTING = Advice(1, "Starting", "1 replica", "current", is_held=False)
+LOST = Advice(1, "SignalsMissing", "1 replica", "current", is_held=True, missing="every signal (refused)")
+
+
+async def woken() -> World:
+    """At zero until a request came; its replica crashes."""
+    world = World(scaling=RESTING)
+    await world.settle()
+    world.demand = Demand(0, world.now)
+    world.now += 600.0
+    await world.settle()
+    world.broken[world.status["currentRevision"]] = crash_status("no such device")
+    world.demand, world.advice = Demand(1, None), STARTING
+    await world.settle()
+    return world
+
+
+def brief(world: World, *names: str) -> list[tuple[str, str]]:
+    found = [world.condition(name) for name in names]
+    return [(one["status"], one["reason"]) for one in found]
+
+
+async def test_a_wake_is_ready_for_as_long_as_requests_wait_for_it() -> None:
+    world = await woken()
+    told = brief(world, "Ready", "Degraded", "ScalingActive")
+    assert told == [("True", "Waking"), ("True", "Crashing"), ("Unknown", "Starting")]
+    assert "no such device" in world.condition("Ready")["message"]
+    outcome = await world.reconcile()
+    assert outcome.look_again == pytest.approx(181.0), "it looks again though nobody tells"
+    world.now += 181.0
+    await world.settle()
+    assert brief(world, "Ready") == [("False", "Crashing")]
+    world.broken.clear()
+    for pod in world.pods():
+        world.cluster.put({**pod, "status": {}})
+    await world.settle()
+    assert brief(world, "Ready", "UpToDate") == [("True", "Serving"), ("True", "Settled")]
+
+
+async def test_state_says_that_signals_are_lost_and_that_a_time_is_quiet_it_does_not() -> None:
+    objectives = [{"metric": "TimeToFirstToken", "percentile": 95, "target": "2s"}]
+    world = World(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 2, "objectives": objectives})
+    world.advice = Advice(1, "AtMinimum", "1 replica", "minReplicas", is_held=False)
+    await world.settle()
+    names = "UpToDate", "ScalingActive", "ObjectivesMet"
+    assert brief(world, *names) == [("True", "Settled"), ("True", "Deciding"), ("Unknown", "TooFewRequests")]
+    world.now += 5.0
+    world.advice = LOST
+    await world.settle()
+    assert brief(world, *names) == [
+        ("True", "SignalsMissing"),
+        ("False", "SignalsMissing"),
+        ("Unknown", "SignalsMissing"),
+    ]
+    assert world.condition("UpToDate")["message"].endswith("unknown: every signal (refused)")

@@ -143,7 +143,7 @@ async def test_a_service_at_rest_is_healthy_and_progresses_only_until_it_is_awak
     world.broken[revision] = LOADING
     world.demand = Demand(1, None)
     await world.settle()
-    assert told(world) == ("False", "Loading")
+    assert told(world) == ("False", "Waking")
     assert judge(world.service)[0] == "Progressing"
     (pod,) = world.pods()
     killed = {"terminated": {"exitCode": 137, "reason": "Error"}}
