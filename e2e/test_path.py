@@ -74,13 +74,13 @@ def check_clients(service: Service) -> None:
 
 def check_replica(service: Service) -> None:
     """What the replica says of itself gets into status by way of its metrics."""
-    service.wait_for("known for what it is", lambda: "replica" in service.status()["model"], 60)
-    replica = service.status()["model"]["replica"]
-    assert {"device": "cpu", "weights": "FromCheckpoint", "tensorParallel": 1}.items() <= replica.items()
-    assert replica["kvCacheTokens"] >= replica["maxModelLength"] > 0
+    service.wait_for("known for what it is", lambda: "serving" in service.status()["model"], 60)
+    model = service.status()["model"]
+    words = r"cpu, \w+, weights FromCheckpoint, tensor parallel 1; \d+ KV tokens, \d+ sequences .*"
+    assert re.fullmatch(words, model["serving"])
     wide = service.kubectl("get", "infsvc", "stories", "--no-headers", "-o", "wide").split()
-    assert replica["deviceName"] in wide
-    assert f"REPLICA cpu ({replica['deviceName']}), " in explain(service, "-v")
+    assert model["device"] in wide
+    assert f"REPLICA {model['device']}: {model['serving']}" in explain(service, "-v")
 
 
 def check_quiet(service: Service) -> None:
@@ -196,9 +196,10 @@ def check_plan(service: Service) -> None:
     """
     told = re.search(r"KV cache: ([\d,]+) tokens", service.status()["model"]["fitMessage"])
     assert told
-    service.wait_for("known for what it is", lambda: "replica" in service.status()["model"])
-    found = service.status()["model"]["replica"]["kvCacheTokens"]
-    assert found == pytest.approx(int(told[1].replace(",", "")), rel=0.05)
+    service.wait_for("known for what it is", lambda: "serving" in service.status()["model"])
+    found = re.search(r"(\d+) KV tokens", service.status()["model"]["serving"])
+    assert found
+    assert int(found[1]) == pytest.approx(int(told[1].replace(",", "")), rel=0.05)
 
 
 def list_jobs(service: Service) -> list[dict[str, Any]]:

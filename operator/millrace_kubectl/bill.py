@@ -31,8 +31,8 @@ def _show_sum(cost: Obj, money: str) -> str:
     total, replicas = cost.get("perHour", "?"), cost.get("replicas")
     if not _is_uniform(cost):
         return f"{total} {money}/h for {'?' if replicas is None else replicas} replicas that differ"
-    terms = [f"{one.get('amount', '?')} × {one.get('price', '?')}" for one in cost.get("resources", [])]
-    factor = terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+    terms = str(cost["pricedResources"])
+    factor = f"({terms})" if " + " in terms else terms
     return f"{replicas} × {factor} {money}/h = {total} {money}/h"
 
 
@@ -40,6 +40,6 @@ def _is_uniform(cost: Obj) -> bool:
     """Whether each replica costs what a new one does: in a rollout they may differ."""
     each, total = (parse_number(cost.get(name)) for name in ("replicaPerHour", "perHour"))
     replicas = cost.get("replicas")
-    if each is None or total is None or replicas is None or not cost.get("resources"):
+    if each is None or total is None or replicas is None or not cost.get("pricedResources"):
         return False
     return bool(abs(each * replicas - total) <= ROUNDING * replicas)

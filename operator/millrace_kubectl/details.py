@@ -19,10 +19,6 @@ RATES = {
     "one replica": "perReplicaPerSecond",
 }
 LENGTHS = {"prompts": "promptTokens", "answers": "generationTokens"}
-REPLICA = (
-    "device", "deviceName", "dtype", "weights", "tensorParallel", "kvCacheTokens", "maxSequences",
-    "maxModelLength",
-)  # fmt: skip
 STATES = ("ready", "starting", "failing", "unschedulable")
 
 
@@ -32,7 +28,7 @@ def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Ite
     `record` is what the operator has written down; without it status alone is known.
     """
     kept = read_changes(record or "")
-    changes = merge_changes(kept, facts.scaling.get("changes", []))
+    changes = merge_changes(kept, facts.changes)
     recent = [one for one in changes if (parse_time(one["at"]) or 0.0) >= facts.now - seconds]
     span = describe_seconds(seconds)
     yield f"CHANGES in the last {span}" if recent else f"NO CHANGE in the last {span}"
@@ -50,52 +46,57 @@ def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Ite
 
 
 def list_details(facts: Facts) -> Iterator[str]:
-    """Return the lines of -v."""
-    if facts.evidence:
+    """Return the lines of -v. Inputs, model and candidates are those of the operator's last decision."""
+    if facts.told:
         yield from _list_inputs(facts)
         yield from _list_objectives(facts)
         if facts.mode != "External":
-            yield _describe_model(facts.evidence.get("model"))
+            yield _describe_model(facts.told.get("model"))
             yield _describe_predictions(facts)
         yield from _list_candidates(facts)
+    elif facts.evidence:
+        yield from _list_states(facts)
+        yield from _list_objectives(facts)
     else:
-        yield "NO FIGURES in status.scaling.evidence yet"
+        yield "NO FIGURES yet"
     if facts.status:
-        yield _describe_replica(facts.replica)
+        yield _describe_replica(facts.model)
         yield describe_cost(facts)
     yield from _list_conditions(facts)
 
 
 def _list_inputs(facts: Facts) -> Iterator[str]:
-    seen, sample = (facts.age(facts.evidence.get(name)) for name in ("observedAt", "oldestSampleAt"))
+    seen, sample = (facts.age(facts.told.get(name)) for name in ("observedAt", "oldestSampleAt"))
     beside = "" if sample is None else f"; the oldest replica's sample is of {sample} ago"
     yield f"INPUTS seen {seen} ago{beside}"
     if facts.mode != "External":
         for name, field in RATES.items():
-            value = facts.figure(field)
+            value = parse_number(facts.told.get(field))
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' req/s'}"
         yield from _list_cautions(facts)
         for name, field in LENGTHS.items():
-            value = facts.figure(field)
+            value = parse_number(facts.told.get(field))
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' tokens on average'}"
-        tokens = facts.figure("generatedTokensPerSecond")
+        tokens = parse_number(facts.told.get("generatedTokensPerSecond"))
         yield f"  {'tokens':<12} {'unknown' if tokens is None else show_rate(tokens) + ' generated/s'}"
         for name in ("running", "waiting"):
-            count = facts.evidence.get(name)
+            count = facts.told.get(name)
             yield f"  {name:<12} {'unknown' if count is None else count}"
-    states = facts.evidence.get("replicas") or {}
-    told = ", ".join(f"{states[name]} {name}" for name in STATES if name in states)
-    yield f"  {'replicas':<12} {told or 'unknown'}"
-    if states.get("unschedulableMessage"):
-        yield f"  {'scheduler':<12} {states['unschedulableMessage']}"
-    for one in facts.evidence.get("rejected", []):
+    yield from _list_states(facts)
+    for one in facts.told.get("rejected", []):
         yield f"  REJECTED {one.get('signal', '?')}: {one.get('reason', 'unknown')}"
+
+
+def _list_states(facts: Facts) -> Iterator[str]:
+    states = {"ready": "?" if facts.ready is None else facts.ready, **facts.evidence}
+    told = ", ".join(f"{states.get(name, 0)} {name}" for name in STATES)
+    yield f"  {'replicas':<12} {told if facts.evidence else 'unknown'}"
 
 
 def _list_cautions(facts: Facts) -> Iterator[str]:
     """Say why more is planned for than what is expected, and why the count falls late."""
-    margin, correction = facts.figure("marginPerSecond"), facts.figure("correction")
-    flaps = facts.evidence.get("flaps", 0)
+    margin, correction = (parse_number(facts.told.get(name)) for name in ("marginPerSecond", "correction"))
+    flaps = facts.told.get("flaps", 0)
     if margin:
         yield f"  {'margin':<12} {show_rate(margin)} req/s of the forecast, as earlier ones were too low"
     if correction:
@@ -138,18 +139,14 @@ def _describe_model(model: Obj | None) -> str:
     )
 
 
-def _describe_replica(replica: Obj) -> str:
-    if not replica:
+def _describe_replica(model: Obj) -> str:
+    if "serving" not in model:
         return "REPLICA unknown: no metrics of one of the current revision have been seen"
-    told = {name: replica.get(name, "?") for name in REPLICA}
-    return (
-        "REPLICA {device} ({deviceName}), {dtype}, weights {weights}, tensor parallel {tensorParallel}; "
-        "{kvCacheTokens} KV tokens, {maxSequences} sequences of up to {maxModelLength} tokens"
-    ).format(**told)
+    return f"REPLICA {model.get('device', '?')}: {model['serving']}"
 
 
 def _describe_predictions(facts: Facts) -> str:
-    attainment = facts.evidence.get("attainment") or {}
+    attainment = facts.told.get("attainment") or {}
     error = parse_number(attainment.get("error"))
     if error is None:
         return "PREDICTIONS not compared with enough requests of settled replicas of late, so none is told"
@@ -168,10 +165,11 @@ def _show_cost(text: str | None) -> str:
 
 
 def _list_candidates(facts: Facts) -> Iterator[str]:
-    for one in facts.evidence.get("candidates", []):
-        largest = "  <- the largest" if one["replicas"] == facts.wanted else ""
+    wanted = max((one["replicas"] for one in facts.told.get("candidates", [])), default=None)
+    for one in facts.told.get("candidates", []):
+        largest = "  <- the largest" if one["replicas"] == wanted else ""
         yield f"CANDIDATE {one['name']} asks for {one['replicas']}{largest}"
-    for limit in facts.evidence.get("limits", []):
+    for limit in facts.told.get("limits", []):
         yield f"LIMITED by {limit}"
 
 

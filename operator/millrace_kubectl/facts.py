@@ -8,15 +8,19 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
-from millrace_operator.resources.conditions import UNREAD, find_condition, parse_time
-from millrace_operator.resources.evidence_limits import FUTILE_STEPS, MIN_LATENCY_SAMPLES, SPENT_SECONDS
+from millrace_operator.resources.conditions import UNREAD, Reason, find_condition, parse_time
+from millrace_operator.resources.evidence_limits import (
+    FUTILE_STEPS,
+    MIN_LATENCY_SAMPLES,
+    SPENT_SECONDS,
+    TRIED,
+)
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
+from millrace_operator.resources.status_lines import read_changes, read_objectives
 
 OLD_SECONDS = 900.0
 """Figures are written anew every ten minutes: older ones have no operator."""
-FIRST_SCRAPE_SECONDS = 90.0
-"""Pods are scraped every 60 s where nobody chose otherwise, and a new one is found only after a while."""
 NO_NODE = " cannot be scheduled: "
 UPTAKE_SECONDS = 60.0
 """An operator that leads takes up a pin within seconds."""
@@ -29,6 +33,8 @@ class Facts:
     service: Obj
     now: float
     """In seconds since 1970."""
+    decision: Obj | None = None
+    """What the operator that leads tells of its last decision; None where nobody asked it."""
 
     @property
     def name(self) -> str:
@@ -61,9 +67,9 @@ class Facts:
         return self.status.get("cost") or {}
 
     @property
-    def replica(self) -> Obj:
-        """`status.model.replica`, empty while nobody knows what a replica is."""
-        return (self.status.get("model") or {}).get("replica") or {}
+    def model(self) -> Obj:
+        """`status.model`."""
+        return self.status.get("model") or {}
 
     @property
     def mode(self) -> str:
@@ -98,7 +104,22 @@ class Facts:
     @property
     def wanted(self) -> int | None:
         """What the largest candidate asked for, before any limit."""
-        return max((c["replicas"] for c in self.evidence.get("candidates", [])), default=None)
+        return self.evidence.get("wantedReplicas")
+
+    @property
+    def changes(self) -> list[Obj]:
+        """The last changes of the count, the newest last."""
+        return read_changes(self.scaling.get("lastChanges", []))
+
+    @property
+    def told(self) -> Obj:
+        """All figures of the operator's last decision, empty where nobody asked it."""
+        return (self.decision or {}).get("evidence") or {}
+
+    @property
+    def is_only_tried(self) -> bool:
+        """Whether of a replica only that is known which it tried before its first request."""
+        return self.evidence.get("learning") == TRIED
 
     @property
     def reason(self) -> str:
@@ -158,7 +179,7 @@ class Facts:
     @property
     def objectives(self) -> list[Obj]:
         """The objectives as they were measured."""
-        return list(self.evidence.get("objectives", []))
+        return read_objectives(self.evidence.get("latencies", []))
 
     def objectives_in(self, state: str) -> list[Obj]:
         """Return the objectives in a state: Met, Missed, Unknown or Infeasible."""
@@ -169,8 +190,7 @@ class Facts:
         percentile, samples = objective["percentile"], objective.get("samples") or 0
         if objective.get("state") != "Unknown" or not _are_enough(samples, percentile):
             return None
-        name, rejected = f"P{percentile} {objective['metric']}", self.evidence.get("rejected", [])
-        reason = next((one.get("reason") for one in rejected if one.get("signal") == name), None)
+        reason = objective.get("doubt")
         return reason.partition(":")[0] if reason else NOT_JUDGED
 
     def condition(self, name: str) -> Obj:
@@ -184,9 +204,6 @@ class Facts:
     @property
     def shortage_words(self) -> str | None:
         """The scheduler's words on a pod that finds no node; None where every pod has one."""
-        states = self.evidence.get("replicas") or {}
-        if states.get("unschedulable"):
-            return str(states.get("unschedulableMessage", ""))
         messages = (one.get("message", "") for one in self.status.get("conditions", []))
         return next((text.split(NO_NODE, 1)[1] for text in messages if NO_NODE in text), None)
 
@@ -211,12 +228,9 @@ class Facts:
         return bool(self.objectives_in("Missed")) and self.evidence.get("futileSteps", 0) >= FUTILE_STEPS
 
     @property
-    def is_just_blind(self) -> bool:
-        """Whether nobody has scraped its pods yet, for no longer than that may take: no reason for alarm."""
-        at = parse_time(self.condition("ScalingActive").get("lastTransitionTime"))
-        is_unknown = all(one.get("reason") == "no samples" for one in self.evidence.get("rejected", []))
-        is_new = "model" not in self.evidence and is_unknown
-        return self.is_blind and is_new and at is not None and self.now - at < FIRST_SCRAPE_SECONDS
+    def is_waking(self) -> bool:
+        """Whether requests wait for the first replica of a service that was at zero."""
+        return self.condition("Ready").get("reason") == Reason.WAKING
 
     def figure(self, name: str) -> float | None:
         """Return a figure of the evidence, None where it is unknown."""

@@ -15,6 +15,7 @@ Obj = dict[str, Any]
 RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
 """Spelled out: another project's resource may have the same short name."""
 REVISIONS = "controllerrevisions.v1.apps"
+LEASES = "leases.v1.coordination.k8s.io"
 REQUEST_TIMEOUT = "--request-timeout=15s"
 ABSENT_RESOURCE = "doesn't have a resource type"
 
@@ -49,6 +50,10 @@ class Services:
         except ServerError:
             return None
 
+    def list_leases(self, name: str) -> list[Obj]:
+        """Return the Leases of a name in all namespaces. Raises PluginError."""
+        return self._list(LEASES, f"--field-selector=metadata.name={name}", everywhere=True)
+
     def _list(self, resource: str, *flags: str, everywhere: bool) -> list[Obj]:
         flags = (*flags, "--all-namespaces") if everywhere else flags
         items: list[Obj] = self._run("", "get", resource, *flags).get("items", [])
@@ -80,14 +85,19 @@ class Services:
         return self._run(name, "patch", RESOURCE, name, "--type", "merge", "-p", patch)
 
     def _run(self, name: str, *arguments: str) -> Obj:
-        program = shutil.which("kubectl")
-        if program is None:
-            raise PluginError("there is no kubectl on PATH: install it, or add its folder to PATH")
-        command = [program, *arguments, "-o", "json", REQUEST_TIMEOUT, *self.flags]
+        command = [find_program(), *arguments, "-o", "json", REQUEST_TIMEOUT, *self.flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise _read_failure(name, done.stderr)
         return _parse(done.stdout)
+
+
+def find_program() -> str:
+    """Return kubectl's path. Raises PluginError without one."""
+    program = shutil.which("kubectl")
+    if program is None:
+        raise PluginError("there is no kubectl on PATH: install it, or add its folder to PATH")
+    return program
 
 
 def _parse(text: str) -> Obj:

@@ -17,7 +17,6 @@ from millrace_kubectl.words import (
     WAIT_FOR_FEEDBACK,
     WAIT_FOR_LOAD,
     WAIT_FOR_REPLICAS,
-    WAIT_FOR_SCRAPE,
     name_objective,
 )
 from millrace_operator.resources.conditions import Reason
@@ -71,7 +70,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
     if facts.condition("AccessReady").get("reason") == Reason.NAME_SHADOWED:
         yield NAME_APART
     if facts.is_blind:
-        yield WAIT_FOR_SCRAPE if facts.is_just_blind else NOT_SIGNALLED
+        yield NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):
         yield NOT_REACHED
     for one in facts.objectives:
@@ -152,10 +151,10 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
 
 def _find_help(facts: Facts, *, is_missing: bool) -> Iterator[str]:
     """Say which replicas would help, or why none would."""
-    desired, states = facts.desired, facts.evidence.get("replicas") or {}
+    desired, states = facts.desired, facts.evidence
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
-        is_starting = states.get("starting", 1) if states else facts.shortage_words is None
+        is_starting = states.get("starting", 0) if states else facts.shortage_words is None
         yield from [WAIT_FOR_REPLICAS] if is_starting else []
     elif facts.is_futile:
         yield MORE_IS_FUTILE

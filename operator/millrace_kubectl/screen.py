@@ -15,8 +15,6 @@ WIDTH = 110
 """Columns: longer lines go on below their own words."""
 GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
 """Of each condition the status that is as wanted; True for the others."""
-WOKEN = "activation"
-"""Of status.scaling.binding."""
 WORDS_LENGTH = 200
 """Of why there is this count; `explain -v` shows all of it."""
 
@@ -79,7 +77,7 @@ def _judge_phases(facts: Facts) -> Iterator[tuple[str, bool]]:
     yield "IN CANARY", reason == Reason.CANARY
     yield "AT ZERO", facts.condition("Ready").get("reason") == Reason.SCALED_TO_ZERO
     yield "ROLLING OUT", reason == Reason.ROLLING_OUT and not is_first
-    yield "WAKING", not is_ready and facts.binding == WOKEN
+    yield "WAKING", facts.is_waking
     yield "STARTING", not is_ready
     yield "REPLACING", reason == Reason.REPLACING
     yield "SCALING", progress.get("status") == "True"

@@ -37,6 +37,8 @@ def _describe_absence(facts: Facts) -> str:
         return "AT ZERO: the next request starts a replica"
     if facts.desired == 0 and facts.mode == "External":
         return "AT ZERO: nobody answers, as spec.replicas is 0"
+    if facts.is_waking:
+        return "WAKING: requests wait for the first replica"
     told = facts.condition("Ready") or facts.condition("Degraded")
     return f"DOWN: {_lower(shorten(told.get('message', 'no replica answers'), 60))}"
 

@@ -16,6 +16,7 @@ from millrace_kubectl.words import (
     LIMITS,
     METRICS,
     NOTHING,
+    UNMEASURED,
     name_objective,
     shorten,
     show_latency,
@@ -25,6 +26,7 @@ from millrace_kubectl.words import (
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.numbers import parse_number
 from millrace_operator.resources.pin import Pin
+from millrace_operator.resources.status_lines import read_prediction
 
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
 """Bindings that follow from requests at the gateways, whatever the load is."""
@@ -84,9 +86,7 @@ def _describe_counts(facts: Facts) -> str | None:
 
 
 def _describe_replicas(facts: Facts) -> Iterator[str]:
-    states = facts.evidence.get("replicas") or {}
-    if states.get("ready") != facts.ready:
-        return  # they are of another moment
+    states = facts.evidence
     if states.get("starting"):
         age = facts.age(states.get("startingSince"))
         yield f"+{states['starting']} loading" + ("" if age is None else f" ({age})")
@@ -102,13 +102,13 @@ def _describe_shortage(facts: Facts) -> str:
     shortage = find_shortage(facts)
     if shortage is not None:
         return f"no node has {shortage} free"
-    words = (facts.evidence.get("replicas") or {}).get("unschedulableMessage")
+    words = facts.shortage_words
     return shorten(words) if words else "no node has room"
 
 
 def _describe_trouble(facts: Facts) -> str | None:
     degraded = facts.condition("Degraded")
-    is_told = degraded.get("reason") == "Unschedulable" and facts.evidence.get("replicas")
+    is_told = degraded.get("reason") == "Unschedulable" and facts.evidence.get("unschedulable")
     if degraded.get("status") != "True" or is_told:
         return None
     return f"DEGRADED {degraded.get('reason')}: {shorten(degraded.get('message', ''))}"
@@ -126,6 +126,8 @@ def _describe_cause(facts: Facts) -> str | None:
 
 def _describe_decision(facts: Facts) -> str:
     words = BINDINGS.get(facts.binding)
+    if facts.reason == "Starting":
+        return UNMEASURED
     if words is None:
         return shorten(facts.scaling.get("message", facts.reason))
     if facts.binding in OF_REQUESTS:
@@ -179,22 +181,17 @@ def _describe_pin(facts: Facts, pin: Pin) -> str:
 
 
 def _describe_blindness(facts: Facts) -> str:
-    rejected = facts.evidence.get("rejected", [])
-    named = ", ".join(f"{one['signal']} ({one['reason']})" for one in rejected[:3]) or "signals"
-    more = f" and {len(rejected) - 3} more" if len(rejected) > 3 else ""
+    named = facts.condition("ScalingActive").get("message", "").partition(" unknown: ")[2] or "signals"
     since = parse_time(facts.condition("ScalingActive").get("lastTransitionTime"))
     when = "" if since is None else f" since {describe_moment(since, facts.now)}"
-    return f"held, never lower: {shorten(named + more)} unknown{when}"
+    return f"held, never lower: {shorten(named)} unknown{when}"
 
 
 def _describe_learning(facts: Facts) -> str:
-    model = facts.evidence.get("model") or {}
-    error, samples = parse_number(model.get("relativeError")), model.get("samples")
-    if model.get("tried"):
+    words = facts.evidence.get("learning")
+    if facts.is_only_tried:
         return "learning from the first requests: only what replicas tried before is known"
-    if error is not None and not model.get("fitted"):
-        return f"learning how fast a replica is: {100 * error:.0f}% off after {_show(samples)} samples"
-    return f"learning how fast a replica is: {'no' if samples is None else samples} samples so far"
+    return f"learning how fast a replica is{f': {words}' if words else ''}"
 
 
 def _describe_load(facts: Facts) -> str:
@@ -206,8 +203,7 @@ def _describe_load(facts: Facts) -> str:
     if carried is not None:
         text += f"; one replica carries {show_rate(carried)}"
         text += "" if limit is None else f" ({_describe_limit(str(limit))})"
-        is_tried = (facts.evidence.get("model") or {}).get("tried")
-        text += ", as tried before its first request" if is_tried else ""
+        text += ", as tried before its first request" if facts.is_only_tried else ""
     return text
 
 
@@ -224,7 +220,7 @@ def _describe_next(facts: Facts) -> str | None:
 
     None where nobody is sure.
     """
-    attainment = facts.evidence.get("attainment") or {}
+    attainment = read_prediction(facts.evidence.get("prediction", ""))
     metric, percentile = attainment.get("metric"), attainment.get("percentile")
     if metric is None or percentile is None or facts.desired is None or facts.mode == "External":
         return None
@@ -245,7 +241,7 @@ def _show_prediction(one: Obj) -> str:
 
 def _describe_change(facts: Facts) -> str | None:
     """Return the last change in a few words, and what had changed of the load since the one before."""
-    changes = facts.scaling.get("changes", [])
+    changes = facts.changes
     if not changes:
         return None
     change, former = changes[-1], changes[-2] if len(changes) > 1 else None

@@ -296,6 +296,7 @@ class Application:
             return None
         return {
             "at": considered.at,
+            "evidence": considered.advice.evidence,
             **explain(considered.decision, considered.signals, considered.memory),
         }
 

@@ -34,6 +34,10 @@ class Terminal:
         """Let the operator have written this ConfigMap; None: it may not be read."""
         (self.folder / "record.json").write_text(json.dumps(record))
 
+    def put_decision(self, decision: dict[str, Any]) -> None:
+        """Let an operator lead, and have decided this."""
+        (self.folder / "decision.json").write_text(json.dumps(decision))
+
     def write_meanwhile(self, number: int, change: dict[str, Any]) -> None:
         """Let somebody else write after the next call that has none yet."""
         (self.folder / f"meanwhile-{number}").write_text(json.dumps(change))

@@ -24,7 +24,7 @@ def read_cases() -> dict[str, dict[str, Any]]:
 
 
 def explain(name: str, service: dict[str, Any]) -> str:
-    facts = Facts(service, NOW)
+    facts = Facts(service, NOW, service.get("decision"))
     lines = [f"## {name}", *summarise(facts).lines]
     if name in WHOLE:
         lines += ["", *list_changes(facts, 6 * 3600.0), "", *list_details(facts)]

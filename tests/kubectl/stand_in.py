@@ -6,10 +6,13 @@ Its words are those of kubectl 1.32 and 1.34 against a real API server. Each cal
 import json
 import os
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
+LEASE = {"metadata": {"namespace": "millrace"}, "spec": {"holderIdentity": "operator-1_7"}}
+LISTED = {"leases.v1.coordination.k8s.io": [LEASE], "controllerrevisions.v1.apps": []}
 FOLDER = Path(os.environ["STAND_IN"])
 FLAGS = {
     "--show-managed-fields",
@@ -18,6 +21,7 @@ FLAGS = {
     "--kubeconfig",
     "--request-timeout",
     "--selector",
+    "--field-selector",
     "--all-namespaces",
 }
 
@@ -69,6 +73,29 @@ def patch(stored: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return new
 
 
+class Decisions(BaseHTTPRequestHandler):
+    """What an operator that leads tells: the file decision.json."""
+
+    def do_GET(self) -> None:
+        body = (FOLDER / "decision.json").read_bytes()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def forward() -> None:
+    """Forward a port to an operator, until killed."""
+    if not (FOLDER / "decision.json").exists():
+        fail('error: pods "operator-1" is forbidden: User "ann" cannot create resource "pods/portforward"')
+    with HTTPServer(("127.0.0.1", 0), Decisions) as server:
+        sys.stdout.write(f"Forwarding from 127.0.0.1:{server.server_port} -> 8090\n")
+        sys.stdout.flush()
+        server.serve_forever()
+
+
 def show_record(name: str) -> None:
     """The ConfigMap in a file of its own, if there is one and it may be read."""
     file = FOLDER / "record.json"
@@ -89,11 +116,13 @@ def main() -> None:
     if (FOLDER / "refusal").exists():
         fail((FOLDER / "refusal").read_text())
     words, file = parse(sys.argv[1:]), FOLDER / "object.json"
+    if words["0"] == "port-forward":
+        forward()
     if words["1"] == "configmaps":
         show_record(words["2"])
         return
-    if words["1"] == "controllerrevisions.v1.apps":
-        sys.stdout.write(json.dumps({"metadata": {}, "items": []}))
+    if words["1"] in LISTED:
+        sys.stdout.write(json.dumps({"metadata": {}, "items": LISTED[words["1"]]}))
         return
     if words["1"] != RESOURCE or words["-o"] != "json":
         fail(f'error: the server doesn\'t have a resource type "{words["1"]}"')

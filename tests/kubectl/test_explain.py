@@ -18,6 +18,7 @@ from millrace_operator.resources import generate
 from millrace_operator.resources.change_record import render_changes
 from millrace_operator.resources.conditions import Reason as ConditionReason
 from millrace_operator.resources.conditions import parse_time, render_time
+from millrace_operator.resources.status_lines import read_objectives, render_change, render_objective
 from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
 from tests.kubectl.conftest import Terminal
@@ -153,7 +154,7 @@ def count_zeros(text: str) -> int:
 
 
 def say(service: dict[str, Any]) -> str:
-    facts = Facts(service, NOW)
+    facts = Facts(service, NOW, service.get("decision"))
     lines = [*summarise(facts).lines, *list_details(facts), *list_changes(facts, 3600.0)]
     return "\n".join(lines)
 
@@ -191,10 +192,10 @@ def test_the_changes_since_are_listed(shop: Terminal) -> None:
 
 def test_a_full_record_says_that_older_changes_are_lost(shop: Terminal) -> None:
     service = shop.service
-    service["status"]["scaling"]["changes"] *= 10
-    service["status"]["scaling"]["changes"] = service["status"]["scaling"]["changes"][:20]
+    service["status"]["scaling"]["lastChanges"] *= 2
+    service["status"]["scaling"]["lastChanges"] = service["status"]["scaling"]["lastChanges"][:5]
     shop.put(service)
-    assert "(only the last 20 are kept)" in shop.run("explain", "chat", "--since", "24h").out
+    assert "(only the last 5 are kept)" in shop.run("explain", "chat", "--since", "24h").out
 
 
 def make_changes(count: int) -> list[dict[str, Any]]:
@@ -208,15 +209,15 @@ def make_changes(count: int) -> list[dict[str, Any]]:
 
 def put_changes(shop: Terminal, changes: list[dict[str, Any]]) -> None:
     service = shop.service
-    service["status"]["scaling"]["changes"] = changes
+    service["status"]["scaling"]["lastChanges"] = [render_change(one) for one in changes]
     shop.put(service)
 
 
 def test_older_changes_than_status_has_are_read_from_the_record(shop: Terminal) -> None:
     """The record is ten minutes old: the newest changes are in status alone."""
     changes = make_changes(100)
-    shop.put_record({"data": {"changes": render_changes(changes[:90])}})
-    put_changes(shop, changes[-20:])
+    shop.put_record({"data": {"changes": render_changes(changes[:95])}})
+    put_changes(shop, changes[-5:])
     lines = shop.run("explain", "chat", "--since", "6h").out.splitlines()
     at = lines.index("CHANGES in the last 6h")
     assert lines[at + 1] == "  (known back to 01:17 UTC)"
@@ -235,23 +236,32 @@ def test_older_changes_than_status_has_are_read_from_the_record(shop: Terminal) 
 )
 def test_without_a_record_to_read_status_alone_is_told(shop: Terminal, record: dict[str, Any] | None) -> None:
     shop.put_record(record)
-    put_changes(shop, make_changes(20))
+    put_changes(shop, make_changes(5))
     answer = shop.run("explain", "chat", "--since", "6h")
     assert (answer.status, answer.error) == (0, "")
-    assert "(only the last 20 are kept)\n  (known back to 02:37 UTC)\n" in answer.out
-    assert answer.out.count("by the forecast") == 20
+    assert "(only the last 5 are kept)\n  (known back to 02:52 UTC)\n" in answer.out
+    assert answer.out.count("by the forecast") == 5
 
 
 def test_verbose_shows_each_input_candidate_and_condition(shop: Terminal) -> None:
+    shop.put_decision(CASES["missed-loading-pending"]["decision"])
     out = shop.run("explain", "chat", "-v").out
     for told in (
         "CANDIDATE forecast asks for 6",
         "waiting      12",
         "MODEL a step takes 21.2ms",
-        "REPLICA cuda (NVIDIA H100 80GB HBM3), bfloat16, ",
+        "REPLICA NVIDIA H100 80GB HBM3: cuda, bfloat16, ",
         "CONDITION Ready",
     ):
         assert told in out
+
+
+def test_without_the_right_to_ask_the_operator_it_tells_what_status_has(shop: Terminal) -> None:
+    answer = shop.run("explain", "chat", "-v")
+    assert answer.status == 0
+    assert "NOT ASKED what the last decision rests on: kubectl says: error: pods" in answer.out
+    assert "OBJECTIVE TTFT p95 Missed" in answer.out
+    assert "CONDITION Ready" in answer.out
 
 
 def test_json_has_null_for_what_is_unknown(shop: Terminal) -> None:
@@ -259,10 +269,10 @@ def test_json_has_null_for_what_is_unknown(shop: Terminal) -> None:
     assert (found["namespace"], found["name"], found["want"], found["have"]) == ("shop", "chat", 6, 4)
     assert found["summary"][0].startswith("chat MISSING")
     assert found["scaling"]["evidence"]["waiting"] == 12
-    assert found["replica"]["tensorParallel"] == 2
+    assert "tensor parallel 2" in found["serving"]
     shop.put(CASES["not-seen"])
     found = json.loads(shop.run("explain", "chat", "-o", "json").out)
-    unknown = ("want", "have", "scaling", "pin", "replica")
+    unknown = ("want", "have", "scaling", "pin", "serving", "decision")
     assert [found[name] for name in unknown] == [None] * len(unknown)
 
 
@@ -292,6 +302,14 @@ def test_no_refusal_of_the_cluster_steers_the_terminal(shop: Terminal) -> None:
     assert shop.run("explain", "chat").error == "kubectl millrace: kubectl says: error: [2Jit is forbidden\n"
 
 
+def edit_objective(service: dict[str, Any], **changes: Any) -> None:
+    """Change what status has of the first objective."""
+    evidence = service["status"]["scaling"]["evidence"]
+    first, *others = read_objectives(evidence["latencies"])
+    first |= changes
+    evidence["latencies"] = [render_objective(one, one.get("doubt")) for one in (first, *others)]
+
+
 @pytest.mark.parametrize(("recommended", "ready"), [(4, 6), (None, 6), (9, 6), (4, 5)])
 def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
     recommended: int | None, ready: int
@@ -299,10 +317,10 @@ def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
     """What is told to do must not be what the line of a moment ago told to undo."""
     service = copy.deepcopy(CASES["pinned"])
     scaling = service["status"]["scaling"]
-    scaling["evidence"]["objectives"][0]["state"] = "Missed"
+    edit_objective(service, state="Missed")
     scaling["recommendedReplicas"] = recommended
     service["status"]["readyReplicas"] = ready
-    scaling["evidence"]["replicas"] |= {"ready": ready, "starting": 6 - ready}
+    scaling["evidence"]["starting"] = 6 - ready
     remedies = summarise(Facts(service, NOW)).remedies
     if recommended == 9:
         assert remedies == ("kubectl millrace unpin chat -n shop",)
@@ -315,12 +333,13 @@ def test_a_pin_that_is_missing_an_objective_is_raised_and_not_undone(
 def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> None:
     service = copy.deepcopy(CASES["missed-loading-pending"])
     evidence = service["status"]["scaling"]["evidence"]
-    for one in evidence["objectives"]:
-        del one["state"]
-    del evidence["replicas"]["starting"]
-    evidence["rejected"] = [{"signal": "arrivals"}]
-    evidence["arrivalsPerSecond"] = "NaN"
-    evidence["oldestSampleAt"] = "yesterday"
+    evidence["latencies"] = ["P95 of something"]
+    service["status"]["scaling"]["lastChanges"] = ["yesterday 1 -> 2 up by"]
+    del evidence["starting"]
+    told = service["decision"]["evidence"]
+    told["rejected"] = [{"signal": "arrivals"}]
+    told["arrivalsPerSecond"] = evidence["arrivalsPerSecond"] = "NaN"
+    told["oldestSampleAt"] = "yesterday"
     told = say(service)
     assert "nan" not in told
     assert "REJECTED arrivals: unknown" in told
@@ -341,10 +360,8 @@ def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(
     reason: str | None, says: str
 ) -> None:
     service = copy.deepcopy(CASES["objective-between-bounds"])
-    evidence = service["status"]["scaling"]["evidence"]
-    evidence["rejected"] = [{"signal": "P95 TimeToFirstToken", "reason": reason}] if reason else []
     for samples in (59, 60):
-        evidence["objectives"][0]["samples"] = samples
+        edit_objective(service, samples=samples, doubt=reason)
         summary = summarise(Facts(service, NOW))
         assert (says in summary.state) is (samples == 60)
         assert (summary.state == "UNKNOWN TTFT p95: only 59 requests measured") is (samples == 59)
@@ -364,8 +381,7 @@ def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(
 )
 def test_a_latency_that_is_not_its_target_does_not_look_like_it(state: str, measured: str, says: str) -> None:
     service = copy.deepcopy(CASES["met"])
-    objective = service["status"]["scaling"]["evidence"]["objectives"][0]
-    objective |= {"state": state, "measuredSeconds": measured}
+    edit_objective(service, state=state, measuredSeconds=measured)
     assert summarise(Facts(service, NOW)).state.startswith(f"{says} for ")
 
 

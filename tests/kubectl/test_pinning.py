@@ -235,6 +235,6 @@ def test_a_freeze_at_rest_starts_no_replica(terminal: Terminal) -> None:
     assert (answer.status, answer.out) == (1, "")
     assert answer.error == (
         "kubectl millrace: chat is at zero, and a pin holds at least one replica; to start one and hold it "
-        "write: kubectl millrace pin chat 1\n"
+        "write: kubectl millrace pin chat 1 -n shop\n"
     )
     assert terminal.pin is None

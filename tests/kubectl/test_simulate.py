@@ -126,7 +126,7 @@ def test_a_replica_costs_what_the_operator_says(
 
 
 def test_a_running_service_lends_its_cost_which_knows_the_prices_of_the_cluster(desk: Desk) -> None:
-    service = fitted_service()
+    service = fitted_service(desk)
     service["status"]["cost"] = {"currency": "CHF", "replicaPerHour": "1.75"}
     desk.terminal.put(service)
     words = ("--like", "chat", "--policy", "static:3", "-o", "json")
@@ -205,22 +205,22 @@ def test_without_pyyaml_a_manifest_in_json_works(desk: Desk, monkeypatch: pytest
     assert desk.simulate("-f", str(manifest), "--policy", "static:2", without=("-f",)).status == 0
 
 
-def fitted_service(**model: Any) -> dict[str, Any]:
-    service = make_service(objectives=make_manifest()["spec"]["scaling"]["objectives"])
-    service["status"]["scaling"]["evidence"] = {"model": {**FITTED, **model}}
-    return service
+def fitted_service(desk: Desk, **model: Any) -> dict[str, Any]:
+    """A service of which an operator that leads has a model."""
+    desk.terminal.put_decision({"evidence": {"model": {**FITTED, **model}}})
+    return make_service(objectives=make_manifest()["spec"]["scaling"]["objectives"])
 
 
 def test_a_running_service_lends_its_fit_and_its_manifest(desk: Desk) -> None:
     desk.shorten()
-    desk.terminal.put(fitted_service())
+    desk.terminal.put(fitted_service(desk))
     words = ("--like", "chat", "--policy", "static:3", "-o", "json")
     found = json.loads(desk.simulate(*words, without=("-f", "--replica")).out)
     replica = Hardware(**found["replica"])
     assert replica.step_seconds(10, 2000) == pytest.approx(0.012 + 10 * 0.00021 + 2000 * 3e-8)
     assert (found["minReplicas"], found["maxReplicas"]) == (2, 8)
     assert "assumed" in found["notes"][0]
-    assert [call[0] for call in desk.terminal.calls] == ["get"]
+    assert [call[0] for call in desk.terminal.calls] == ["get", "get", "port-forward"]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_running_service_has_the_batch_of_the_runtime_on_its_hardware(
     desk: Desk, limits: dict[str, Any], sizes: tuple[int, int]
 ) -> None:
     desk.shorten()
-    service = fitted_service()
+    service = fitted_service(desk)
     service["spec"]["resources"] = {"limits": limits}
     desk.terminal.put(service)
     words = ("--like", "chat", "--policy", "static:3", "-o", "json")
@@ -241,7 +241,7 @@ def test_a_running_service_has_the_batch_of_the_runtime_on_its_hardware(
 
 def test_whatever_of_a_replica_is_assumed_is_named(desk: Desk) -> None:
     desk.shorten()
-    service = fitted_service()
+    service = fitted_service(desk)
     service["spec"]["engine"] = {"maxSequences": 4, "maxBatchedTokens": 64}
     desk.terminal.put(service)
     desk.write("replica.json", {"kv_tokens": 30_000, "noise": 0})
@@ -267,7 +267,7 @@ def test_the_batch_that_is_assumed_here_is_that_of_the_runtime() -> None:
 
 def test_the_file_of_a_replica_wins_over_the_fit(desk: Desk) -> None:
     desk.shorten()
-    desk.terminal.put(fitted_service())
+    desk.terminal.put(fitted_service(desk))
     desk.write("replica.json", {"kv_tokens": 30_000})
     found = json.loads(desk.simulate("--like", "chat", "--policy", "static:3", "-o", "json").out)
     assert found["replica"]["kv_tokens"] == 30_000
@@ -284,7 +284,8 @@ def test_the_file_of_a_replica_wins_over_the_fit(desk: Desk) -> None:
     ],
 )
 def test_a_service_without_a_fit_lends_nothing(desk: Desk, model: dict[str, Any] | None, says: str) -> None:
-    desk.terminal.put(make_service() if model is None else fitted_service(**model))
+    desk.terminal.put_decision({"evidence": None})
+    desk.terminal.put(make_service() if model is None else fitted_service(desk, **model))
     answer = desk.simulate("--like", "chat", without=("--replica",))
     assert answer.status == 1
     assert says in answer.error

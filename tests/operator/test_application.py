@@ -99,8 +99,8 @@ async def test_a_leader_that_ends_writes_down_what_it_knows_and_then_gives_the_l
     service = cluster.put(make_service(scaling={"mode": "External"}, replicas=1))
     campaign = asyncio.create_task(application.election.run(application.priors.leave))
     await wait_until_async("it leads", application.election.is_leader)
-    changes = [{"at": "2026-01-01T00:00:00Z", "from": 1, "to": 2, "reason": "External", "binding": "x"}]
-    application.cache.put({**service, "status": {"scaling": {"desiredReplicas": 2, "changes": changes}}})
+    changes = ["2026-01-01T00:00:00Z 1 -> 2 External x"]
+    application.cache.put({**service, "status": {"scaling": {"desiredReplicas": 2, "lastChanges": changes}}})
     await cancel(campaign)
     assert [(verb, kind) for verb, kind, _ in cluster.writes[-2:]] == [
         ("create", "ConfigMap"),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TextIO
 
 from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
+from millrace_kubectl.leader import fetch_decision
 from millrace_kubectl.simulation import history, report
 from millrace_kubectl.simulation.asking import read_asking
 from millrace_kubectl.simulation.choices import Choice, read_choices
@@ -90,7 +91,8 @@ def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wan
     alike = services.fetch(arguments.like) if arguments.like else None
     manifest = _read_manifest(arguments.filename, alike)
     choices = read_choices(arguments.policy, manifest.min_replicas, manifest.max_replicas)
-    replica = _read_replica(arguments, alike, manifest)
+    fitted = {} if alike is None else read_fit(arguments.like, fetch_decision(services, alike))
+    replica = _read_replica(arguments, fitted, manifest)
     hardware = replica.hardware
     traffic = _read_traffic(arguments, manifest, hardware, now)
     traffic.check(hardware.kv_tokens)
@@ -115,17 +117,15 @@ def _read_manifest(path: Path | None, alike: Mapping[str, Any] | None) -> Manife
     return manifest
 
 
-def _read_replica(
-    arguments: argparse.Namespace, alike: Mapping[str, Any] | None, manifest: Manifest
-) -> Replica:
+def _read_replica(arguments: argparse.Namespace, fitted: Mapping[str, float], manifest: Manifest) -> Replica:
     """Return the replica. With both flags the file's fields win over the fit's."""
-    fields = read_fit(alike) if alike is not None else {}
+    fields = dict(fitted)
     if arguments.replica is not None:
         documents = read_documents(arguments.replica)
         if len(documents) > 1:
             raise UsageError(f"{arguments.replica} has {len(documents)} objects; write one replica")
         fields |= read_fields(documents[0], str(arguments.replica))
-    return build_hardware(fields, manifest, arguments.cold_start, is_fitted=alike is not None)
+    return build_hardware(fields, manifest, arguments.cold_start, is_fitted=bool(fitted))
 
 
 def _read_traffic(

@@ -60,17 +60,16 @@ def _read_field(name: str, value: Any, path: str) -> float:
     return int(number) if is_whole else number
 
 
-def read_fit(service: Mapping[str, Any]) -> dict[str, float]:
-    """Return the fields that a running service's own fit tells. Raises PluginError where it has none."""
-    name = service["metadata"]["name"]
-    status = service.get("status") or {}
-    model = ((status.get("scaling") or {}).get("evidence") or {}).get("model") or {}
+def read_fit(name: str, decision: Mapping[str, Any]) -> dict[str, float]:
+    """Return the fields that a running service's own fit tells, as the operator's last decision has it.
+
+    Raises PluginError where it has none.
+    """
+    model = (decision.get("evidence") or {}).get("model") or {}
     found = {field: parse_number(model.get(key)) for field, key in FITTED.items()}
     known = {field: value for field, value in found.items() if value is not None}
     if len(known) < len(FITTED) or not sum(known.values()):
-        raise PluginError(
-            f"{name} has no latency model in status yet: wait for load, or write --replica FILE"
-        )
+        raise PluginError(f"{name} has no latency model yet: wait for load, or write --replica FILE")
     if model.get("tried") or not model.get("fitted"):
         raise PluginError(
             f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "

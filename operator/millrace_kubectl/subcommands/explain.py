@@ -2,8 +2,10 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 from millrace_kubectl.details import list_changes, list_details
+from millrace_kubectl.errors import ServerError
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.summary import Summary, summarise
@@ -11,7 +13,8 @@ from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "why a service has its count, and what to do"
 DESCRIPTION = """Say how a service does, why it has its count, and what to do. It takes the right to get
-inferenceservices, and no other. With the right to get configmaps, --since looks further back."""
+inferenceservices, and no other. With the right to get configmaps, --since looks further back. -v asks the
+operator that leads: it takes the right to list leases, and to port-forward in the operator's namespace."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="also show inputs, model, candidates, limits, replica, cost, conditions",
+        help="also show what the last decision rests on, replica, cost and conditions",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
 
@@ -38,7 +41,15 @@ def _parse_since(text: str) -> float:
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Return the explanation. Raises PluginError."""
-    facts = Facts(services.fetch(arguments.name), now)
+    service = services.fetch(arguments.name)
+    facts, trouble = Facts(service, now), ""
+    if arguments.verbose and facts.mode != "External":
+        from millrace_kubectl.leader import fetch_decision  # noqa: PLC0415  -v alone needs an HTTP client
+
+        try:
+            facts = replace(facts, decision=fetch_decision(services, service))
+        except ServerError as error:
+            trouble = f"NOT ASKED what the last decision rests on: {error}"
     summary = summarise(facts)
     if arguments.output == "json":
         return render_json(facts, summary)
@@ -46,7 +57,7 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     if arguments.since is not None:
         lines += ["", *list_changes(facts, arguments.since, services.fetch_record(arguments.name))]
     if arguments.verbose:
-        lines += ["", *list_details(facts)]
+        lines += ["", *([trouble] if trouble else []), *list_details(facts)]
     return "\n".join(lines)
 
 
@@ -63,8 +74,10 @@ def render_json(facts: Facts, summary: Summary) -> str:
         "remedies": summary.remedies,
         "pin": None if facts.pin is None else str(facts.pin),
         "scaling": facts.scaling or None,
-        "replica": facts.replica or None,
+        "device": facts.model.get("device"),
+        "serving": facts.model.get("serving"),
         "cost": facts.cost or None,
+        "decision": facts.decision,
         "conditions": facts.status.get("conditions", []),
     }
     return json.dumps(found, indent=2, ensure_ascii=False)

@@ -20,6 +20,7 @@ from millrace_operator.cluster.kinds import CONFIG_MAP, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import record_name
+from millrace_operator.resources.status_lines import read_changes
 
 LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 600.0
@@ -175,7 +176,7 @@ class Priors:
 
     def _has_news(self, key: ServiceKey) -> bool:
         service = self._cache.service(key) or {}
-        changes = service.get("status", {}).get("scaling", {}).get("changes", [])
+        changes = read_changes(service.get("status", {}).get("scaling", {}).get("lastChanges", []))
         uid = self._find_uid(key)
         record = self._records.get(uid, NOTHING).note(changes)
         if uid in self._records:

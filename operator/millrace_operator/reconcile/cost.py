@@ -24,6 +24,7 @@ LEAST_TOKENS_PER_SECOND = 1.0
 """Fewer say how idle the replicas are, and not what a token costs under load."""
 SMALLEST = Decimal("0.000001")
 """Sums are rounded to it."""
+ITEMS_LENGTH = 1024
 TOKENS_NAME = "perMillionTokens"
 
 
@@ -95,7 +96,7 @@ def draw_bill(prices: Prices, fleet: Fleet, old: Json, now: float) -> Bill | Non
     status = {
         "currency": prices.currency,
         "replicas": len(held),
-        "resources": [_show_item(item) for item in items],
+        "pricedResources": " + ".join(map(_show_item, items))[:ITEMS_LENGTH],
         "replicaPerHour": render_money(each),
         "perHour": render_money(total),
         "peakReplicas": peak.replicas,
@@ -121,8 +122,8 @@ def _add(items: Iterable[Item]) -> Decimal:
     return sum((item.amount * item.price for item in items), Decimal(0))
 
 
-def _show_item(item: Item) -> Json:
-    return {"name": item.name, "amount": render_money(item.amount), "price": format(item.price, "f")}
+def _show_item(item: Item) -> str:
+    return f"{render_money(item.amount)} {item.name} × {item.price:f}"
 
 
 def _holds_resources(pod: Obj) -> bool:

@@ -17,15 +17,34 @@ from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.scale import Change, Count
 from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.resources.conditions import Reason, parse_time, render_time
-from millrace_operator.resources.evidence_limits import WORDS_LENGTH
+from millrace_operator.resources.evidence_limits import TRIED
+from millrace_operator.resources.numbers import parse_number
+from millrace_operator.resources.status_lines import (
+    read_objectives,
+    render_change,
+    render_objective,
+    render_prediction,
+)
 from millrace_operator.resources.types import ScalingMode
 
 Json = dict[str, Any]
 PERIOD_SECONDS = 600.0
 URGENT_PERIOD_SECONDS = 60.0
 LEAST_MOVE = 0.1
-PASSING = frozenset({"observedAt", "oldestSampleAt", "startingSince", "since", "samples"})
+PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning", "prediction"})
 """Fields that always move, and say nothing new by it."""
+KEPT = (
+    "observedAt",
+    "arrivalsPerSecond",
+    "forecastPerSecond",
+    "perReplicaPerSecond",
+    "limit",
+    "running",
+    "waiting",
+    "futileSteps",
+)
+"""Figures that status has as they are."""
+STATES = ("starting", "failing", "unschedulable")
 RESTLESS = frozenset({"ObjectivesMet", "ScalingActive", "UpToDate"})
 """Conditions that say what the last tick saw. UpToDate does so where it is True before and after."""
 
@@ -37,6 +56,8 @@ class Scaling(NamedTuple):
     look_again: float | None
     holds_conditions: bool = False
     """Whether the conditions stay as they were for now, too."""
+    figures: Json | None = None
+    """All figures of the moment, where those of the status are new; None where they are as they were."""
 
 
 def count_replicas(observed: Observed) -> Json:
@@ -45,14 +66,12 @@ def count_replicas(observed: Observed) -> Json:
     failing = [pod for pod in observed.pods if pod.cause and pod not in homeless]
     starting = [pod for pod in observed.pods if not pod.is_ready and not pod.cause]
     since = min((pod.created for pod in starting if _is_time(pod.created)), default=None)
-    words = homeless[0].unplaced or "" if homeless else ""
     return {
         "ready": observed.num_ready,
         "starting": len(starting),
         **({"startingSince": since} if since else {}),
         "failing": len(failing),
         "unschedulable": len(homeless),
-        **({"unschedulableMessage": words[:WORDS_LENGTH]} if words else {}),
     }
 
 
@@ -68,7 +87,7 @@ def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed,
 def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, now: float) -> Scaling:
     """Return what to write as `status.scaling` of the status `new`, where `old` is there."""
     before: Json | None = old.get("scaling", {}).get("evidence")
-    changes = {"changes": count.changes} if count.changes else {}
+    changes = {"lastChanges": [render_change(one) for one in count.changes]} if count.changes else {}
     period = URGENT_PERIOD_SECONDS if _is_in_trouble(count, new, figures) else PERIOD_SECONDS
     if figures is None:
         beside = {} if before is None else {"evidence": before}
@@ -76,26 +95,68 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
     is_restless = _differ_in_restless_conditions(old, new)
     is_written = _differ_elsewhere(old, new) and not is_restless
     moves_by_events = count.status["mode"] == ScalingMode.EXTERNAL
+    shown = summarise_figures(figures, before, count.desired)
+    latest = {**count.latest, **changes, "evidence": shown}
     if before is None or count.change is Change.COUNT or is_written:
-        dated = _date_states(figures, before)
-        return Scaling({**count.latest, **changes, "evidence": dated}, None if moves_by_events else period)
+        return Scaling(latest, None if moves_by_events else period, figures=figures)
     has_news = count.change is Change.WORDS or is_restless
-    if moves_by_events and not has_news and not has_moved(before, figures):
+    if moves_by_events and not has_news and not has_moved(before, shown):
         return Scaling(old["scaling"], None)
     period = URGENT_PERIOD_SECONDS if has_news else period
     age = now - (parse_time(before["observedAt"]) or 0.0)
-    if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, figures))):
-        return Scaling({**count.latest, **changes, "evidence": _date_states(figures, before)}, period)
+    if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, shown))):
+        return Scaling(latest, period, figures=figures)
     return Scaling(old["scaling"], period - age if age < period else period, holds_conditions=is_restless)
 
 
-def has_moved(before: Any, after: Any) -> bool:
-    """Whether any figure is another by more than a tenth, or any word another."""
+def summarise_figures(figures: Json, before: Json | None, desired: int) -> Json:
+    """Return the figures as status has them, flat. `before` is what it has now."""
+    states, model = figures.get("replicas", {}), figures.get("model")
+    rejected = {one["signal"]: one["reason"] for one in figures.get("rejected", [])}
+    latencies = [
+        render_objective(one, rejected.get(f"P{one['percentile']} {one['metric']}"))
+        for one in _date_states(figures, before)
+    ]
+    found = {
+        **{name: figures.get(name) for name in KEPT},
+        "wantedReplicas": max((one["replicas"] for one in figures.get("candidates", [])), default=None),
+        **{name: states.get(name) or None for name in STATES},
+        "startingSince": states.get("startingSince"),
+        "learning": _describe_learning(model) if "arrivalsPerSecond" in figures else None,
+        "prediction": render_prediction(figures.get("attainment", {}), desired),
+        "latencies": latencies or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _describe_learning(model: Json | None) -> str | None:
+    """Return what is missing of a replica's model; None where requests have shown it."""
+    if model is None:
+        return "no samples so far"
+    if model.get("tried"):
+        return TRIED
+    if model.get("fitted"):
+        return None
+    error, samples = parse_number(model.get("relativeError")), model.get("samples")
+    return f"{samples} samples so far" if error is None else f"{100 * error:.0f}% off after {samples} samples"
+
+
+def spread(evidence: Json) -> Json:
+    """Return the figures of status with the objectives' own."""
+    return {**evidence, "latencies": read_objectives(evidence.get("latencies", []))}
+
+
+def has_moved(before: Json, after: Json) -> bool:
+    """Whether any figure of status is another by more than a tenth, or any word another."""
+    return _has_moved(spread(before), spread(after))
+
+
+def _has_moved(before: Any, after: Any) -> bool:
     if isinstance(before, dict) and isinstance(after, dict):
         names = (before.keys() | after.keys()) - PASSING
-        return any(has_moved(before.get(name), after.get(name)) for name in names)
+        return any(_has_moved(before.get(name), after.get(name)) for name in names)
     if isinstance(before, list) and isinstance(after, list):
-        return any(has_moved(*pair) for pair in zip_longest(before, after))
+        return any(_has_moved(*pair) for pair in zip_longest(before, after))
     if before == after:
         return False
     numbers = _read_number(before), _read_number(after)
@@ -139,17 +200,15 @@ def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
     return is_same and (is_lost[1] != Reason.SIGNALS_MISSING or is_lost[0] == is_lost[1])
 
 
-def _date_states(figures: Json, before: Json | None) -> Json:
-    """Return the figures with the time since when each objective is in its state."""
-    if "objectives" not in figures:
-        return figures
-    known = {_identify(objective): objective for objective in (before or {}).get("objectives", [])}
+def _date_states(figures: Json, before: Json | None) -> list[Json]:
+    """Return the objectives with the time since when each is in its state."""
+    known = {_identify(objective): objective for objective in spread(before or {})["latencies"]}
     dated = []
-    for objective in figures["objectives"]:
+    for objective in figures.get("objectives", []):
         former = known.get(_identify(objective), {})
         is_same = former.get("state") == objective["state"]
         dated.append({**objective, "since": former["since"] if is_same else figures["observedAt"]})
-    return {**figures, "objectives": dated}
+    return dated
 
 
 def _identify(objective: Json) -> tuple[Any, ...]:

@@ -9,11 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
-from millrace_fit.config import MAX_COUNT
 from millrace_fit.dtypes import ITEM_BYTES
-from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
-from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
 from millrace_fit.wording import Wording
@@ -52,7 +49,6 @@ class Fit:
 
     verdict: Verdict
     facts: ModelFacts
-    settings: Settings
     is_by_nodes: bool = False
     """Whether nodes' labels told the device, and so may tell another one later."""
 
@@ -87,14 +83,7 @@ class Fit:
             return told
         if facts.served_type in ITEM_BYTES:
             told["dtype"] = facts.served_type
-        weights = Weights(facts.shape, facts.served_type, self.settings)
-        try:
-            sizes = {"weightBytes": weights.most_bytes, "kvCacheBytesPerToken": weights.token_bytes}
-        except (ArchitectureError, KeyError):
-            return told  # it can't be shared so, which the verdict says
-        return told | {
-            name: size for name, size in sizes.items() if size <= MAX_COUNT
-        }  # what status can hold
+        return told
 
 
 def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> Fit:
@@ -113,12 +102,12 @@ def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> F
     wording = _choose_wording(spec)
     verdict = judge(facts, settings, device, wording)
     if verdict.answer is not Answer.UNKNOWN or not _has_whole_gpus(spec):
-        return Fit(verdict, facts, settings)
+        return Fit(verdict, facts)
     found = judge_on_nodes(facts, settings, find_candidates(spec, nodes), wording)
     if found is None:
-        return Fit(verdict, facts, settings)
+        return Fit(verdict, facts)
     is_of_settings = judge(facts, settings, LARGEST).answer is Answer.UNSUPPORTED
-    return Fit(found, facts, settings, is_by_nodes=not is_of_settings)
+    return Fit(found, facts, is_by_nodes=not is_of_settings)
 
 
 def _choose_wording(spec: Spec) -> Wording:

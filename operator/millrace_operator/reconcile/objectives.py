@@ -8,6 +8,7 @@ from millrace_operator.reconcile.snapshot import Advice
 from millrace_operator.reconcile.status_inputs import StatusInputs
 from millrace_operator.resources.conditions import Reason, Truth
 from millrace_operator.resources.numbers import render_number
+from millrace_operator.resources.status_lines import read_objectives
 from millrace_operator.resources.types import ScalingMode, Spec
 
 TYPE = "ObjectivesMet"
@@ -26,7 +27,7 @@ def judge_objectives(inputs: StatusInputs) -> Truth | None:
         return Truth(TYPE, None, Reason.EXTERNAL, "in mode External nobody measures")
     if inputs.count.desired == 0:
         return Truth(TYPE, None, Reason.SCALED_TO_ZERO, "there is no replica, so nothing is measured")
-    evidence = inputs.old.get("scaling", {}).get("evidence") if advice is None else advice.evidence
+    evidence = advice.evidence if advice else _read_former(inputs.old.get("scaling", {}).get("evidence"))
     if not _is_of(spec, evidence):
         return _UNMEASURED
     return (find_former_truth(inputs.old, TYPE) or _UNDECIDED) if advice is None else _read(advice)
@@ -44,6 +45,12 @@ def _find_reason(advice: Advice) -> Reason:
     if advice.is_held:
         return Reason.SIGNALS_MISSING
     return Reason.STARTING if advice.is_starting else Reason.TOO_FEW_REQUESTS
+
+
+def _read_former(evidence: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return what status has of the objectives, as an advice tells it; None without any."""
+    lines = (evidence or {}).get("latencies")
+    return {"objectives": read_objectives(lines)} if lines else None
 
 
 def _is_of(spec: Spec, evidence: Mapping[str, Any] | None) -> bool:

@@ -1,4 +1,4 @@
-"""`status.model.replica`: what the replicas of one revision compute with and how much they hold. Pure."""
+"""`status.model.device` and `.serving`: what replicas of a revision compute with, and hold. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,15 +6,25 @@ from typing import Any
 from millrace_operator.resources.status_types import ReplicaStatus
 
 Json = dict[str, Any]
+FIELDS = ("device", "serving")
+"""Of `status.model`."""
 
 
-def choose_replica(old: Json | None, seen: Iterable[ReplicaStatus]) -> Json | None:
-    """Return what to write, where `old` is there of the same revision; None while nothing is known of it.
+def choose_replica(old: Json, seen: Iterable[ReplicaStatus]) -> Json:
+    """Return the fields to write, where `old` are there of the same revision; empty while nothing is known.
 
     Replicas may differ, as those on two kinds of node. Then one of them is told, and always the same while a
     replica like it is seen: first the one with the smallest KV cache.
     """
-    found = [one.model_dump(mode="json", by_alias=True) for one in seen]
-    if not found or old in found:
-        return old
-    return min(found, key=lambda one: (one["kvCacheTokens"], sorted(map(str, one.values()))))
+    before = {name: old[name] for name in FIELDS if name in old}
+    found = sorted(seen, key=lambda one: (one.kv_cache_tokens, _describe(one)))
+    told = [{"device": one.device_name, "serving": _describe(one)} for one in found]
+    return before if not told or before in told else told[0]
+
+
+def _describe(replica: ReplicaStatus) -> str:
+    return (
+        f"{replica.device}, {replica.dtype}, weights {replica.weights}, tensor parallel "
+        f"{replica.tensor_parallel}; {replica.kv_cache_tokens} KV tokens, {replica.max_sequences} sequences "
+        f"of up to {replica.max_model_length} tokens"
+    )

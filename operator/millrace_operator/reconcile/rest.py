@@ -7,6 +7,7 @@ from typing import Any
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import Reason, find_condition, parse_time
+from millrace_operator.resources.status_lines import read_changes
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> R
 
 
 def _find_change_time(status: Mapping[str, Any]) -> float:
-    """Return when the count was changed last."""
-    changes = status.get("scaling", {}).get("changes", [])
-    return (parse_time(changes[-1]["at"]) if changes else None) or 0.0
+    """Return when the count was changed last. Where that is lost, it came to rest when its model went."""
+    changes = read_changes(status.get("scaling", {}).get("lastChanges", []))
+    loaded = find_condition(status, "ModelReady") or {}
+    at_zero = loaded.get("lastTransitionTime") if loaded.get("reason") == Reason.SCALED_TO_ZERO else None
+    return parse_time(changes[-1]["at"] if changes else at_zero) or 0.0
 
 
 def _find_rest_time(status: Mapping[str, Any]) -> float | None:

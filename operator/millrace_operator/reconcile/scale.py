@@ -11,6 +11,7 @@ from millrace_operator.resources.change_record import pick_load
 from millrace_operator.resources.conditions import MESSAGE_MAX_LENGTH, render_time
 from millrace_operator.resources.evidence_limits import NUM_CHANGES, WORDS_LENGTH
 from millrace_operator.resources.pin import Pin
+from millrace_operator.resources.status_lines import read_changes
 from millrace_operator.resources.types import ScalingMode, Spec
 
 PINNED = "Pinned"
@@ -39,7 +40,7 @@ class Count:
     """The count decided now, and the `status.scaling` to write before anything follows it."""
 
     status: dict[str, Any]
-    """The old one while only figures have changed. Without `changes` and `evidence`."""
+    """The old one while only figures have changed. Without `lastChanges` and `evidence`."""
     latest: dict[str, Any]
     """With the figures of this moment."""
     change: Change
@@ -88,7 +89,7 @@ def _record(
     old: dict[str, Any], new: dict[str, Any], evidence: Mapping[str, Any] | None, now: float
 ) -> list[dict[str, Any]]:
     """Return the changes so far, with this one."""
-    changes = list(old.get("changes", []))
+    changes = read_changes(old.get("lastChanges", []))
     before, after = old.get("desiredReplicas"), new["desiredReplicas"]
     if before is None or before == after:
         return changes

@@ -81,7 +81,7 @@ def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]
     old = inputs.old
     revision = inputs.current_revision or inputs.revision
     is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
-    before = old.get("model", {}).get("replica") if is_same else None
+    before = old.get("model", {}) if is_same else {}
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
     replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
     fetched = _find_fetched(inputs) if _is_fetching(truths) else None
@@ -89,7 +89,7 @@ def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]
         **_describe_source(inputs),
         "fetched": fetched and fetched.summarize(),
         "followed": _describe_following(inputs),
-        "replica": replica,
+        **replica,
     }
     return {field: value for field, value in model.items() if value is not None}
 

@@ -36,7 +36,8 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     if scaling.holds_conditions:
         status["conditions"] = old["conditions"]
     if bill is not None:
-        status["cost"] = bill.price_tokens(scaling.status.get("evidence", {}))
+        before = bill.keep_tokens(old.get("cost", {}))
+        status["cost"] = before if scaling.figures is None else bill.price_tokens(scaling.figures)
     timed = (scaling.look_again, None if bill is None else bill.changes_after)
     looks = [look for look in timed if look is not None]
     looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]

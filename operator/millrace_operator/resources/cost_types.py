@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from millrace_operator.resources.part import ATOMIC, DATE_TIME, NumberText, Part
+from millrace_operator.resources.part import DATE_TIME, NumberText, Part
 from millrace_operator.resources.prices import CURRENCY_LENGTH, PRICE_LENGTH
 
 PriceText = Annotated[str, Field(max_length=PRICE_LENGTH)]
@@ -31,14 +31,6 @@ class Cost(Part):
     )
 
 
-class PricedResource(Part):
-    """A resource of a replica, and its price."""
-
-    name: str = Field(max_length=317, description="Its name in resources.limits.")
-    amount: NumberText = Field(description="How many units a replica has.")
-    price: NumberText = Field(description="Of one unit for an hour.")
-
-
 class CostStatus(Part):
     """What the replicas cost now."""
 
@@ -46,8 +38,10 @@ class CostStatus(Part):
     replicas: int = Field(
         ge=0, description="Replicas that hold a node's resources now: starting and draining ones too."
     )
-    resources: list[PricedResource] = Field(
-        max_length=16, json_schema_extra=ATOMIC, description="What has a price in a new replica."
+    priced_resources: str = Field(
+        default="",
+        max_length=1024,
+        description="What has a price in a new replica: amount, name, and a unit's price for an hour.",
     )
     replica_per_hour: NumberText = Field(description="What a new replica costs an hour.")
     per_hour: NumberText = Field(description="What all these replicas cost an hour.")

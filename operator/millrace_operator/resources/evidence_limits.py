@@ -1,6 +1,6 @@
 """How long the parts of `status.scaling` may be: the API server refuses a status that is longer."""
 
-NUM_CHANGES = 20
+NUM_CHANGES = 5
 NUM_CANDIDATES = 16
 NUM_REJECTED = 32
 NAME_LENGTH = 64
@@ -16,3 +16,5 @@ FLAPS_BORNE = 1
 """Counts that fell too early. With more a lower count has to be enough for longer."""
 MIN_LATENCY_SAMPLES = 3.0
 """Times 1/(1-q): fewer requests say nothing about a quantile."""
+TRIED = "only what replicas tried before the first request is known"
+"""Of `learning`."""

@@ -28,7 +28,7 @@ COLUMNS: list[dict[str, Any]] = [
     {
         "name": "Device",
         "type": "string",
-        "jsonPath": ".status.model.replica.deviceName",
+        "jsonPath": ".status.model.device",
         "priority": 1,  # with -o wide alone
     },
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},

@@ -7,7 +7,7 @@ from pydantic import Field
 from millrace_operator.resources.cache_types import CacheStatus
 from millrace_operator.resources.cost_types import CostStatus
 from millrace_operator.resources.evidence_limits import NUM_CHANGES
-from millrace_operator.resources.evidence_types import Evidence, ScaleChange
+from millrace_operator.resources.evidence_types import Evidence, Line
 from millrace_operator.resources.part import ATOMIC, DATE_TIME, Part
 from millrace_operator.resources.rollout_order import LONGEST
 from millrace_operator.resources.types import ScalingMode
@@ -135,12 +135,6 @@ class ModelStatus(Part):
     context_length: int | None = Field(
         default=None, ge=0, description="Positions that the model was trained for, in tokens."
     )
-    weight_bytes: int | None = Field(
-        default=None, ge=0, description="Of the weights on the device that has most of them, as served."
-    )
-    kv_cache_bytes_per_token: int | None = Field(
-        default=None, ge=0, description="Of the KV cache on that device, for each token."
-    )
     fit: str | None = Field(
         default=None,
         max_length=32,
@@ -148,9 +142,15 @@ class ModelStatus(Part):
         "DoesNotFit, Unsupported, or Unknown where the device is not known.",
     )
     fit_message: str | None = Field(default=None, max_length=2048, description="The arithmetic of that.")
-    replica: ReplicaStatus | None = Field(
+    device: str | None = Field(
         default=None,
-        description="What a replica of the current revision computes with; absent until Prometheus says so.",
+        max_length=128,
+        description="What a replica of the current revision computes with: a GPU's own name; on CPUs the "
+        "kernels, such as avx512_bf16. Absent until Prometheus says so.",
+    )
+    serving: Line | None = Field(
+        default=None,
+        description="The same replica's kind of device, type, weights and workers, and how much it holds.",
     )
 
 
@@ -169,11 +169,11 @@ class ScalingStatus(Part):
     binding: str = Field(
         default="", max_length=256, description="The term of the decision that set the count."
     )
-    changes: list[ScaleChange] = Field(
+    last_changes: list[Line] = Field(
         default_factory=list,
         max_length=NUM_CHANGES,
         json_schema_extra=ATOMIC,
-        description="The last changes of the count, the newest last.",
+        description="A line for each of the last changes of the count, the newest last.",
     )
     evidence: Evidence | None = Field(
         default=None, description="The figures that the count rests on, as they were at observedAt."

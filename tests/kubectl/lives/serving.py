@@ -5,6 +5,8 @@ from testing.world import World
 from tests.kubectl.lives.life import EDIT, EXTERNAL, life, serve
 from tests.operator.reconcile.test_rivals import make_autoscaler, scale
 
+LOST = "every signal (Prometheus did not answer within 2 s)"
+
 
 @life
 async def serves() -> World:
@@ -63,7 +65,7 @@ async def signals_are_missing() -> World:
     world = World(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 8})
     await world.settle()
     world.advice = Advice(
-        1, "SignalsMissing", "Prometheus did not answer within 2 s", "signals", is_held=True
+        1, "SignalsMissing", "Prometheus did not answer within 2 s", "signals", is_held=True, missing=LOST
     )
     await world.settle()
     world.now += 300

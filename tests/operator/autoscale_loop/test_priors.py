@@ -42,6 +42,7 @@ from millrace_operator.cluster.kinds import (
 )
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import read_changes
+from millrace_operator.resources.status_lines import render_change
 from millrace_runtime.contract import LABEL_SERVICE
 from testing.world import KEY, World, make_pod, make_service, ready_status
 from tests.operator.autoscale_loop.test_tick import OBJECTIVE
@@ -167,8 +168,9 @@ class Stage:
         service = self.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]  # type: ignore[index]
         at = f"2026-01-01T{number // 60:02d}:{number % 60:02d}:00Z"
         change = {"at": at, "from": number % 2, "to": 1 - number % 2, "reason": "ScalingUp", "binding": "x"}
-        changes = [*service["status"]["scaling"].get("changes", []), {**change, "message": "words"}][-20:]
-        self.cluster.put({**service, "status": {"scaling": {"desiredReplicas": 2, "changes": changes}}})
+        line = render_change({**change, "message": "words"})
+        changes = [*service["status"]["scaling"].get("lastChanges", []), line][-5:]
+        self.cluster.put({**service, "status": {"scaling": {"desiredReplicas": 2, "lastChanges": changes}}})
 
 
 @pytest.fixture

@@ -19,11 +19,8 @@ def make(name: str, *counts: int, uid: str = "", version: int = 1) -> Obj:
     """Return a service whose count has changed to each of these."""
     service = make_service(scaling={"mode": "External"}, replicas=1)
     service["metadata"] |= {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
-    changes = [
-        {"at": f"2026-01-01T00:{count:02d}:00Z", "from": 0, "to": count, "reason": "External", "binding": "x"}
-        for count in counts
-    ]
-    return {**service, "status": {"scaling": {"desiredReplicas": 1, "changes": changes}}}
+    changes = [f"2026-01-01T00:{count:02d}:00Z 0 -> {count} External x" for count in counts]
+    return {**service, "status": {"scaling": {"desiredReplicas": 1, "lastChanges": changes}}}
 
 
 class Odd(FakeCluster):
@@ -96,7 +93,7 @@ async def test_a_status_that_cannot_be_read_keeps_no_record_of_others_from_being
     for name in NAMES:
         service = make(name, 1)
         if name == odd:
-            service["status"]["scaling"]["changes"] = [{"at": "then"}]
+            service["status"]["scaling"]["lastChanges"] = [{"at": "then"}]
         stage.cache.put(service)
     for _ in range(3):
         await stage.priors.write_due()

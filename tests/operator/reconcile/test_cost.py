@@ -56,7 +56,7 @@ async def test_it_costs_its_replicas_and_saves_what_the_peak_would_cost_more() -
     assert await shop.scale(4, tokens="6944.4") == {
         "currency": "USD",
         "replicas": 4,
-        "resources": [{"name": "nvidia.com/gpu", "amount": "2", "price": "2.50"}],
+        "pricedResources": "2 nvidia.com/gpu × 2.50",
         "replicaPerHour": "5",
         "perHour": "20",
         "perMillionTokens": "0.8",
@@ -181,7 +181,7 @@ async def test_a_peak_outlives_the_record_of_changes_and_the_operator() -> None:
         await shop.scale(3)
         await shop.scale(2)
     shop.restart_operator()
-    assert not [one for one in shop.status["scaling"]["changes"] if one["from"] == 12]
+    assert not [one for one in shop.status["scaling"]["lastChanges"] if " 12 -> " in one]
     assert (await shop.scale(2))["peakReplicas"] == 12
 
 
@@ -265,7 +265,11 @@ async def test_priced_replicas_cost_until_the_last_has_gone_though_new_ones_have
     await shop.reconcile_until_quiet()
     shop.run_controllers()
     await shop.reconcile_until_quiet()
-    assert (shop.cost["perHour"], shop.cost["replicaPerHour"], shop.cost["resources"]) == ("10", "0", [])
+    assert (shop.cost["perHour"], shop.cost["replicaPerHour"], shop.cost["pricedResources"]) == (
+        "10",
+        "0",
+        "",
+    )
     assert await shop.scale(2) == {}
 
 

@@ -111,11 +111,10 @@ async def test_what_it_tells_is_in_status_and_in_the_record() -> None:
         "architecture": "LlamaForCausalLM",
         "parameters": 8_030_261_248,
         "contextLength": 131072,
-        "kvCacheBytesPerToken": 131072,
         "sizeBytes": 16 * 2**30,
     }
     assert expected.items() <= model.items()
-    assert {"weightBytes", "fit", "fitMessage"} <= model.keys()
+    assert {"fit", "fitMessage"} <= model.keys()
     assert "resolvedRevision" not in model
     assert get_record(world)["model"]["facts"] == json.loads(FACTS.to_json())
     assert "revision" not in get_record(world)["model"]

@@ -1,4 +1,4 @@
-"""`status.model.replica`: whole sequences, and each with how often status is written."""
+"""`status.model.device` and `.serving`: whole sequences, and each with how often status is written."""
 
 import pytest
 
@@ -10,14 +10,9 @@ EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 SMALLER = H100.model_copy(update={"kv_cache_tokens": 400_000})
 LONGER = H100.model_copy(update={"max_model_length": 16_384})
 WRITTEN = {
-    "device": "cuda",
-    "deviceName": "NVIDIA H100 80GB HBM3",
-    "dtype": "bfloat16",
-    "weights": "FromCheckpoint",
-    "tensorParallel": 2,
-    "kvCacheTokens": 500_000,
-    "maxModelLength": 8192,
-    "maxSequences": 256,
+    "device": "NVIDIA H100 80GB HBM3",
+    "serving": "cuda, bfloat16, weights FromCheckpoint, tensor parallel 2; 500000 KV tokens, 256 sequences "
+    "of up to 8192 tokens",
 }
 
 
@@ -32,7 +27,11 @@ def names(world: World) -> list[str]:
 
 
 def told(world: World) -> object:
-    return world.status["model"].get("replica")
+    return {name: text for name, text in world.status["model"].items() if name in WRITTEN}
+
+
+def with_other(was: str, text: str) -> dict[str, str]:
+    return {**WRITTEN, "serving": WRITTEN["serving"].replace(was, text)}
 
 
 async def test_nobody_knows_at_first_and_it_is_written_once() -> None:
@@ -65,7 +64,7 @@ async def test_replicas_that_differ_do_not_take_turns() -> None:
     first, second, third = names(world)
     world.replicas = {first: H100, second: SMALLER}
     await world.settle()
-    assert told(world) == {**WRITTEN, "kvCacheTokens": 400_000}
+    assert told(world) == with_other("500000", "400000")
     for seen in ({second: SMALLER}, {third: LONGER, second: SMALLER}, {first: SMALLER, third: H100}):
         world.replicas = seen
         assert await world.reconcile_until_quiet() == 0
@@ -94,7 +93,7 @@ async def test_a_new_revision_is_told_once_it_is_the_current_one() -> None:
         if not world.run_controllers():
             break
     assert world.status["currentRevision"] == world.status["updateRevision"]
-    assert told(world) == {**WRITTEN, "maxModelLength": 16_384}
+    assert told(world) == with_other("8192", "16384")
 
 
 async def test_what_was_told_goes_with_its_revision_where_nothing_of_the_new_one_is_seen() -> None:
@@ -104,7 +103,7 @@ async def test_what_was_told_goes_with_its_revision_where_nothing_of_the_new_one
     world.edit(engine={"maxModelLength": 16_384})
     await world.settle()
     assert world.status["currentRevision"] == world.status["updateRevision"]
-    assert told(world) is None
+    assert told(world) == {}
 
 
 async def test_the_first_revision_is_told_before_all_its_replicas_are_ready() -> None:
@@ -121,7 +120,7 @@ async def test_the_first_revision_is_told_before_all_its_replicas_are_ready() ->
     assert told(world) == WRITTEN
 
 
-@pytest.mark.parametrize("old", [None, {"device": "cpu"}, WRITTEN])
-def test_what_is_there_stays_while_nobody_says_otherwise(old: dict[str, object] | None) -> None:
+@pytest.mark.parametrize("old", [{}, {"device": "cpu"}, WRITTEN])
+def test_what_is_there_stays_while_nobody_says_otherwise(old: dict[str, str]) -> None:
     assert choose_replica(old, []) == old
     assert choose_replica(old, [H100]) == WRITTEN

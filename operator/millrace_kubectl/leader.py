@@ -1,0 +1,76 @@
+"""Asks the operator that leads what its last decision rests on, through `kubectl port-forward`.
+
+Only clients within its pod may ask, so it takes the right to forward a port in the operator's namespace, and
+to list Leases.
+"""
+
+import contextlib
+import json
+import re
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from millrace_kubectl.errors import ServerError
+from millrace_kubectl.kubectl import Obj, Services, find_program
+from millrace_runtime import contract
+
+TIMEOUT_SECONDS = 15
+_FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
+
+
+def fetch_decision(services: Services, service: Obj) -> Obj:
+    """Return the last decision for a service, with its inputs. Raises PluginError."""
+    metadata = service["metadata"]
+    namespace, pod = _find_leader(services)
+    with _forward(services, namespace, pod) as port:
+        return _ask(f"http://127.0.0.1:{port}/decisions/{metadata['namespace']}/{metadata['name']}")
+
+
+def _find_leader(services: Services) -> tuple[str, str]:
+    """Return the namespace and the name of the pod that holds the operator's Lease."""
+    for lease in services.list_leases(contract.LEASE_OPERATOR):
+        holder = (lease.get("spec") or {}).get("holderIdentity") or ""
+        if holder:
+            return str(lease["metadata"]["namespace"]), str(holder).partition("_")[0]
+    raise ServerError("no operator leads: see kubectl get lease -A")
+
+
+@contextlib.contextmanager
+def _forward(services: Services, namespace: str, pod: str) -> Iterator[int]:
+    """Forward a free port of this machine to the operator's, and yield it. Raises ServerError."""
+    flags = [flag for flag in services.flags if not flag.startswith("--namespace=")]
+    command = [
+        find_program(), "port-forward", f"--namespace={namespace}", *flags, f"pod/{pod}",
+        f":{contract.PORT_OPERATOR_METRICS}",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = _FORWARDING.match(process.stdout.readline())
+            if found is None:
+                process.kill()
+                said = process.communicate()[1].strip().splitlines()
+                raise ServerError(f"kubectl says: {said[-1] if said else 'nothing, and failed'}")
+            yield int(found[1])
+        finally:
+            process.kill()
+
+
+def _ask(url: str) -> Obj:
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310  our own forwarder
+            found: Obj = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise ServerError(f"the operator says: {_read_error(error)}") from error
+    except (OSError, ValueError) as error:
+        raise ServerError(f"the operator does not answer: {error}") from error
+    return found
+
+
+def _read_error(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.code} {error.reason}"
