@@ -78,8 +78,7 @@ class Hpa:
 def has_learned(status: Mapping[str, Any]) -> bool:
     """Whether a service's status says that the autoscaler plans with what requests taught it."""
     evidence = status.get("scaling", {}).get("evidence", {})
-    is_learning = any(one["name"] == "learning" for one in evidence.get("candidates", []))
-    return bool(evidence.get("model", {}).get("fitted")) and not is_learning
+    return "perReplicaPerSecond" in evidence and "learning" not in evidence
 
 
 def shrink(service: Service, size: Size) -> None:

@@ -206,8 +206,9 @@ def test_what_was_infinitely_late_is_no_number_in_json() -> None:
 
 
 def test_ours_is_ready_once_its_model_is_fitted() -> None:
-    assert has_learned({"scaling": {"evidence": {"model": {"fitted": True}}}})
-    for scaling in ({}, {"evidence": {}}, {"evidence": {"model": {"fitted": False}}}):
+    fitted = {"perReplicaPerSecond": "4.1"}
+    assert has_learned({"scaling": {"evidence": fitted}})
+    for scaling in ({}, {"evidence": {}}, {"evidence": {**fitted, "learning": "12 samples so far"}}):
         assert not has_learned({"scaling": scaling})
 
 

@@ -7,7 +7,7 @@ from millrace_operator.autoscale.capacity import Capacity, Demand, ease, find_co
 from millrace_operator.autoscale.memory import PASSING_PART, Memory
 from millrace_operator.autoscale.observation import Latency, Signals
 from millrace_operator.autoscale.policy import OF_ANSWERS, Objective, Policy
-from millrace_operator.autoscale.reading import NO_SAMPLES, NO_SERIES
+from millrace_operator.autoscale.reading import NO_SAMPLES, NO_SERIES, UNTOLD
 from millrace_operator.autoscale.replica import Replica
 from millrace_operator.resources.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
 
@@ -143,7 +143,7 @@ class Situation:
         oldest, since = self.now - FIRST_SCRAPE_SECONDS, self.memory.ready_since
         ready, why = self.signals.fleet.ready, self.signals.rejected.values()
         is_young = all(since.get(pod, self.now) > oldest for pod in ready)
-        is_answered = all(text.startswith((NO_SERIES, NO_SAMPLES)) for text in why)
+        is_answered = all(text.startswith((NO_SERIES, NO_SAMPLES, UNTOLD)) for text in why)
         return is_young and not self.signals.reporting and (is_answered or not ready)
 
     @property

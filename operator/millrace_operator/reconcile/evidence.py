@@ -97,12 +97,15 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
     moves_by_events = count.status["mode"] == ScalingMode.EXTERNAL
     shown = summarise_figures(figures, before, count.desired)
     latest = {**count.latest, **changes, "evidence": shown}
-    if before is None or count.change is Change.COUNT or is_written:
+    is_first = before is None and (moves_by_events or bool(shown.keys() & {*KEPT[1:]}))
+    if is_first or count.change is Change.COUNT or is_written:
         return Scaling(latest, None if moves_by_events else period, figures=figures)
     has_news = count.change is Change.WORDS or is_restless
-    if moves_by_events and not has_news and not has_moved(before, shown):
+    if moves_by_events and not has_news and before and not has_moved(before, shown):
         return Scaling(old["scaling"], None)
     period = URGENT_PERIOD_SECONDS if has_news else period
+    if before is None:  # that nothing is known yet is told with the next news
+        return Scaling({**count.status, **changes}, None)
     age = now - (parse_time(before["observedAt"]) or 0.0)
     if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, shown))):
         return Scaling(latest, period, figures=figures)
@@ -197,7 +200,7 @@ def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
         return False
     is_lost = [conditions.get("ScalingActive", {}).get("reason") for conditions in (before, after)]
     is_same = before.get("UpToDate", {}).get("status") == after.get("UpToDate", {}).get("status")
-    return is_same and (is_lost[1] != Reason.SIGNALS_MISSING or is_lost[0] == is_lost[1])
+    return bool(is_same and (is_lost[1] != Reason.SIGNALS_MISSING or is_lost[0] == is_lost[1]))
 
 
 def _date_states(figures: Json, before: Json | None) -> list[Json]:

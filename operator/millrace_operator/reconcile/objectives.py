@@ -30,21 +30,17 @@ def judge_objectives(inputs: StatusInputs) -> Truth | None:
     evidence = advice.evidence if advice else _read_former(inputs.old.get("scaling", {}).get("evidence"))
     if not _is_of(spec, evidence):
         return _UNMEASURED
-    return (find_former_truth(inputs.old, TYPE) or _UNDECIDED) if advice is None else _read(advice)
+    if advice is None or advice.is_starting:
+        return find_former_truth(inputs.old, TYPE) or _UNDECIDED
+    return _read(advice)
 
 
 def _read(advice: Advice) -> Truth:
     if advice.are_objectives_met is None:
-        return Truth(TYPE, None, _find_reason(advice), advice.objectives_message)
+        reason = Reason.SIGNALS_MISSING if advice.is_held else Reason.TOO_FEW_REQUESTS
+        return Truth(TYPE, None, reason, advice.objectives_message)
     reason = Reason.OBJECTIVES_KEPT if advice.are_objectives_met else Reason.OBJECTIVES_MISSED
     return Truth(TYPE, advice.are_objectives_met, reason, advice.objectives_message)
-
-
-def _find_reason(advice: Advice) -> Reason:
-    """Return why none is judged: signals are lost, no replica is measured yet, or few requests come."""
-    if advice.is_held:
-        return Reason.SIGNALS_MISSING
-    return Reason.STARTING if advice.is_starting else Reason.TOO_FEW_REQUESTS
 
 
 def _read_former(evidence: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -1,6 +1,5 @@
 """Since when a service with minReplicas 0 has had nothing to do. Pure; `scale.py` decides what follows."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +46,7 @@ def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> R
     return Rest(is_asked, max(times) + start_seconds if "currentRevision" in status else None)
 
 
-def _find_change_time(status: Mapping[str, Any]) -> float:
+def _find_change_time(status: dict[str, Any]) -> float:
     """Return when the count was changed last. Where that is lost, it came to rest when its model went."""
     changes = read_changes(status.get("scaling", {}).get("lastChanges", []))
     loaded = find_condition(status, "ModelReady") or {}
@@ -55,7 +54,7 @@ def _find_change_time(status: Mapping[str, Any]) -> float:
     return parse_time(changes[-1]["at"] if changes else at_zero) or 0.0
 
 
-def _find_rest_time(status: Mapping[str, Any]) -> float | None:
+def _find_rest_time(status: dict[str, Any]) -> float | None:
     """Return since when a service has been at rest; None where it is not."""
     is_at_rest = status.get("scaling", {}).get("desiredReplicas") == 0
     return _find_change_time(status) + 1.0 if is_at_rest else None  # it is told in whole seconds

@@ -162,12 +162,13 @@ def _obey_pin(spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin) 
 
 
 def _obey_advice(spec: Spec, old: dict[str, Any], advice: Advice | None, before: int) -> dict[str, Any]:
-    recommended = advice.desired if advice else old.get("recommendedReplicas")
+    news = None if advice and advice.is_starting and old else advice
+    recommended = news.desired if news else old.get("recommendedReplicas")
     follows = spec.scaling.mode is ScalingMode.AUTOMATIC and advice is not None
     wanted = _follow(advice, before) if follows and advice else before
     desired = _bound(spec, wanted)
     beside = {} if recommended is None else {"recommendedReplicas": recommended}
-    text = _explain(old, advice, is_clamped=desired != wanted)
+    text = _explain(old, news, is_clamped=desired != wanted)
     return {"mode": spec.scaling.mode.value, "desiredReplicas": desired, **beside, **text}
 
 

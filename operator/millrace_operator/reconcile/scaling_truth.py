@@ -16,7 +16,7 @@ def judge_scaling(inputs: StatusInputs) -> Truth:
         return Truth(TYPE, True, Reason.EXTERNAL, "the count is spec.replicas, written from outside")
     if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
         return Truth(TYPE, True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
-    if advice is not None:
+    if advice is not None and not advice.is_starting:
         return _judge_advice(inputs, advice)
     undecided = Truth(TYPE, None, Reason.STARTING, "no decision has been made yet")
     return find_former_truth(inputs.old, TYPE) or undecided
@@ -28,9 +28,6 @@ def _judge_advice(inputs: StatusInputs, advice: Advice) -> Truth:
         held, named = inputs.count.desired, advice.missing or "signals"
         text = f"the count is held at {held} and never lowered while this is unknown: {named}"
         return Truth(TYPE, False, Reason.SIGNALS_MISSING, text)
-    if advice.is_starting:
-        text = "no replica has been Ready for long enough to be measured"
-        return Truth(TYPE, None, Reason.STARTING, text)
     if scaling.mode is ScalingMode.DRY_RUN:
         return Truth(TYPE, True, Reason.DRY_RUN, "decisions are shown in status, not followed")
     text = f"the operator decides between {scaling.min_replicas} and {scaling.max_replicas} replicas"

@@ -1,17 +1,23 @@
 """What status says to somebody whose first service does not work: the cause, and what to write."""
 
+import json
 from typing import Any
 
 import pytest
+import yaml
 
+from millrace_fit.facts import find_facts
 from millrace_operator.reconcile.counting import count_replicas
 from millrace_operator.reconcile.pods import read_pod
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.snapshot import Advice, Demand
 from millrace_operator.resources.conditions import render_time
 from millrace_operator.resources.rollout_order import ANNOTATION, Action, Order
+from millrace_operator.resources.status_types import Status
 from millrace_runtime import contract
+from testing.checkpoints.models import LLAMA_8B, stored_of
 from testing.world import World, crash_status, make_pod, unschedulable_status
+from tests.operator.autoscale.replicas import H100
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 NO_CLAIM = (
@@ -163,3 +169,62 @@ async def test_state_says_that_signals_are_lost_and_that_a_time_is_quiet_it_does
         ("Unknown", "SignalsMissing"),
     ]
     assert world.condition("UpToDate")["message"].endswith("unknown: every signal (refused)")
+
+
+FIGURES = {
+    "arrivalsPerSecond": "14.2",
+    "forecastPerSecond": "15.1",
+    "promptTokens": "3100",
+    "generationTokens": "489",
+    "generatedTokensPerSecond": "6944",
+    "perReplicaPerSecond": "2.6",
+    "limit": "P95 TimeToFirstToken",
+    "running": 31,
+    "waiting": 12,
+    "candidates": [{"name": "forecast", "replicas": 6}],
+    "attainment": {
+        "error": "0.01",
+        "metric": "TimeToFirstToken",
+        "percentile": 95,
+        "counts": [{"replicas": count, "inTime": "0.970", "seconds": "1.2"} for count in range(1, 10)],
+    },
+    "objectives": [
+        {"metric": metric, "percentile": 95, "targetSeconds": "2", "state": "Met"}
+        for metric in ("TimeToFirstToken", "QueueTime")
+    ],
+    "model": {"fitted": True, "samples": 400},
+}
+
+
+async def test_a_settled_status_is_short_to_describe() -> None:
+    """With all that there is to tell: a cache, prices, a device, two objectives, five changes."""
+    objectives = [
+        {"metric": metric, "percentile": 95, "target": "2s"} for metric in ("TimeToFirstToken", "QueueTime")
+    ]
+    world = World(
+        scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 20, "objectives": objectives},
+        model={
+            "uri": "hf://org/chat@main",
+            "cache": {"type": "PersistentVolumeClaim", "claimName": "models"},
+        },
+        resources={"limits": {"nvidia.com/gpu": 1, "cpu": 4}},
+        cost={"resourceHours": {"nvidia.com/gpu": "2.50", "cpu": "0.04"}, "currency": "EUR"},
+    )
+    world.model_revision = "0123456789abcdef0123456789abcdef01234567"
+    world.model_facts = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    world.put_claim("models")
+    for count in range(2, 9):
+        world.now += 60.0
+        evidence = {**FIGURES, "observedAt": render_time(world.now)}
+        world.advice = Advice(count, "Steady", "fits", "forecast", is_held=False, evidence=evidence)
+        await world.settle()
+        world.replicas = {pod["metadata"]["name"]: H100 for pod in world.pods()}
+        await world.settle()
+    status = Status.model_validate(world.status).model_dump(by_alias=True, exclude_none=True)
+    assert status["model"]["serving"]
+    assert len(status["scaling"]["lastChanges"]) == 5
+    del status["conditions"]
+    lines = yaml.safe_dump({"status": world.status | {"conditions": None}}, width=1000).splitlines()
+    assert len(lines) - 1 <= 60, "\n".join(lines)
+    evidence = status["scaling"]["evidence"]
+    assert len(evidence) + len(evidence["latencies"]) <= 15
