@@ -133,6 +133,7 @@ def guide(cluster: LocalCluster, gateway: Gateway | None) -> str:
     if gateway:
         lines += [
             "go on        kubectl get infsvc -w      kubectl describe infsvc stories",
+            "             kubectl millrace status   kubectl millrace explain stories",
             "             kubectl explain infsvc.spec.scaling   kubectl logs -l millrace.dev/service=stories",
         ]
     return "\n".join([*lines, f"end it       {end_command(cluster.layout.state)}"])

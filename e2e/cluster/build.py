@@ -189,6 +189,13 @@ def _locked(path: Path, name: str, say: Say) -> Iterator[None]:
         yield
 
 
+def find_plugin() -> dict[str, Path]:
+    """Return `kubectl millrace` of this environment, which kubectl finds by its name on PATH."""
+    here = Path(sys.executable).parent
+    names = ("kubectl-millrace", "kubectl_complete-millrace")
+    return {name: here / name for name in names if (here / name).exists()}
+
+
 def link_programs(programs: Mapping[str, Path], folder: Path) -> None:
     """Make `folder` hold a link named after each program, as a PATH entry for people."""
     folder.mkdir(parents=True, exist_ok=True)

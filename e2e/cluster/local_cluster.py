@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from e2e.cluster.api_reader import ApiReader, has_condition
-from e2e.cluster.build import get_programs, link_programs
+from e2e.cluster.build import find_plugin, get_programs, link_programs
 from e2e.cluster.certificates import make_certificates
 from e2e.cluster.controlplane import (
     PART_MEMORY,
@@ -211,7 +211,7 @@ class LocalCluster:
         layout.state.mkdir(parents=True, exist_ok=True)
         self.ports.save(layout.ports)  # first, so that what follows is ours
         layout.data.mkdir(exist_ok=True, mode=0o700)
-        link_programs(self._programs, layout.programs)
+        link_programs({**self._programs, **find_plugin()}, layout.programs)
         make_certificates(self._programs["certificates"], layout.keys)
         for user in ("controller-manager", "scheduler"):
             text = render_kubeconfig(self.api_url, layout.keys, user)

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster.build import announce, get_programs, go_arguments, last_words, limit_compilers, link_programs
+from e2e.cluster.build import (
+    announce,
+    find_plugin,
+    get_programs,
+    go_arguments,
+    last_words,
+    limit_compilers,
+    link_programs,
+)
 from e2e.cluster.errors import BuildFailedError
 from e2e.cluster.sources import PARTS, Origin, Part, Program, Source
 
@@ -122,6 +130,14 @@ def test_the_cause_is_the_last_line_that_is_no_package(tmp_path: Path) -> None:
     assert last_words(log) == "link: no space left on device"
     log.write_text("")
     assert last_words(log) == "it ended without a word"
+
+
+def test_kubectl_finds_the_plugin_on_the_path_that_is_told(tmp_path: Path) -> None:
+    link_programs(find_plugin(), tmp_path)
+    done = subprocess.run(
+        [tmp_path / "kubectl-millrace", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "explain" in done.stdout
 
 
 def test_links_are_replaced(tmp_path: Path) -> None:
