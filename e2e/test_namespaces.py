@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from e2e.api_client import delete
-from e2e.cluster.api_reader import has_condition
+from e2e.cluster.api_reader import find_condition, has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import CRD_PATH
@@ -82,6 +82,11 @@ def apply(cluster: LocalCluster, namespace: str) -> None:
     cluster.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(service))
 
 
+def is_shadowed(cluster: LocalCluster, namespace: str) -> bool:
+    path = f"/apis/millrace.dev/v1alpha1/namespaces/{namespace}/inferenceservices/chat"
+    return find_condition(cluster.api.get(path), "AccessReady").get("reason") == "NameShadowed"
+
+
 def list_deployments(cluster: LocalCluster, namespace: str) -> list[dict[str, Any]]:
     return cluster.api.list(f"/apis/apps/v1/namespaces/{namespace}/deployments", "millrace.dev/service=chat")
 
@@ -102,6 +107,7 @@ def test_services_of_these_namespaces_are_looked_after_and_no_others(
             apply(cluster, namespace)
         for namespace in OURS:
             wait_until("its Deployment", partial(list_deployments, cluster, namespace))
+            wait_until("told that it shares its name", partial(is_shadowed, cluster, namespace))
         child = f"{path_of(OURS[0])}/services/chat"
         delete(cluster, child)
         wait_until("the child is back", lambda: cluster.api.get(child), outlives=(PartFailedError,))
