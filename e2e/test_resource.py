@@ -177,34 +177,6 @@ REFUSALS = {
         ),
         "leave model.cache out",
     ),
-    "a branch of what is at hand": (
-        manifest(model={"uri": "file:///m", "follow": "Branch"}),
-        "leave model.follow out",
-    ),
-    "a branch that is a commit": (
-        manifest(model={"uri": f"hf://acme/m@{'0' * 40}", "follow": "Branch"}),
-        "write a branch or a tag in its place",
-    ),
-    "a branch that is a digest": (
-        manifest(model={"uri": f"oci://registry.example/m@sha256:{'0' * 64}", "follow": "Branch"}),
-        "write a branch or a tag in its place",
-    ),
-    "a bucket that is followed without a claim": (
-        manifest(model={"uri": "s3://models/m", "follow": "Branch", "cache": {"type": "NodeLocal"}}),
-        "write model.cache.type PersistentVolumeClaim",
-    ),
-    "a time to ask without a branch": (
-        manifest(model={"uri": "hf://acme/m", "followEvery": "1h"}),
-        "leave followEvery out",
-    ),
-    "a source that is asked all the time": (
-        manifest(model={"uri": "hf://acme/m", "follow": "Branch", "followEvery": "9m59s"}),
-        "a duration of 10m or more",
-    ),
-    "a time to ask in words": (
-        manifest(model={"uri": "hf://acme/m", "follow": "Branch", "followEvery": "daily"}),
-        "a duration of 10m or more",
-    ),
     "credentials for what is not fetched": (
         manifest(model={"uri": "file:///m", "credentials": {"secretName": "hub"}}),
         "leave them out",

@@ -20,6 +20,7 @@ SUB_COMMANDS = (
     "unpin",
     "promote",
     "abort",
+    "refresh",
     "simulate",
     "size",
     "models",

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from millrace_kubectl.branch import describe_branch
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment
@@ -24,7 +23,6 @@ def render_screen(facts: Facts) -> list[str]:
     parts = [
         (facts.name, describe_phase(facts)),
         *(("WANTED", text) for text in _describe_wanted(facts)),
-        *(("FOLLOWS", text) for text in describe_branch(facts)),
         *(("THERE", text) for text in _describe_there(facts)),
         *(("ROLLOUT", text) for text in _describe_rollout(facts)),
         *(("IN THE WAY", text) for text in find_obstacles(facts) or ["nothing"]),

@@ -16,9 +16,6 @@ PLURAL: Final = "inferenceservices"
 LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
 LABEL_COMPONENT: Final = "millrace.dev/component"
-LABEL_SERVED: Final = (
-    "millrace.dev/served"  # on a revision's record, where a branch is followed: it served once
-)
 COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
 COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or looks at a claim
 COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model into a claim, for all replicas

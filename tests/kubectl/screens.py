@@ -9,11 +9,11 @@ from pathlib import Path
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import render_screen
-from tests.kubectl.lives import counting, failing, following, refused, rolling_out, serving, starting
+from tests.kubectl.lives import counting, failing, refused, rolling_out, serving, starting
 from tests.kubectl.lives.life import LIVES, Life
 
 EXPECTED = Path(__file__).with_name("golden") / "screens.txt"
-MODULES = (starting, serving, failing, counting, refused, rolling_out, following)
+MODULES = (starting, serving, failing, counting, refused, rolling_out)
 """In their order here, whoever imports them first."""
 SHOWN: list[Life] = [one for module in MODULES for one in LIVES if one.__module__ == module.__name__]
 

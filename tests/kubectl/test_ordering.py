@@ -3,6 +3,9 @@
 import re
 from typing import Any
 
+import pytest
+
+from millrace_operator.resources.refresh import ANNOTATION as REFRESH
 from millrace_operator.resources.rollout_order import ANNOTATION
 from testing.world import World, crash_status
 from tests.kubectl import orders
@@ -126,3 +129,35 @@ async def test_no_order_is_confirmed_while_nobody_obeys_one(terminal: Terminal) 
             "spec: scaling.mode should be 'Automatic', 'External' or 'DryRun'. Correct that first\n"
         )
     assert order_of(terminal) is None
+
+
+FETCHED = {"model": {"uri": "hf://acme/chat@main"}, "scaling": EXTERNAL, "replicas": 2}
+
+
+async def test_a_source_is_asked_anew(terminal: Terminal) -> None:
+    world = World(**FETCHED)
+    world.model_revision = "1" * 40
+    await world.settle()
+    terminal.put(world.service)
+    answer = terminal.run("refresh", "chat")
+    assert answer.status == 0
+    assert f"where hf://acme/chat@main is no longer {'1' * 40}, that is rolled out" in answer.out
+    annotations = terminal.service["metadata"]["annotations"]
+    assert re.fullmatch(rf"{world.status['updateRevision']} at 20\S+Z", annotations[REFRESH])
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("hf://acme/chat@main", "its source is being asked already"),
+        ("file:///models/m", "never has another content"),
+        (f"hf://acme/chat@{'1' * 40}", "never has another content"),
+    ],
+)
+async def test_no_source_is_asked_for_nothing(terminal: Terminal, uri: str, words: str) -> None:
+    world = World(**{**FETCHED, "model": {"uri": uri}})
+    await world.settle()
+    terminal.put(world.service)
+    answer = terminal.run("refresh", "chat")
+    assert (answer.status, words in answer.error) == (1, True)
+    assert "annotations" not in terminal.service["metadata"]

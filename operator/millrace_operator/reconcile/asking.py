@@ -13,9 +13,9 @@ from millrace_operator.reconcile.causes import Cause
 from millrace_operator.reconcile.jobs import find_job, find_words, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.metadata import again_name, fill_name, revision_name
-from millrace_operator.reconcile.render.model_source import is_fetched, is_pinned
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.resources.model_uri import is_fetched, is_pinned
 from millrace_runtime import contract
 
 FIRST_SECONDS, LAST_SECONDS = 60.0, 3600.0
@@ -95,13 +95,10 @@ def explain_unread(snapshot: Snapshot, jobs: list[str]) -> Cause | None:
 
 
 def note_asking(pending: Pending) -> Pending:
-    """Return the same with whether the source of a model that no replica serves is asked again, and that.
-
-    One that was found on a branch which is followed is left as it is: the branch is asked for others.
-    """
+    """Return the same with whether the source of a model that no replica serves is asked again, and that."""
     cause = pending.cause
     is_of_model = pending.stage is Stage.NEVER and cause is not None and cause.reason is Reason.MODEL_INVALID
-    if cause is None or not is_of_model or not is_fetched(pending.uri) or pending.resolved is not None:
+    if cause is None or not is_of_model or not is_fetched(pending.uri):
         return pending
     is_final = is_pinned(pending.uri)
     words = _FINAL.format(pending.uri) if is_final else _AGAIN

@@ -1,27 +1,23 @@
-"""Which Jobs a service needs: of a revision that cannot be made yet, and of a branch. When to look. Pure."""
+"""Which Jobs a revision needs that cannot be made yet, and when to look at them. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.reconcile.asking import choose_askers, find_ask_time, find_working
 from millrace_operator.reconcile.claims import find_look
 from millrace_operator.reconcile.drift import APPLIED, seal
 from millrace_operator.reconcile.filling import seconds_to_lateness
-from millrace_operator.reconcile.following import Following
 from millrace_operator.reconcile.jobs import explain_delay, find_job, find_words, seconds_to_loss
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.render.fill_job import render_fill_job
 from millrace_operator.reconcile.render.metadata import (
     again_name,
     fill_name,
-    follow_name,
     revision_name,
     told_name,
 )
-from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.render.network import render_service_account
 from millrace_operator.reconcile.render.resolve_job import (
-    render_follow_job,
     render_look_job,
     render_resolve_job,
     render_told_job,
@@ -30,24 +26,23 @@ from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.resolution import find_kept
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.reconcile.steps import Child, need
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.types import Spec
 
 _NAMES = {
     Stage.LOOK: revision_name,
     Stage.FILL: fill_name,
-    Stage.FOLLOW: follow_name,
 }
 """Of the Job that works, by what is waited for."""
 
 
 def render_jobs(
-    settings: RenderSettings, snapshot: Snapshot, spec: Spec, waits: Iterable[Pending], now: float
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending, now: float
 ) -> list[Child]:
     """Return the Jobs that are waited for, without one that has ended and not done its work."""
     account = need(render_service_account(snapshot.service))
     return [
         Child(job, account, is_optional=not is_fetched(pending.uri))
-        for pending in waits
         for job in map(seal, _render_jobs_of(settings, snapshot, spec, pending, now))
         if not _is_outdated(snapshot, job, pending)
     ]
@@ -59,17 +54,11 @@ def _render_jobs_of(
     service, revision = snapshot.service, pending.revision
     left = _seconds_to_loss(snapshot, pending, now)
     is_lost = left is not None and left <= 0
-    if pending.stage is Stage.FOLLOW:
-        if not is_lost:
-            yield render_follow_job(settings, service, spec, revision)
-        return
     if not is_fetched(pending.uri):
         yield from _render_look_jobs(settings, snapshot, spec, pending, is_lost=is_lost)
     else:
         for asker in choose_askers(snapshot, pending, now):
-            yield render_resolve_job(
-                settings, service, spec, revision, asker=asker, resolved=pending.resolved
-            )
+            yield render_resolve_job(settings, service, spec, revision, asker=asker)
     if pending.stage is Stage.FILL and pending.found is not None and not is_lost:
         yield render_fill_job(settings, service, spec, revision, pending.found)
 
@@ -100,27 +89,24 @@ def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
     return seen not in (None, job["metadata"]["annotations"][APPLIED]) and bool(explain_delay(snapshot, name))
 
 
-def list_job_looks(
-    snapshot: Snapshot, spec: Spec, waits: Iterable[Pending], following: Following | None, now: float
-) -> Iterator[float]:
+def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
     """Yield after how many seconds to look again: at Jobs that ended, stand still or are due, at a claim."""
     look = find_look(spec, snapshot.claim)
     if look is not None:
         yield look
-    if following is not None and following.due_at is not None:
-        yield following.due_at - now + 1
-    for pending in waits:
-        left = _seconds_to_loss(snapshot, pending, now)
-        if left is not None and left > 0:  # else it is deleted now, and its end is an event
-            yield left + 1
-        asks_at = find_ask_time(snapshot, pending)
-        if asks_at is not None and asks_at > now:
-            yield asks_at - now + 1
-        if pending.until is not None:
-            yield pending.until - now + 1
-        late = seconds_to_lateness(spec, pending, now)
-        if late is not None:
-            yield late + 1
+    if pending is None:
+        return
+    left = _seconds_to_loss(snapshot, pending, now)
+    if left is not None and left > 0:  # else it is deleted now, and its end is an event
+        yield left + 1
+    asks_at = find_ask_time(snapshot, pending)
+    if asks_at is not None and asks_at > now:
+        yield asks_at - now + 1
+    if pending.until is not None:
+        yield pending.until - now + 1
+    late = seconds_to_lateness(spec, pending, now)
+    if late is not None:
+        yield late + 1
 
 
 def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float | None:

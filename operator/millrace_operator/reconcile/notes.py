@@ -21,7 +21,6 @@ def find_notes(old: Status, new: Status) -> Iterator[Note]:
     yield from _tell_wait(old, new)
     yield from _tell_rollout(old, new)
     yield from _tell_count(old, new)
-    yield from _tell_branch(old.get("model", {}), new.get("model", {}))
 
 
 def _tell_rollback(old: Status, new: Status) -> Iterator[Note]:
@@ -80,14 +79,3 @@ def _tell_count(old: Status, new: Status) -> Iterator[Note]:
     if before is not None and before != after:
         text = f"from {before} to {after}: {new['scaling']['message']}"
         yield Note("Scaled", text, is_warning=False)
-
-
-def _tell_branch(old: Status, new: Status) -> Iterator[Note]:
-    """Tell that a branch has moved on, and that its source does not answer, from `status.model`."""
-    before, after = (model.get("followed", {}) for model in (old, new))
-    former, revision = (followed.get("revision") for followed in (before, after))
-    if former and revision and former != revision:
-        text = f"the model's source has revision {revision} now, and had {former}"
-        yield Note("BranchMoved", text, is_warning=False)
-    if "message" in after and "message" not in before:
-        yield Note("FollowFailed", f"what serves goes on: {after['message']}", is_warning=True)

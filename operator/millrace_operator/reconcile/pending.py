@@ -22,8 +22,6 @@ class Stage(Enum):
     """A claim that its model can be fetched into."""
     FILL = auto()
     """A Job that fetches its model into the claim."""
-    FOLLOW = auto()
-    """A Job that asks whether a branch that is followed has moved on. Nothing waits for it."""
     NEVER = auto()
     """Nothing: its model is known, and no pod can serve it."""
 
@@ -52,8 +50,6 @@ class Pending:
     """That this Job has got no farther for too long."""
     is_asked_again: bool = False
     """Whether the source of a model that no replica serves may have another one later."""
-    resolved: str | None = None
-    """The revision of the model that was found on a branch that is followed; None: any."""
 
     @property
     def reason(self) -> Reason:
@@ -64,11 +60,6 @@ class Pending:
     def is_stuck(self) -> bool:
         """Whether only somebody's doing can change that it waits."""
         return self.stage in (Stage.CLAIM, Stage.NEVER)
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether nothing is under way that may end well: a branch that moves on may bring better."""
-        return self.is_stuck or self.cause is not None or self.late is not None
 
     def describe(self) -> str:
         """Return what is waited for."""

@@ -138,7 +138,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     ordered = _order_counts(counts.by_revision, observed)
     placed = count.desired - observed.count_homeless(count.desired)
     children = _render_children(settings, snapshot.service, targets, ordered, placed)
-    children += render_jobs(settings, snapshot, spec, targets.waits, now)
+    children += [] if known.pending is None else render_jobs(settings, snapshot, spec, known.pending, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
     left_over = find_left_over(snapshot, foreign, now)
@@ -161,14 +161,13 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         known.pending,
         known.model,
         targets.spent_order,
-        targets.following,
     )
     told = tell_status(inputs, targets)
     status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
     looks = [
         *told.looks,
         *observed.changes_after(),
-        *list_job_looks(snapshot, spec, targets.waits, targets.following, now),
+        *list_job_looks(snapshot, spec, known.pending, now),
         *([CONFLICT_RETRY_SECONDS] if foreign else []),
         *([LOOK_SECONDS] if snapshot.rivals else []),
         *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
@@ -227,7 +226,8 @@ def _render_children(
     """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
     revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
-    records = {one.hash: seal(render_controller_revision(service, one)) for one in revisions}
+    recorded = revisions if targets.refreshed is None else [*revisions, targets.refreshed]
+    records = {one.hash: seal(render_controller_revision(service, one)) for one in recorded}
     budget = render_disruption_budget(service, placed, holds_last=targets.evacuation.holds_last)
     return [
         Child(account),
@@ -266,7 +266,8 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
     kept = {object_id(obj) for obj in wanted}
-    kept |= list_witnesses(snapshot, targets.choice.asked) if targets.pending is None else set()
+    witnessed = targets.refreshed.hash if targets.refreshed else targets.choice.asked
+    kept |= list_witnesses(snapshot, witnessed) if targets.pending is None else set()
     in_use = frozenset(targets.step.counts) | {targets.stable}
     old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
     for key, obj in snapshot.owned().items():

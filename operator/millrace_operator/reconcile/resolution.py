@@ -14,8 +14,8 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import find_job, list_pods
 from millrace_operator.reconcile.pod_status import find_fetcher, find_state
 from millrace_operator.reconcile.render.metadata import fill_name, revision_name, told_name
-from millrace_operator.reconcile.render.model_source import is_fetched
 from millrace_operator.reconcile.snapshot import Snapshot
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_runtime import contract
 
 

@@ -14,19 +14,14 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.cached_model import CachedModel
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
-from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
 INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
 """The fields of the spec that decide what a replica is."""
-OF_FOLLOWING = {"follow", "follow_every"}
-"""The fields of the model that don't: they say when there is to be another one."""
 Inputs = dict[str, Any]
-
-
-RESOLVED = "resolved"
-"""Beside the model's own fields: the revision of it that was found on a branch that is followed."""
+REFRESH = "resolved"
+"""Beside the model's own fields: what tells revisions of one spec apart, whose source was asked anew."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +36,25 @@ class Revision:
     """What its model's source told when the revision was made; None where it is not fetched."""
     cached: CachedModel | None = None
     """Where its pods read the model; None where each pod fetches it, or it was at hand before."""
-    has_served: bool = False
-    """Whether it served with all its replicas; noted only where a branch is followed."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
     """Return what of the spec decides what a replica is."""
-    dumped = spec.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True, include=INPUTS, exclude={"model": OF_FOLLOWING}
-    )
+    dumped = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=INPUTS)
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
     return dumped
 
 
-def resolve_inputs(inputs: Inputs, revision: str) -> Inputs:
-    """Return the inputs of a revision of the service that is made since its model has another one."""
-    return {**inputs, "model": {**inputs["model"], RESOLVED: revision}}
+def refresh_inputs(inputs: Inputs, text: str) -> Inputs:
+    """Return the inputs of a revision for which the model's source is asked anew."""
+    return {**inputs, "model": {**inputs["model"], REFRESH: text}}
 
 
-def leave_out_resolved(inputs: Inputs) -> Inputs:
-    """Return the inputs without what was found: what the spec said of them."""
-    return {**inputs, "model": {name: value for name, value in inputs["model"].items() if name != RESOLVED}}
-
-
-def find_resolved(inputs: Inputs) -> str | None:
-    """Return which revision of the model was found later; None of the first one, which names none."""
-    found: str | None = inputs.get("model", {}).get(RESOLVED)
-    return found
+def leave_out_refresh(inputs: Inputs) -> Inputs:
+    """Return what the spec said of the inputs."""
+    model = {name: value for name, value in inputs.get("model", {}).items() if name != REFRESH}
+    return {**inputs, "model": model}
 
 
 def hash_inputs(inputs: Inputs) -> str:
@@ -94,16 +80,7 @@ def read_hash(child: Obj) -> str:
 
 def _salvage_revision(deployment: Obj) -> Revision:
     template = deployment["spec"]["template"]
-    return Revision(read_hash(deployment), 0, {}, template, _salvage_model(template))
-
-
-def _salvage_model(template: Obj) -> FoundModel | None:
-    """Return what pods that fetch their model say of its revision."""
-    for container in template.get("spec", {}).get("initContainers", ()):
-        arguments = container.get("args", ())
-        if container.get("name") == contract.CONTAINER_FETCH and "--revision" in arguments[:-1]:
-            return FoundModel.read({"revision": arguments[arguments.index("--revision") + 1]})
-    return None
+    return Revision(read_hash(deployment), 0, {}, template)
 
 
 def _read_revision(obj: Obj) -> Revision:
@@ -115,7 +92,6 @@ def _read_revision(obj: Obj) -> Revision:
         template=data.get("template", {}),
         model=FoundModel.read(data.get("model")),
         cached=CachedModel.read(data.get("cache")),
-        has_served=contract.LABEL_SERVED in obj["metadata"].get("labels", {}),
     )
 
 

@@ -88,7 +88,6 @@ def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]
     model = {
         **_describe_source(inputs),
         "fetched": fetched and fetched.summarize(),
-        "followed": _describe_following(inputs),
         **replica,
     }
     return {field: value for field, value in model.items() if value is not None}
@@ -97,12 +96,6 @@ def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]
 def _is_fetching(truths: list[Truth]) -> bool:
     """Whether ModelReady says that the model is being fetched."""
     return any(truth.type == "ModelReady" and truth.reason is Reason.FETCHING for truth in truths)
-
-
-def _describe_following(inputs: StatusInputs) -> dict[str, Any] | None:
-    if inputs.following is None:
-        return None
-    return inputs.following.render(inputs.old.get("model", {}).get("followed", {})) or None
 
 
 def _describe_source(inputs: StatusInputs) -> dict[str, Any]:

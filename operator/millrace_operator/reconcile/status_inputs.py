@@ -9,13 +9,11 @@ from millrace_operator.reconcile.choice import Choice, Progress
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.reconcile.filling import is_begun
-from millrace_operator.reconcile.following import Following
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name, told_name
-from millrace_operator.reconcile.render.model_source import is_fetched
+from millrace_operator.reconcile.render.metadata import revision_name, told_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -24,6 +22,7 @@ from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.reconcile.wake import Wake, find_wake
 from millrace_operator.resources.conditions import Reason
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.types import Spec
 from millrace_operator.resources.versions import VersionError
 
@@ -57,8 +56,6 @@ class StatusInputs:
     """What is known of the model that the spec asks for."""
     spent_order: str | None = None
     """The annotation's order, where it counts no more."""
-    following: Following | None = None
-    """The branch of the model; None where it is not followed."""
 
     @property
     def old(self) -> dict[str, Any]:
@@ -176,13 +173,14 @@ class StatusInputs:
 
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:
-        """The Job that asks whether a branch has moved on, and those of a look at a model in a claim."""
-        service, ask = self.snapshot.service, self.following.ask if self.following else None
-        names = [] if ask is None else [follow_name(service, ask.revision)]
-        if not is_fetched(self.spec.model.uri):
-            revision = self.pending.revision if self.pending else self.choice.asked
-            names += [revision_name(service, revision), told_name(service, revision)]
-        return {(JOB.kind, name) for name in names}
+        """Those of a look at a model in a claim."""
+        if is_fetched(self.spec.model.uri):
+            return set()
+        service, revision = (
+            self.snapshot.service,
+            self.pending.revision if self.pending else self.choice.asked,
+        )
+        return {(JOB.kind, name(service, revision)) for name in (revision_name, told_name)}
 
     def _sorted_pods(self) -> list[Pod]:
         return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))

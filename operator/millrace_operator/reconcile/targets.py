@@ -1,34 +1,27 @@
 """Which revisions of a service are to have how many replicas. Pure."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from millrace_operator.reconcile.asked import find_asked, find_same
 from millrace_operator.reconcile.asking import explain_unread, list_askers, note_asking
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
-from millrace_operator.reconcile.family import Followed
 from millrace_operator.reconcile.fetch_times import find_fetch_times
 from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
-from millrace_operator.reconcile.following import (
-    Following,
-    find_asked,
-    find_first_answer,
-    plan_following,
-)
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.jobs import explain_delay, find_job
+from millrace_operator.reconcile.jobs import explain_delay
 from millrace_operator.reconcile.looking import find_looking
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.orders import find_action, find_spent_order
 from millrace_operator.reconcile.pending import Pending, Stage
 from millrace_operator.reconcile.pods import describe_fetch, read_pod
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name
-from millrace_operator.reconcile.render.model_source import is_fetched
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.resolution import find_model
@@ -41,6 +34,7 @@ from millrace_operator.reconcile.rollout import Method, Step, plan_rollout, read
 from millrace_operator.reconcile.scale import Count
 from millrace_operator.reconcile.snapshot import Snapshot
 from millrace_operator.resources.conditions import parse_time
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.types import Rollback, Spec
 from millrace_operator.resources.versions import VersionError
 
@@ -63,14 +57,8 @@ class Targets:
     """`status.spentOrder`."""
     pending: Pending | None = None
     """The revision that the spec asks for, where it cannot be made yet."""
-    following: Following | None = None
-    """The branch of its model; None where it is not followed."""
-
-    @property
-    def waits(self) -> list[Pending]:
-        """What Jobs are needed for."""
-        ask = self.following.ask if self.following else None
-        return [one for one in (self.pending, ask) if one is not None]
+    refreshed: Revision | None = None
+    """One that never runs: its record says that the source was asked anew, and has what it had."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -89,8 +77,8 @@ class Known(NamedTuple):
     """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
     pending: Pending | None = None
     """That it can't be made yet. Then the one that served last is asked for, if any did."""
-    followed: Followed | None = None
-    """What the source of a branch that is followed said last."""
+    refreshed: Revision | None = None
+    """One for which the source was asked anew, and had the model of the one that is asked for."""
 
     @property
     def model(self) -> FoundModel | None:
@@ -107,30 +95,34 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     """
     revisions = read_revisions(list(snapshot.owned().values()))
     served = snapshot.service.get("status", {}).get("currentRevision")
-    if served in revisions and spec.model.follow_seconds is not None:
-        revisions[served] = replace(revisions[served], has_served=True)
-    wanted = find_asked(snapshot, spec, revisions, now)
+    wanted = find_asked(snapshot.service, spec, revisions)
     digest = wanted.hash
     if digest in revisions:
-        return Known(revisions, digest, followed=wanted.followed)
+        return _choose_same(revisions, revisions[digest], served)
     model = find_model(snapshot, spec.model.uri, digest)
     try:
         template = render_pod_template(settings, snapshot.service, spec, digest, model)
     except VersionError as error:
         if served not in revisions:
             raise
-        return Known(revisions, served, error, followed=wanted.followed)
+        return Known(revisions, served, error)
     place = find_place(spec.model, model)
     made = Revision(digest, next_number(revisions.values()), wanted.inputs, template, model, place)
-    followed = find_first_answer(spec, wanted, model, now)
-    known = Known({**revisions, digest: made}, digest, followed=followed)
+    known = _choose_same({**revisions, digest: made}, made, served)
+    if known.refreshed is not None:
+        return known
     is_kept = place is not None and served in revisions and revisions[served].cached == place
     is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
         return known
-    pending = note_asking(replace(pending, resolved=wanted.model_revision))
-    return known._replace(asked=served if served in revisions else digest, pending=pending)
+    return known._replace(asked=served if served in revisions else digest, pending=note_asking(pending))
+
+
+def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str | None) -> Known:
+    """Return what is asked for: an earlier revision where `wanted` has the model of that one."""
+    same = find_same(wanted, revisions.values(), served)
+    return Known(revisions, same.hash, refreshed=None if same.hash == wanted.hash else wanted)
 
 
 def _find_pending(
@@ -181,8 +173,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         most=most,
         served=old.get("currentRevision"),
     )
-    current = chosen if step.is_done else old.get("currentRevision")
-    stable = current or digest
+    stable = (chosen if step.is_done else old.get("currentRevision")) or digest
     evacuation = plan_evacuation(
         step,
         chosen,
@@ -197,9 +188,6 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
     waits_for = known.pending.revision if known.pending else digest
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
-    following = _find_following(
-        snapshot, spec, observed, count, known, current=current, chosen=chosen, progress=progress
-    )
     return Targets(
         revisions[chosen],
         revisions,
@@ -210,37 +198,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         evacuation,
         spent,
         known.pending,
-        following,
-    )
-
-
-def _find_following(
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    count: Count,
-    known: Known,
-    *,
-    current: str | None,
-    chosen: str,
-    progress: Progress,
-) -> Following | None:
-    """Return what becomes of the branch. Its source is asked between rollouts, while the service serves.
-
-    It is asked too where a rollout gets no farther and is not given up: the branch may have the repair.
-    """
-    pending, deadline = known.pending, spec.rollout.progress_deadline_seconds
-    is_open = pending is None or (pending.resolved is not None and _may_ask(snapshot, pending))
-    is_between = current == chosen or progress.seconds_left(deadline) <= 0
-    may_go_on = is_open and known.error is None and count.desired > 0 and is_between
-    return plan_following(
-        snapshot,
-        spec,
-        pending.revision if pending else known.asked,
-        known.followed,
-        now=observed.moment.now,
-        may_begin=observed.num_ready >= count.desired,
-        may_go_on=may_go_on,
+        known.refreshed,
     )
 
 
@@ -277,8 +235,3 @@ def _choose(
     if choice.chosen != asked:
         progress = Progress.read(rollout, observed.state(choice.chosen), now, deadline=deadline)
     return choice, progress
-
-
-def _may_ask(snapshot: Snapshot, pending: Pending) -> bool:
-    """Whether a pending revision leaves the branch to be asked. A Job that does goes on and does not flap."""
-    return pending.is_hopeless or bool(find_job(snapshot, follow_name(snapshot.service, pending.revision)))

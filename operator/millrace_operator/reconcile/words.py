@@ -44,12 +44,7 @@ def _holds(status: Json, text: str) -> bool:
 
 def _list_words(status: Json) -> list[Any]:
     words = [one.get("message") for one in status.get("conditions", [])]
-    return [*words, _find_followed(status).get("message"), status.get("model", {}).get("fetched")]
-
-
-def _find_followed(status: Json) -> Json:
-    followed: Json = status.get("model", {}).get("followed", {})
-    return followed
+    return [*words, status.get("model", {}).get("fetched")]
 
 
 def leave_out_words(status: Json) -> Json:
@@ -58,7 +53,4 @@ def leave_out_words(status: Json) -> Json:
     left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
     if "model" in status:  # how far a fetch is, ModelReady says in words too
         left["model"] = {field: value for field, value in status["model"].items() if field != "fetched"}
-    followed = _find_followed(status)
-    if "message" in followed:  # that there is none any more is no word
-        left["model"]["followed"] = {**followed, "message": None}
     return left

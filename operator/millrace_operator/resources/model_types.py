@@ -4,10 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from millrace_kubernetes.durations import parse_duration
-from millrace_operator.resources.ask_times import EVERY
 from millrace_operator.resources.cache_types import ModelCache
-from millrace_operator.resources.part import DurationText, Part
+from millrace_operator.resources.part import Part
 from millrace_operator.resources.pod_types import ObjectName
 
 
@@ -17,13 +15,6 @@ class Weights(StrEnum):
     FROM_CHECKPOINT = "FromCheckpoint"
     INT8 = "Int8"
     INT4 = "Int4"
-
-
-class Follow(StrEnum):
-    """What a service does when the source of its model has another revision than before."""
-
-    REVISION = "Revision"
-    BRANCH = "Branch"
 
 
 class Quantization(Part):
@@ -66,15 +57,6 @@ class Model(Part):
         default_factory=ModelCache,
         description="Where a model that is fetched is kept, so that not each pod downloads it.",
     )
-    follow: Follow = Field(
-        default=Follow.REVISION,
-        description="Revision: a revision of the service keeps the model that its source had when it was "
-        "made. Branch: the source is asked again from time to time, and what it has then is rolled out.",
-    )
-    follow_every: DurationText | None = Field(
-        default=None,
-        description=f"With follow Branch: how often the source is asked, at least 10m. Default: {EVERY}.",
-    )
     served_name: str | None = Field(
         default=None,
         min_length=1,
@@ -85,8 +67,3 @@ class Model(Part):
     quantization: Quantization = Field(
         default_factory=Quantization, description="How the model's numbers are rounded while they are loaded."
     )
-
-    @property
-    def follow_seconds(self) -> float | None:
-        """How often the source is asked again; None where its branch is not followed."""
-        return parse_duration(self.follow_every or EVERY) if self.follow is Follow.BRANCH else None

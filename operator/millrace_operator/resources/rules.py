@@ -25,8 +25,6 @@ NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at
 
 _HAS_CLAIM = "(has(self.model.cache) && self.model.cache.type == 'PersistentVolumeClaim')"
 _HAS_CACHE = "(has(self.model.cache) && self.model.cache.type != 'None')"
-_FOLLOWS = "self.model.follow == 'Branch'"
-_FOLLOW_EVERY = "self.model.followEvery"
 _MAX_WAIT = "self.scaling.activation.maxWait"
 
 
@@ -108,36 +106,6 @@ SPEC_RULES: list[dict[str, Any]] = [
         "message": "a model at pvc:// or file:// is at hand: leave model.cache out, or write model.uri as "
         "hf://, s3://, oci://, https:// or http://",
         "fieldPath": ".model.cache",
-    },
-    {
-        "rule": f"!({_FOLLOWS}) || self.model.uri.matches('^(hf|s3|oci|https?)://')",
-        "message": "a model at pvc:// or file:// is at hand, and nobody is asked for it: leave model.follow "
-        "out, or write model.uri as hf://, s3://, oci://, https:// or http://",
-        "fieldPath": ".model.follow",
-    },
-    {
-        "rule": f"!({_FOLLOWS}) || !self.model.uri.matches('^(hf://.*@[0-9a-f]{{40}}|oci://.*@sha256:.*)$')",
-        "message": "model.uri names a revision that never changes: write a branch or a tag in its place, "
-        "such as hf://organisation/model@main, or leave model.follow out",
-        "fieldPath": ".model.follow",
-    },
-    {
-        "rule": f"!({_FOLLOWS}) || {_HAS_CLAIM} || !self.model.uri.matches('^(s3|https?)://')",
-        "message": "a bucket and a web server keep no older version, so that a new pod of the old revision "
-        "could not fetch it: with model.follow Branch write model.cache.type PersistentVolumeClaim",
-        "fieldPath": ".model.follow",
-    },
-    {
-        "rule": f"!has({_FOLLOW_EVERY}) || {_FOLLOWS}",
-        "message": "model.followEvery is read with model.follow Branch alone: write that, or leave "
-        "followEvery out",
-        "fieldPath": ".model.followEvery",
-    },
-    {
-        "rule": f"!has({_FOLLOW_EVERY}) || ({_FOLLOW_EVERY}.matches('{DURATION_PATTERN}') && "
-        f"duration({_FOLLOW_EVERY}) >= duration('10m'))",
-        "message": "write model.followEvery as a duration of 10m or more, such as 30m or 6h",
-        "fieldPath": ".model.followEvery",
     },
     {
         "rule": "self.scaling.maxReplicas >= self.scaling.minReplicas",

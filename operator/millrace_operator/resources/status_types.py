@@ -78,20 +78,6 @@ class ReplicaStatus(Part):
     )
 
 
-class FollowedStatus(Part):
-    """What the source of a model said last whose branch is followed."""
-
-    revision: str | None = Field(
-        default=None, max_length=128, description="The revision that it had; absent until it has said one."
-    )
-    asked_at: str | None = Field(default=None, json_schema_extra=DATE_TIME, description="When it said so.")
-    message: str | None = Field(
-        default=None,
-        max_length=MOST_LETTERS,
-        description="Why it does not answer now; absent while nothing keeps it from that.",
-    )
-
-
 class ModelStatus(Part):
     """The model as clients see it."""
 
@@ -112,10 +98,6 @@ class ModelStatus(Part):
         pattern=r"^([0-9]{1,3}%|[0-9]+(\.[0-9])?(B|kB|MB|GB))$",
         description="How much of the model has been fetched, such as 42%, as ModelReady says it; an amount "
         "such as 1.6GB where the source does not tell the sizes. Absent while nothing is being fetched.",
-    )
-    followed: FollowedStatus | None = Field(
-        default=None,
-        description="With spec.model.follow Branch: what the source said last. Without it, it is asked anew.",
     )
     cache: CacheStatus | None = Field(
         default=None,

@@ -36,7 +36,7 @@ class Circumstances(Schedule):
 
     def __init__(self, start: str, model: str | None, resources: str, facts: str) -> None:
         super().__init__(start)
-        self.is_following = False  # the model is chosen here
+        self.is_fetched = False  # the model is chosen here
         self.is_blind = False
         self.rivals: tuple[Rival, ...] = ()
         self.refused: frozenset[str] = frozenset()

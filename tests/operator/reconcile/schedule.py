@@ -14,6 +14,7 @@ from millrace_fit.facts import find_facts
 from millrace_operator.cluster.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.cluster.kinds import CHILDREN, Kind, Obj
 from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
+from millrace_operator.resources.refresh import ANNOTATION as REFRESH
 from millrace_operator.resources.rollout_order import ANNOTATION
 from millrace_runtime import contract
 from testing.checkpoints.models import LLAMA_8B, stored_of
@@ -25,14 +26,10 @@ EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 STARTS: dict[str, dict[str, Any]] = {
     "External": {"scaling": EXTERNAL, "replicas": 2},
     "Automatic": {"scaling": AUTOMATIC},
-    "Following": {
-        "scaling": EXTERNAL,
-        "replicas": 2,
-        "model": {"uri": "hf://acme/chat@main", "follow": "Branch"},
-    },
+    "Fetched": {"scaling": EXTERNAL, "replicas": 2, "model": {"uri": "hf://acme/chat@main"}},
     "InClaim": {"scaling": EXTERNAL, "replicas": 2, "model": {"uri": "pvc://models/chat"}},
 }
-"""What a service begins as. One in mode Automatic rests while nobody asks, and one follows a branch.
+"""What a service begins as. One in mode Automatic rests while nobody asks, and one has a branch's model.
 
 The model of one is in a claim, which a Job looks at for each revision.
 """
@@ -84,7 +81,7 @@ STEP = st.one_of(
     st.tuples(st.just("silence"), st.booleans()),
     st.tuples(st.just("demand"), st.sampled_from(list(DEMANDS))),
     st.tuples(st.just("branch"), st.one_of(st.none(), st.sampled_from(COMMITS))),
-    st.tuples(st.just("follow"), st.booleans()),
+    st.tuples(st.just("refresh"), st.integers(1, 3)),
     st.tuples(st.just("look"), st.booleans()),
     st.tuples(st.just("advice"), st.one_of(st.none(), st.integers(1, 4))),
     st.tuples(st.just("wait"), st.sampled_from([1.0, 61.0, 400.0, 2000.0, 9000.0])),
@@ -99,7 +96,7 @@ class Schedule:
 
     def __init__(self, start: str) -> None:
         self.is_automatic = start == "Automatic"
-        self.is_following = start == "Following"
+        self.is_fetched = start == "Fetched"
         self.world = World(**STARTS[start])
         self.world.model_revision = COMMITS[0]
         self.world.put_claim("models")
@@ -125,11 +122,11 @@ class Schedule:
     def _order(self, action: str) -> None:
         self._annotate(f"{action} {self.world.status.get('updateRevision', 'abc')}")
 
-    def _annotate(self, text: str | None) -> None:
+    def _annotate(self, text: str | None, name: str = ANNOTATION) -> None:
         metadata = {
             key: value for key, value in self.world.service["metadata"].items() if key != "annotations"
         }
-        beside = {} if text is None else {"annotations": {ANNOTATION: text}}
+        beside = {} if text is None else {"annotations": {name: text}}
         self.world.cluster.put({**self.world.service, "metadata": {**metadata, **beside}})
 
     def _delete(self, index: int) -> None:
@@ -228,10 +225,9 @@ class Schedule:
         """Let the branch move on, or its source be away."""
         self.world.model_revision = commit
 
-    def _follow(self, is_followed: bool) -> None:  # noqa: FBT001  a step's value
-        if self.is_following:
-            how = {"follow": "Branch" if is_followed else "Revision"}
-            self.world.edit(model={**STARTS["Following"]["model"], **how})
+    def _refresh(self, number: int) -> None:
+        """Have the source asked, as the plugin does."""
+        self._annotate(f"{self.world.status.get('updateRevision', 'abc')} at {number}", REFRESH)
 
     def _look(self, is_told: bool) -> None:  # noqa: FBT001  a step's value
         self.world.model_facts = TOLD if is_told else None
@@ -275,7 +271,6 @@ class Schedule:
             else {"replicas": 3}
         )
         self.world.advice, self.world.demand = None, ASKED
-        self._follow(True)
         self.world.edit(engine={"maxSequences": 32}, rollout={}, **count)
         await self.mend()
 

@@ -18,10 +18,8 @@ SHARED = {**HUB, "cache": {"type": "PersistentVolumeClaim", "claimName": "models
 MODELS: dict[str, dict[str, Any]] = {
     "in the image": {"uri": "file:///models/stories"},
     "fetched by each pod": HUB,
-    "followed": {**HUB, "follow": "Branch"},
     "in a claim": {"uri": "pvc://models/chat"},
     "kept in a claim": SHARED,
-    "followed into a claim": {**SHARED, "follow": "Branch"},
     "kept on nodes": {**HUB, "cache": {"type": "NodeLocal"}},
 }
 RESOURCES: dict[str, dict[str, Any]] = {

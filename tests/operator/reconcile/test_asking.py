@@ -9,7 +9,7 @@ import pytest
 from millrace_fetch.uri import parse_uri
 from millrace_operator.cluster.kinds import JOB, POD
 from millrace_operator.reconcile.asking import pause_seconds
-from millrace_operator.reconcile.render.model_source import is_pinned
+from millrace_operator.resources.model_uri import is_pinned
 from testing.world import KEY, World
 from tests.operator.reconcile.test_fitting import FACTS, make_world
 from tests.operator.reconcile.test_resolution import FIRST, MAIN, SECOND
@@ -17,7 +17,6 @@ from tests.operator.reconcile.test_resolution import FIRST, MAIN, SECOND
 FAULT = "there are no *.safetensors, and replicas read no other weights. There are GGUF (m.gguf)"
 OTHER = replace(FACTS, fault=f"{FAULT}. Convert the model first")
 PINNED = {"uri": f"hf://acme/chat@{FIRST}"}
-FOLLOWED = {**MAIN, "follow": "Branch"}
 
 
 async def pass_time(world: World, seconds: float) -> list[float]:
@@ -44,7 +43,7 @@ def told(world: World) -> tuple[str, str]:
     return condition["reason"], condition["message"]
 
 
-@pytest.mark.parametrize("model", [MAIN, FOLLOWED, {"uri": "s3://models/chat"}])
+@pytest.mark.parametrize("model", [MAIN, {"uri": "s3://models/chat"}])
 async def test_a_model_that_is_converted_later_is_served_without_anybodys_doing(
     model: dict[str, Any],
 ) -> None:
@@ -141,23 +140,6 @@ async def test_an_answer_that_cannot_be_read_is_told_and_the_tries_grow_apart(
     monkeypatch.undo()
     await pass_time(world, 3700)
     assert told(world)[0] == "Loaded"
-
-
-async def test_of_a_branch_that_is_followed_too_and_what_serves_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = make_world(model=FOLLOWED)
-    await world.settle()
-    monkeypatch.setattr(world, "_answer", lambda: "torn")
-    await pass_time(world, 2 * 3600)
-    assert "can't be read: torn" in world.status["model"]["followed"]["message"]
-    assert len(await pass_time(world, 4 * 3600)) <= 4
-    assert told(world)[0] == "Loaded"
-    monkeypatch.undo()
-    world.model_revision = SECOND
-    await pass_time(world, 2 * 3600)
-    assert world.status["model"]["resolvedRevision"] == SECOND
-    assert "message" not in world.status["model"]["followed"]
 
 
 async def test_a_number_that_nobody_could_have_written_counts_as_the_first() -> None:

@@ -23,10 +23,11 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.jobs import explain_delay, seconds_to_loss
 from millrace_operator.reconcile.plan import Plan
 from millrace_operator.reconcile.render.metadata import fill_name, revision_name
-from millrace_operator.reconcile.render.model_source import find_claim, is_fetched
+from millrace_operator.reconcile.render.model_source import find_claim
 from millrace_operator.reconcile.resolution import find_model, find_told
 from millrace_operator.reconcile.snapshot import ObjectId, is_owned, object_id
 from millrace_operator.reconcile.targets import find_revisions
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
 from tests.operator.reconcile.circumstances import Circumstances

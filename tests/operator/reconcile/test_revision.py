@@ -37,11 +37,6 @@ def test_defaults_and_fields_of_other_versions_make_none() -> None:
     assert digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint"}}) == digest()
 
 
-def test_following_a_branch_makes_none() -> None:
-    for how in ({"follow": "Revision"}, {"follow": "Branch"}, {"follow": "Branch", "followEvery": "6h"}):
-        assert digest(model={"uri": "hf://acme/m", **how}) == digest(model={"uri": "hf://acme/m"})
-
-
 def test_an_amount_is_the_same_as_number_and_as_text() -> None:
     assert digest(resources={"limits": {"nvidia.com/gpu": 1}}) == digest(
         resources={"limits": {"nvidia.com/gpu": "1"}}

@@ -29,11 +29,6 @@ def fill_name(service: Obj, revision: str) -> str:
     return f"{revision_name(service, revision)}-f"
 
 
-def follow_name(service: Obj, revision: str) -> str:
-    """Name of the Job that asks whether a branch has moved on since a revision: as long as `fill_name`."""
-    return f"{revision_name(service, revision)}-w"
-
-
 def told_name(service: Obj, revision: str) -> str:
     """Name of the Job that keeps what a look at a model in a claim told: as long as `fill_name`."""
     return f"{revision_name(service, revision)}-t"

@@ -1,7 +1,6 @@
 """Where a replica finds its model: the path, the volume, and the container that fetches it first. Pure."""
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,6 +9,7 @@ from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.model_types import Model
+from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
@@ -20,8 +20,6 @@ CREDENTIALS = "/var/run/secrets/millrace.dev/model"
 _AUTHORITIES = f"{CREDENTIALS}/ca.crt"
 TERMINATION_MESSAGE = "/dev/termination-log"
 """Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
-_PINNED = re.compile("hf://[^@]+@[0-9a-f]{40}|oci://[^@]+@sha256:[0-9a-f]{64}")
-_FETCHED = frozenset({"hf", "s3", "oci", "https", "http"})
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
 _UNSYNCED = ("--no-sync",)
 """Of a pod's own folder, which is lost with the pod. Many disks are slower than the network."""
@@ -50,16 +48,6 @@ def model_path(model: Model, found: FoundModel | None) -> str:
     if parts.scheme == "pvc":
         return f"{MOUNT}/{parts.path.lstrip('/')}"
     return MOUNT if is_fetched(model.uri) else parts.path
-
-
-def is_fetched(uri: str) -> bool:
-    """Whether the model is fetched before a replica starts: by each pod, or once into a claim."""
-    return urlsplit(uri).scheme in _FETCHED
-
-
-def is_pinned(uri: str) -> bool:
-    """Whether the address names its content, by a commit or a digest, and so never has another one."""
-    return _PINNED.fullmatch(uri) is not None
 
 
 def find_claim(uri: str) -> str | None:
@@ -148,7 +136,7 @@ def _render_writer(
     *,
     more: Iterable[str] = (),
 ) -> dict[str, Any]:
-    pinned = _pin(None if model is None else model.revision)
+    pinned = [] if model is None or model.revision is None else ["--revision", model.revision]
     return {
         **_render_container(settings, spec, ["--to", folder, *pinned, *_TELLING, *more]),
         "ports": [{"name": "progress", "containerPort": contract.PORT_PROGRESS, "protocol": "TCP"}],
@@ -156,23 +144,15 @@ def _render_writer(
     }
 
 
-def _pin(revision: str | None) -> list[str]:
-    return [] if revision is None else ["--revision", revision]
-
-
 def render_resolver(
     settings: RenderSettings,
     spec: Spec,
-    resolved: str | None,
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the container that writes what the model's source has into its termination message.
-
-    `resolved` is the revision to look at; None: what is there now.
-    """
+    """Return the container that writes what the model's source has into its termination message."""
     return {
-        **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE, *_pin(resolved)]),
+        **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE]),
         "resources": _OF_RESOLVER,
         "volumeMounts": [scratch, *_render_secret_mounts(spec)],
         "securityContext": security,

@@ -9,7 +9,7 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.asking import Asker
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
-from millrace_operator.reconcile.render.metadata import follow_name, revision_name, told_name
+from millrace_operator.reconcile.render.metadata import revision_name, told_name
 from millrace_operator.reconcile.render.model_source import (
     render_looker,
     render_model_volumes,
@@ -35,21 +35,17 @@ def render_resolve_job(
     revision: str,
     *,
     asker: Asker | None = None,
-    resolved: str | None = None,
 ) -> Obj:
-    """Return the Job. What it has found stands in the status of its pod.
-
-    `resolved` is the only revision of the model that it is to look at; None: what the source has now.
-    """
+    """Return the Job. What it has found stands in the status of its pod."""
     asker = asker or Asker(revision_name(service, revision))
-    job = _render(settings, service, spec, revision, name=asker.name, resolved=resolved)
+    parts = {
+        "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
+    }
+    template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _PLACEMENT, parts)
+    job = render_job(service, asker.name, revision, template)
     asks = {"annotations": {contract.ANNOTATION_ASKS: str(asker.number)}} if asker.number else {}
     return {**job, "metadata": {**job["metadata"], **asks}}
-
-
-def render_follow_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
-    """Return the Job that asks whether the source has another revision than the service's newest one."""
-    return _render(settings, service, spec, revision, name=follow_name(service, revision), resolved=None)
 
 
 def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
@@ -76,14 +72,3 @@ def render_told_job(
 def _render_look_template(service: Obj, spec: Spec, container: Obj, volumes: list[dict[str, Any]]) -> Obj:
     parts = {"containers": [container], "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes]}
     return render_job_template(service, spec, contract.COMPONENT_RESOLVER, _AS_REPLICAS, parts)
-
-
-def _render(
-    settings: RenderSettings, service: Obj, spec: Spec, revision: str, *, name: str, resolved: str | None
-) -> Obj:
-    parts = {
-        "containers": [render_resolver(settings, spec, resolved, SECURITY, SCRATCH)],
-        "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
-    }
-    template = render_job_template(service, spec, contract.COMPONENT_RESOLVER, _PLACEMENT, parts)
-    return render_job(service, name, revision, template)

@@ -26,8 +26,6 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
     name = revision_name(service, revision.hash)
     labels = {contract.LABEL_REVISION: revision.hash}
-    if revision.has_served:
-        labels[contract.LABEL_SERVED] = "true"
     return {
         **render_child(service, CONTROLLER_REVISION, name, labels),
         "revision": revision.number,
