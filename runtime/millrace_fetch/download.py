@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from millrace_fetch.client import Chunks, Client, read_file_bytes, read_validato
 from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, UnavailableError
 from millrace_fetch.folder import Folder
 from millrace_fetch.manifest import FileRecord, RemoteFile
-from millrace_fetch.pace import is_progress
+from millrace_fetch.pace import Flow, describe_standstill, is_progress
 from millrace_fetch.part import PartFile
 from millrace_fetch.ranges import Span, split
 from millrace_fetch.retry import MAX_TRIES
@@ -34,7 +34,51 @@ CHUNK_BYTES = 1 << 20
 _MAX_BEGINNINGS = 2
 """Of a file whose bytes came wrong: the second time the source itself is wrong."""
 
+TICK_SECONDS = 1.0
+"""Between two looks whether the source is waited for."""
+
 T = TypeVar("T")
+
+
+class _Waits:
+    """Owner of who waits for the source, and of what that brings.
+
+    Neither the time that the disk takes counts, nor that for which a source asks to be left alone.
+    """
+
+    def __init__(self) -> None:
+        self._flow = Flow()
+        self._num_fetching = self._num_on_disk = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count bytes that came."""
+        self._flow.num_bytes += num_bytes
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        """Know that a connection fetches while entered."""
+        self._num_fetching += 1
+        try:
+            yield
+        finally:
+            self._num_fetching -= 1
+
+    @contextmanager
+    def on_disk(self) -> Iterator[None]:
+        """Know that a worker waits for the disk while entered."""
+        self._num_on_disk += 1
+        try:
+            yield
+        finally:
+            self._num_on_disk -= 1
+
+    async def watch(self) -> None:
+        """Raise UnavailableError once the source brings too little."""
+        while True:
+            # By ticks and no clock: a process that was stopped has not waited.
+            await asyncio.sleep(TICK_SECONDS)
+            if self._num_fetching > self._num_on_disk and self._flow.wait(TICK_SECONDS):
+                raise UnavailableError(describe_standstill())
 
 
 @dataclass
@@ -43,13 +87,15 @@ class _Item:
 
     part: PartFile
     threads: ThreadPoolExecutor
+    waits: _Waits
     num_open_spans: int = 0
     num_beginnings: int = 1
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run what waits for the disk in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+        with self.waits.on_disk():
+            return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
 
 @dataclass(frozen=True)
@@ -70,6 +116,7 @@ class Download:
         self._say = say
         self._pieces: deque[_Piece] = deque()
         self._records: dict[str, FileRecord] = {}
+        self._waits = _Waits()
 
     async def run(self, parts: Sequence[PartFile], connections: int) -> dict[str, FileRecord]:
         """Fetch all files and return what they came to. Raises the first FetchError."""
@@ -78,8 +125,11 @@ class Download:
             # Left only when no thread writes any more: another attempt may begin at once.
             with ThreadPoolExecutor(connections) as self._threads:
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(connections):
-                        group.create_task(self._work(source))
+                    watching = group.create_task(self._waits.watch())
+                    async with asyncio.TaskGroup() as workers:
+                        for _ in range(connections):
+                            workers.create_task(self._work(source))
+                    watching.cancel()
         except ExceptionGroup as error:
             raise find_first(error) from error
         finally:
@@ -97,7 +147,7 @@ class Download:
                 self._advance(-part.num_done_bytes)
                 part.reset()
             part.open()
-            yield from self._plan(_Item(part, self._threads))
+            yield from self._plan(_Item(part, self._threads, self._waits))
 
     def _plan(self, item: _Item) -> list[_Piece]:
         file, spans = item.part.file, list[Span | None]()
@@ -141,7 +191,8 @@ class Download:
             began = monotonic()
             transfer = _Transfer(self._client, piece.item, self._advance, position)
             try:
-                return await transfer.run(piece.span)
+                with self._waits.fetching():
+                    return await transfer.run(piece.span)
             except RefusedError as error:
                 if error.status == 416:  # it has become shorter
                     raise ChangedError(f"{piece.item.part.file.name} changed while it was fetched") from error
@@ -154,7 +205,9 @@ class Download:
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
                     raise give_up(error) from error
-                await pause(error, num_failures, self._say)
+                # What a source asks for is no standstill; a pause of our own is.
+                with nullcontext() if error.retry_after_seconds else self._waits.fetching():
+                    await pause(error, num_failures, self._say)
 
 
 class _Transfer:
@@ -188,6 +241,7 @@ class _Transfer:
             await self._item.call(part.write, self.position, chunk)
             self.position += len(chunk)
             self._advance(len(chunk))
+            self._item.waits.count(len(chunk))
             if self.position - self.noted >= NOTE_BYTES:
                 await self._note()
         if end is not None and self.position < end:

@@ -1,6 +1,7 @@
 """Whether a source has become too slow to be waited for. Pure: the times are given.
 
 A source that says nothing is given up after a time. One that drips a few bytes says something each time.
+Where all connections together bring too little the fetch ends: who started it sees that, and starts it again.
 """
 
 WINDOW_SECONDS = 60.0
@@ -24,6 +25,35 @@ def is_progress(num_bytes: int, seconds: float) -> bool:
 def describe_slow() -> str:
     """Say what a source did that is too slow."""
     return f"fewer than {LEAST_BYTES_PER_SECOND} bytes/s for {WINDOW_SECONDS:g} s"
+
+
+STANDSTILL_SECONDS = 120.0
+LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
+"""Of all connections together. A model of 1 GB would take four hours and a half."""
+
+
+def describe_standstill() -> str:
+    """Say why the fetch ends."""
+    least = f"{LEAST_OF_ALL_BYTES_PER_SECOND >> 10} KiB/s for {STANDSTILL_SECONDS:g} s"
+    return f"all connections together brought fewer than {least}: run it again, and it goes on from here"
+
+
+class Flow:
+    """What all connections bring together, window after window."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+        """In this window."""
+        self._waited_seconds = 0.0
+
+    def wait(self, seconds: float) -> bool:
+        """Count time that was waited for the source. Return whether a window has ended with too few bytes."""
+        self._waited_seconds += seconds
+        if self._waited_seconds < STANDSTILL_SECONDS:
+            return False
+        is_slow = self.num_bytes < LEAST_OF_ALL_BYTES_PER_SECOND * self._waited_seconds
+        self.num_bytes, self._waited_seconds = 0, 0.0
+        return is_slow
 
 
 class Pace:

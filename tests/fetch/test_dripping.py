@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_fetch import client, pace
+from millrace_fetch import client, download, pace
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.headers import fetch_head
 from millrace_fetch.pace import Pace
@@ -54,6 +54,41 @@ async def test_a_source_that_drips_is_given_up_by_name_and_gone_on_from(
     await fetcher.fetch("hf://org/m")
     fetcher.check(hub.files.contents)
     assert all(begin > 0 for _, begin, _ in hub.large.ranges)
+
+
+async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_it_is_gone_on_with(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 0.04)
+    monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
+    let_drip(hub.large)
+    async with asyncio.timeout(10):
+        with pytest.raises(UnavailableError, match="all connections together brought fewer than 64 KiB/s"):
+            await fetcher.fetch("hf://org/m")
+    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 120.0)
+    let_run(hub.large, monkeypatch)
+    await fetcher.fetch("hf://org/m")
+    fetcher.check(hub.files.contents)
+
+
+async def test_a_source_that_asks_for_quiet_does_not_stand_still(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 0.2)
+    monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
+    paused: list[float] = []
+
+    async def pause(error: UnavailableError, *_: object) -> None:
+        paused.append(error.retry_after_seconds or 0.0)
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(download, "pause", pause)
+    answers = [web.Response(status=429, headers={"Retry-After": "1"}) for _ in range(8)]
+    hub.large.faults.append(lambda _: answers.pop() if answers else None)
+    await fetcher.fetch("hf://org/m")
+    assert set(paused) == {1.0}
 
 
 async def test_a_connection_that_drips_is_made_anew(

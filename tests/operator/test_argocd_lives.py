@@ -16,8 +16,6 @@ HEALTHY = {
     "pin_has_lapsed",
     "pin_is_not_for_this_mode",
     "only_shows_what_it_would_have",
-    "follows",
-    "follows_a_source_that_refuses",
 }
 """Enough that a sync need not wait for anything."""
 PROGRESSING = {
@@ -48,7 +46,6 @@ SUSPENDED = {
     "canary_waits_for_promotion",
     "comes_back_after_an_abort",
     "order_is_unreadable",
-    "follows_at_zero",
 }
 """They wait for a person."""
 

@@ -12,10 +12,9 @@ from millrace_operator.reconcile.pod_status import (
     find_fetcher,
     find_last_end,
     find_state,
-    is_getting_on,
     list_others,
+    read_fetch,
 )
-from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import Reason, parse_time
 from millrace_runtime import contract
 
@@ -43,20 +42,20 @@ def explain_refusal(kind: str, name: str, message: str) -> Cause:
     return Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
 
 
-def diagnose(name: str, status: dict[str, Any], fetched: Fetched | None = None) -> Cause | None:
+def diagnose(name: str, status: dict[str, Any], *, is_asking: bool = False) -> Cause | None:
     """Return the first cause why a pod that is not Ready is not; None where it is only on its way.
 
-    `fetched` is how far it has told to be with its model.
+    Of a pod that only asks a model's source (`is_asking`) another try is no way: what it said stays.
     """
-    return next(_find_causes(name, status, fetched), None)
+    return next(_find_causes(name, status, is_asking=is_asking), None)
 
 
-def _find_causes(name: str, status: dict[str, Any], fetched: Fetched | None) -> Iterator[Cause]:
+def _find_causes(name: str, status: dict[str, Any], *, is_asking: bool) -> Iterator[Cause]:
     container = find_container(status)
     yield from _find_failure(status)
     yield from _find_refusal(name, status)
     limit = "spec.resources.limits.memory" if container else "a Job of the operator's may"
-    if not is_getting_on(status, fetched):
+    if is_asking or not read_fetch(status).is_believed:
         yield from _find_fetch_failure(name, find_fetcher(status), limit)
     yield from _find_obstacle(f"pod {name}", container)
     yield from _find_failed_probe(name, status, container)

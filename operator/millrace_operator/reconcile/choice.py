@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from millrace_operator.reconcile.canary import Canary
-from millrace_operator.reconcile.fetch_times import NO_TIMES, FetchTimes
 from millrace_operator.reconcile.rollout import RevisionState
 from millrace_operator.resources.conditions import parse_time, render_time
 from millrace_operator.resources.rollout_order import Action
@@ -27,7 +26,7 @@ class Progress:
     revision: str
     started_at: str
     progressed_at: str
-    """When it began, one replica more was ready or had more of its model, or it was the operator's turn."""
+    """When it began, one replica more was ready, or it was the operator's turn."""
     num_ready: int
     """The most replicas of the revision that were ready."""
     now: float
@@ -38,7 +37,7 @@ class Progress:
     waits_for_others: bool = False
     """Whether the next step is the operator's, or that of Kubernetes' controllers, and not the revision's."""
     fetched_at: float | None = None
-    """When any of its pods last had more of its model, in seconds since 1970: written later, if at all."""
+    """Until when any of its pods fetched the model, in seconds since 1970: kubelets tell it."""
     noted_after: float | None = None
     """In how many seconds to write down that it is the operator's turn; None where it is not."""
 
@@ -51,7 +50,7 @@ class Progress:
         canary: Canary | None = None,
         *,
         deadline: float,
-        fetched: FetchTimes = NO_TIMES,
+        fetched_at: float | None = None,
     ) -> Self:
         """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
 
@@ -68,8 +67,7 @@ class Progress:
         turn, taken = _turn_seconds(deadline), now - (parse_time(since) or 0.0)
         is_ours = is_turn and taken >= turn
         has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
-        has_fetched = fetched.written is not None and fetched.written >= (parse_time(since) or 0.0) + 1.0
-        is_noted = has_moved or is_ours or has_fetched
+        is_noted = has_moved or is_ours
         progressed = stamp if is_noted else since
         noted_after = (turn if is_noted else turn - taken) if is_turn else None
         num_ready = max(before, state.num_ready)
@@ -83,7 +81,7 @@ class Progress:
             canary,
             pods_since,
             waits,
-            fetched.newest,
+            fetched_at,
             noted_after,
         )
 

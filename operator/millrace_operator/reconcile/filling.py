@@ -44,10 +44,8 @@ def find_filling(
 
 def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
     """Return the same with since when its Job gets no farther, and that this is too long."""
-    if pending.stage is Stage.FILL:
-        since = find_standstill(snapshot, job, pending.fetched)
-    else:
-        since = find_made(snapshot, job)
+    is_filling = pending.stage is Stage.FILL
+    since = find_standstill(snapshot, job, now) if is_filling else find_made(snapshot, job)
     pending = replace(pending, since=since)
     is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
     return replace(pending, late=_explain_lateness(pending, snapshot, spec, job)) if is_late else pending

@@ -5,10 +5,11 @@ from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
 from millrace_operator.reconcile.causes import Cause, diagnose
-from millrace_operator.reconcile.fetch_memory import is_unheard, was_late
-from millrace_operator.reconcile.pod_status import find_fetcher, find_state, is_getting_on
-from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
+from millrace_operator.reconcile.fetch_times import find_fetch_time
+from millrace_operator.reconcile.pod_status import find_fetcher, find_state, read_fetch
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot
 from millrace_operator.resources.conditions import parse_time
+from millrace_runtime import contract
 
 LOST_SECONDS = 60.0
 """After its end, until a Job is made anew that has not done its work: its pod may have been deleted."""
@@ -36,8 +37,10 @@ def list_working(snapshot: Snapshot, name: str) -> list[Obj]:
 
 def explain_delay(snapshot: Snapshot, name: str) -> Cause | None:
     """Return what keeps the Job from doing its work; None where it is on its way."""
-    pods = [pod for pod in list_working(snapshot, name) if not _gets_on(snapshot, pod)]
-    causes = (diagnose(pod["metadata"]["name"], pod.get("status", {})) for pod in pods)
+    causes = (
+        diagnose(pod["metadata"]["name"], pod.get("status", {}), is_asking=not _is_filler(pod))
+        for pod in list_working(snapshot, name)
+    )
     return next((cause for cause in causes if cause is not None), None)
 
 
@@ -73,23 +76,15 @@ def find_made(snapshot: Snapshot, name: str) -> float | None:
     return parse_time(find_job(snapshot, name).get("metadata", {}).get("creationTimestamp"))
 
 
-def find_standstill(snapshot: Snapshot, name: str, fetched: Fetched | None) -> float | None:
-    """Return since when a Job that fetches a model has got no farther; None where there is none.
-
-    `fetched` is what is told of its newest pod. A leader that has still to hear whether it gets on counts
-    from its own first look, or from the first answer, unless the Job is called late already.
-    """
+def find_standstill(snapshot: Snapshot, name: str, now: float) -> float | None:
+    """Return since when a Job that fetches a model gets no farther, `now` while it does; None without one."""
     made = find_made(snapshot, name)
     if made is None:
         return None
-    job = snapshot.memory.jobs.get(find_job(snapshot, name)["metadata"].get("uid", ""))
-    if job is not None and job.got_on_at is not None:
-        return max(made, job.got_on_at)
-    if was_late(snapshot, "Degraded", name):
-        return made
-    if fetched is None or is_unheard(fetched):
-        return max(made, snapshot.memory.led_since, made if job is None else job.first_at)
-    return max(made, fetched.at)
+    pods = list_pods(snapshot, name)
+    num_failed = sum(pod.get("status", {}).get("phase") == "Failed" for pod in pods)
+    runs = (read_fetch(pod.get("status", {})) for pod in pods if not _is_over(pod))
+    return max(made, find_fetch_time(runs, num_failed, now) or made)
 
 
 def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:
@@ -111,8 +106,9 @@ def _created(pod: Obj) -> str:
     return str(pod["metadata"].get("creationTimestamp", ""))
 
 
-def _gets_on(snapshot: Snapshot, pod: Obj) -> bool:
-    return is_getting_on(pod.get("status", {}), snapshot.fetched.get(pod["metadata"]["name"]))
+def _is_filler(pod: Obj) -> bool:
+    component = pod["metadata"].get("labels", {}).get(contract.LABEL_COMPONENT)
+    return bool(component == contract.COMPONENT_FILLER)
 
 
 def _is_over(pod: Obj) -> bool:

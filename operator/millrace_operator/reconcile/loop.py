@@ -11,7 +11,6 @@ from millrace_operator.cluster.errors import ClusterError
 from millrace_operator.cluster.kinds import POD, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.reconcile.fetch_memory import remember
 from millrace_operator.reconcile.looks import Looks
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome, Retry
 from millrace_operator.reconcile.plan import Plan, plan
@@ -22,7 +21,6 @@ from millrace_operator.reconcile.snapshot import (
     Advice,
     Demand,
     Fetched,
-    FetchMemory,
     ObjectId,
     PodLoad,
     Snapshot,
@@ -69,7 +67,6 @@ class Reconciler:
             cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
         )
         self._teller = Teller(cluster, clock)
-        self._memories: dict[ServiceKey, FetchMemory] = {}
         self._worded: dict[ServiceKey, float] = {}
         """When a status was written last of which words alone were new."""
         self._tried: set[ServiceKey] = set()
@@ -91,8 +88,6 @@ class Reconciler:
         conflicts = await self._looks.find_conflicts(key, service)
         refusals = self._refusals.recall(key, self._clock())
         pods, children, job_pods = self._cache.pods(key), self._cache.children(key), self._cache.job_pods(key)
-        fetched, before = self._fetched(key), self._memories.get(key)
-        memory = self._memories[key] = remember(before, children, job_pods, fetched, self._clock())
         snapshot = Snapshot(
             service,
             children,
@@ -105,13 +100,12 @@ class Reconciler:
             self._loads(pod["metadata"]["uid"] for pod in pods),
             self._demand(key),
             job_pods,
-            fetched,
+            self._fetched(key),
             await self._looks.find_claim(key, service),
             self._cache.departures(),
             self._cache.gpu_nodes(),
             self._worded.get(key),
             looking_since=self._looks.looking_since(key),
-            memory=memory,
             standing=self._cache.standing(key),
             is_tried=key in self._tried,
         )
@@ -133,7 +127,6 @@ class Reconciler:
         self._looks.forget(key)
         self._tried.discard(key)
         self._worded.pop(key, None)
-        self._memories.pop(key, None)
 
     async def _act(
         self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]

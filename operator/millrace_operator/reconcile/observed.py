@@ -97,7 +97,7 @@ class Observed:
 
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
-    read = (read_pod(pod, snapshot.fetched.get(pod["metadata"]["name"])) for pod in snapshot.pods)
+    read = map(read_pod, snapshot.pods)
     pods = [_note_route(pod, snapshot.loads, moment.now) for pod in read]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}

@@ -43,7 +43,7 @@ class Pending:
     fetched: Fetched | None = None
     """How far the Job is that fetches it."""
     since: float | None = None
-    """When its Job was made, or told last how far it is, in seconds since 1970; None where there is none."""
+    """Since when its Job gets no farther, in seconds since 1970; None where there is none."""
     until: float | None = None
     """When the revision is made whether its Job has ended or not; None of one that is waited for."""
     late: Cause | None = None

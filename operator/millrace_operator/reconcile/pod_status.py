@@ -1,10 +1,27 @@
 """Where things stand in a raw pod's status. Pure."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
+
+MOST_RESTARTS = 3
+"""Of the container that fetches a model, until nobody believes any more that it gets on."""
+
+
+class FetchRun(NamedTuple):
+    """What the kubelet tells of the container that fetches a model."""
+
+    is_running: bool
+    num_failures: int
+    """Runs that ended, before the one that runs or ended well."""
+    ended_at: float | None
+    """When it ended last, in seconds since 1970; None where it never did, or nobody says so."""
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether it runs, and did not fail too often."""
+        return self.is_running and self.num_failures <= MOST_RESTARTS
 
 
 def find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
@@ -24,11 +41,14 @@ def find_fetcher(status: dict[str, Any]) -> dict[str, Any]:
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_FETCH), {})
 
 
-def is_getting_on(status: dict[str, Any], fetched: Fetched | None) -> bool:
-    """Whether the fetcher runs and has got on since it began, however it ended before. A mere try is none."""
-    running = find_state(find_fetcher(status), "running")
-    began = None if running is None else parse_time(running.get("startedAt"))
-    return fetched is not None and began is not None and fetched.at > began
+def read_fetch(status: dict[str, Any]) -> FetchRun:
+    """Return what is told of the container that fetches the model. One that has not begun does not run."""
+    container = find_fetcher(status)
+    ended = find_last_end(container) or {}
+    is_done = (find_state(container, "terminated") or {}).get("exitCode") == 0
+    restarts = 0 if is_done else int(container.get("restartCount", 0))
+    is_running = find_state(container, "running") is not None
+    return FetchRun(is_running, restarts, parse_time(ended.get("finishedAt")))
 
 
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:

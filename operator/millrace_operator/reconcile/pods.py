@@ -9,15 +9,17 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.cluster.node import may_stay
 from millrace_operator.reconcile.causes import UNREADY_REASONS, Cause, diagnose, find_absent_claim
 from millrace_operator.reconcile.pod_status import (
+    FetchRun,
     find_condition,
     find_container,
-    find_fetcher,
     find_state,
+    read_fetch,
 )
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.resources.conditions import parse_time
 from millrace_runtime import contract
 
+NO_FETCH = FetchRun(is_running=False, num_failures=0, ended_at=None)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
@@ -58,10 +60,8 @@ class Pod:
     """When its container began, in seconds since 1970; None where it does not run, or does not say so."""
     failed_at: float | None = None
     """When it ended for good, in seconds since 1970; None where it has not, or does not say so."""
-    is_fetching: bool = False
-    """Whether its model is being fetched."""
-    fetched_at: float | None = None
-    """When all of its model was fetched, in seconds since 1970; None where it is not, or nobody says so."""
+    fetch: FetchRun = NO_FETCH
+    """What the kubelet tells of the container that fetches its model."""
     is_routable: bool = True
     """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
     node: str = ""
@@ -70,6 +70,11 @@ class Pod:
     """Whether it tolerates that its node is being emptied. A replacement of it could land there too."""
     version: str | None = None
     """Its resourceVersion as it was seen."""
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether its model is being fetched."""
+        return self.fetch.is_running
 
     @property
     def is_marked(self) -> bool:
@@ -113,13 +118,13 @@ def describe_fetch(name: str, fetched: Fetched | None) -> str:
     return f"pod {name} is fetching the model{far}"
 
 
-def read_pod(obj: Obj, fetched: Fetched | None = None) -> Pod:
-    """Return the facts of a raw pod. `fetched` is how far it has told to be with its model."""
+def read_pod(obj: Obj) -> Pod:
+    """Return the facts of a raw pod."""
     metadata, status = obj["metadata"], obj.get("status", {})
     annotations = metadata.get("annotations", {})
     ready = find_condition(status, "Ready")
     is_ready = ready.get("status") == "True"
-    container, fetcher = find_container(status), find_fetcher(status)
+    container = find_container(status)
     has_ended = status.get("phase") in ("Succeeded", "Failed")
     return Pod(
         name=metadata["name"],
@@ -138,22 +143,15 @@ def read_pod(obj: Obj, fetched: Fetched | None = None) -> Pod:
         unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
-        cause=None if is_ready else diagnose(metadata["name"], status, fetched),
+        cause=None if is_ready else diagnose(metadata["name"], status),
         is_running="running" in container.get("state", {}),
         running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
         failed_at=_find_end(status) if has_ended else None,
-        is_fetching=find_state(fetcher, "running") is not None,
-        fetched_at=_find_success(fetcher),
+        fetch=read_fetch(status),
         node=obj.get("spec", {}).get("nodeName", ""),
         may_stay=may_stay(obj),
         version=metadata.get("resourceVersion"),
     )
-
-
-def _find_success(container: dict[str, Any]) -> float | None:
-    """Return when a container ended well; None where it has not."""
-    ended = find_state(container, "terminated") or {}
-    return parse_time(ended.get("finishedAt")) if ended.get("exitCode") == 0 else None
 
 
 def _find_end(status: dict[str, Any]) -> float | None:

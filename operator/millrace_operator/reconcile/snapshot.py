@@ -1,9 +1,7 @@
 """What a plan is made from: one service and its own objects, as they were seen at one moment."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.model_names import Standing
@@ -88,30 +86,14 @@ class Demand(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """How far a pod is with its model, as status tells it."""
+    """How far a pod is with its model, as it tells: it is shown, and decides nothing."""
 
     total_bytes: int | None
     """None where the model's source does not tell it."""
     done_bytes: int
     bytes_per_second: int
-    at: float
-    """When it last got on as far as that is told, in seconds since 1970."""
-    stalled_since: float | None = None
-    """Since when nothing more has come, in seconds since 1970; None where that is not long."""
-    is_first: bool = False
-    """Whether this leader has not seen yet if it gets on. Then `at` is when its container began."""
     quiet_until: float | None = None
     """Until when its source asks to be left alone, in seconds since 1970; None where it does not."""
-
-    @property
-    def gets_on(self) -> bool:
-        """Whether this leader saw it get on at `at`, and has not seen it stand still since."""
-        return not self.is_first and self.stalled_since is None
-
-    @property
-    def is_quiet_alone(self) -> bool:
-        """Whether the pod told of the quiet alone: it has no list of the files yet."""
-        return self.quiet_until is not None and self.total_bytes is None and not self.done_bytes
 
     @property
     def percent(self) -> int | None:
@@ -121,13 +103,11 @@ class Fetched(NamedTuple):
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
-        """Return how much there is, and how fast it comes, or since when or until when it does not."""
+        """Return how much there is, and how fast it comes, or until when it does not."""
         if self.quiet_until is not None:
             quiet = f"the source asks for quiet until {render_time(self.quiet_until)}"
             return f"{self._describe_amount()}, and {quiet}" if self.done_bytes else quiet
         far = self._describe_amount()
-        if self.stalled_since is not None:
-            return f"{far}, and nothing more since {render_time(self.stalled_since)}"
         return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
 
     def _describe_amount(self) -> str:
@@ -140,24 +120,6 @@ class Fetched(NamedTuple):
         if self.percent is None:
             return show_bytes(self.done_bytes).replace(" ", "")
         return f"{self.percent}%"
-
-
-class JobProgress(NamedTuple):
-    """What this leader has heard of a Job that fetches a model, whichever of its pods told it."""
-
-    first_at: float
-    """When the first answer was known, in seconds since 1970."""
-    got_on_at: float | None = None
-    """When it last got on, in seconds since 1970; None where this leader has not seen that."""
-
-
-class FetchMemory(NamedTuple):
-    """What this leader remembers of a service's downloads. Status has no room for it."""
-
-    led_since: float
-    """When it first looked at the service, in seconds since 1970."""
-    jobs: Mapping[str, JobProgress] = MappingProxyType({})
-    """By the Jobs' uids. An evicted pod's successor goes on with what that one brought."""
 
 
 class Claim(NamedTuple):
@@ -179,8 +141,6 @@ class Claim(NamedTuple):
 
 
 UNKNOWN_DEMAND = Demand(0, None)
-NO_MEMORY = FetchMemory(-math.inf)
-"""As of a leader that has looked at all times."""
 
 
 @dataclass(frozen=True)
@@ -217,8 +177,6 @@ class Snapshot:
     """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
     looking_since: float | None = None
     """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
-    memory: FetchMemory = NO_MEMORY
-    """What this leader remembers of the downloads."""
     standing: Standing = Standing.HELD
     """How its claim to its model name stands beside those of all other services."""
     is_tried: bool = True

@@ -11,7 +11,7 @@ from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.evacuation import Evacuation, plan_evacuation
-from millrace_operator.reconcile.fetch_times import find_fetch_times
+from millrace_operator.reconcile.fetch_times import find_fetch_time
 from millrace_operator.reconcile.filling import find_filling, find_lateness, is_begun
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
@@ -217,10 +217,10 @@ def _choose(
     canary = None
     if stable in revisions and stable != asked:
         canary = watch_canary(spec.rollout, rollout, observed.state(asked), desired, order=order, now=now)
-    fetched = find_fetch_times(snapshot, observed, asked)
+    own, state = observed.pods_of(asked), observed.state(asked)
+    fetched_at = find_fetch_time((pod.fetch for pod in own), state.num_ended, now)
     deadline = spec.rollout.progress_deadline_seconds
-    progress = Progress.read(rollout, observed.state(asked), now, canary, deadline=deadline, fetched=fetched)
-    own = observed.pods_of(asked)
+    progress = Progress.read(rollout, state, now, canary, deadline=deadline, fetched_at=fetched_at)
     faults = [pod.cause for pod in own if pod.cause]
     fetches = [describe_fetch(pod.name, snapshot.fetched.get(pod.name)) for pod in own if pod.is_fetching]
     trial = Trial(

@@ -19,7 +19,7 @@ class Told(NamedTuple):
     is_of_words: bool = False
     """Whether words alone are new."""
     is_of_time: bool = False
-    """Whether the rollout's time alone is new: its turn is written down, or a download's step."""
+    """Whether the rollout's time alone is new: its turn is written down."""
 
 
 def tell_status(inputs: StatusInputs, targets: Targets) -> Told:

@@ -90,7 +90,7 @@ async def fills_a_claim() -> World:
     world = await make_filling()
     name = get_pod(world)["metadata"]["name"]
     world.now += 120
-    world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100_000_000, world.now)}
+    world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100_000_000)}
     await world.settle()
     return world
 

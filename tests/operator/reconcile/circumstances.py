@@ -207,7 +207,7 @@ class Circumstances(Schedule):
         """Let a pod tell how far it is with its model."""
         index, quarters = far
         if pod := pick(self.world.objects(POD.kind), index):
-            fetched = Fetched(2**34, quarters * 2**32, 2**27, self.world.now)
+            fetched = Fetched(2**34, quarters * 2**32, 2**27)
             self.world.fetched = {**self.world.fetched, pod["metadata"]["name"]: fetched}
 
     def _state(self, state: tuple[int, str]) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from millrace_operator.cluster.errors import RefusedError, TransientError
 from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
-from millrace_operator.course import STALL_SECONDS, Course
 from millrace_operator.reconcile.cached_model import name_folder
 from millrace_operator.reconcile.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_operator.reconcile.jobs import LOST_SECONDS
@@ -157,40 +156,13 @@ async def test_the_job_has_the_secret_and_the_replicas_do_not() -> None:
     assert "hub" not in str(read_templates(world))
 
 
-async def test_how_far_it_is_stands_in_status_and_one_that_stands_still_is_late() -> None:
+async def test_how_far_it_is_stands_in_status() -> None:
     world = await make_filling()
     name = get_pod(world)["metadata"]["name"]
-    world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100 * 2**20, world.now)}
+    world.fetched = {name: Fetched(16 * GIB, 4 * GIB, 100 * 2**20)}
     await world.settle()
     assert "models: 25 % of 17.2 GB, 104.9 MB/s" in world.condition("ModelReady")["message"]
     assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
-    world.now += 1801
-    await world.settle()
-    assert told(world, "Degraded") == ("True", "DeadlineExceeded")
-    assert (
-        "has got no farther for longer than rollout.progressDeadline"
-        in world.condition("Degraded")["message"]
-    )
-    assert told(world) == ("False", "Fetching"), "it is asked on, and may still come"
-
-    world.fetched = {name: Fetched(16 * GIB, 5 * GIB, 100 * 2**20, world.now)}
-    await world.settle()
-    assert told(world, "Degraded")[0] == "False"
-
-
-async def test_a_new_leader_tells_of_a_long_fetch_as_late_once_it_has_seen_that_it_stands_still() -> None:
-    world = await make_filling()
-    name, began = get_pod(world)["metadata"]["name"], world.now
-    world.now += 3600
-    course = Course.begin(Fetched(16 * GIB, 4 * GIB, 0, world.now), began)
-    world.restart_operator()
-    world.fetched = {name: course.told}
-    await world.settle()
-    assert told(world, "Degraded")[0] == "False", "it may get on this very moment"
-    world.now += STALL_SECONDS
-    world.fetched = {name: course.go_on(Fetched(16 * GIB, 4 * GIB, 0, world.now), began).told}
-    await world.settle()
-    assert told(world, "Degraded") == ("True", "DeadlineExceeded")
 
 
 async def test_a_fetch_that_never_begins_is_told_after_its_deadline() -> None:
@@ -232,8 +204,8 @@ async def test_a_pod_that_failed_before_does_not_hide_the_one_that_fetches() -> 
     world.cluster.put(
         {**pod, "metadata": metadata, "status": {"phase": "Running", "containerStatuses": [running]}}
     )
-    world.fetched = {"chat-newer": Fetched(16 * GIB, 4 * GIB, 0, world.now)}
-    world.fetched[pod["metadata"]["name"]] = Fetched(16 * GIB, 1 * GIB, 0, world.now - 3600)
+    world.fetched = {"chat-newer": Fetched(16 * GIB, 4 * GIB, 0)}
+    world.fetched[pod["metadata"]["name"]] = Fetched(16 * GIB, 1 * GIB, 0)
     await world.settle()
     assert told(world, "Degraded")[0] == "False"
     assert told(world) == ("False", "Fetching")
@@ -252,7 +224,7 @@ async def test_the_column_of_a_fetch_moves_with_its_words_and_costs_no_write_of_
     seconds = 20
     for second in range(1, seconds + 1):
         world.now += 1
-        world.fetched = {pod["metadata"]["name"]: Fetched(100 * GIB, second * 5 * GIB, GIB, world.now)}
+        world.fetched = {pod["metadata"]["name"]: Fetched(100 * GIB, second * 5 * GIB, GIB)}
         await world.reconcile_until_quiet()
         percents = world.status["model"].get("fetched", "%")
         assert percents == "%" or f"{percents[:-1]} % of" in world.condition("ModelReady")["message"]
