@@ -166,7 +166,7 @@ class ApiProxy:
             return None
         named = (name for name in self._strikes if name in request.path or name.encode() in body)
         name = next(named, None)
-        if name is None or not self._strikes[name].counts(f"{request.method} {request.path}"):
+        if name is None or not self._strikes[name].counts(describe_write(request)):
             return None
         strike = self._strikes[name]
         if strike.number > 1:
@@ -214,8 +214,14 @@ class ApiProxy:
 
     def _note(self, request: web.Request, status: int) -> None:
         if is_write(request):
-            self.writes.append(f"{request.method} {request.path}")
+            self.writes.append(describe_write(request))
             self.answers.append(status)
+
+
+def describe_write(request: web.Request) -> str:
+    """Return method and path. A merge patch has a method of its own here: an apply is a PATCH too."""
+    is_merge = "merge-patch" in request.headers.get("Content-Type", "")
+    return f"{'MERGE' if is_merge else request.method} {request.path}"
 
 
 def is_write(request: web.Request) -> bool:

@@ -10,7 +10,6 @@ COLLECTIONS = (
     "apis/apps/v1/{}/controllerrevisions",
     "api/v1/{}/services",
     "api/v1/{}/serviceaccounts",
-    "api/v1/{}/configmaps",
     "apis/policy/v1/{}/poddisruptionbudgets",
     "apis/batch/v1/{}/jobs",
 )

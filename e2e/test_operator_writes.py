@@ -143,7 +143,7 @@ class Late(NamedTuple):
 
 
 def is_learned(write: str) -> bool:
-    return "/configmaps/" in write
+    return write.startswith("MERGE ") and "/controllerrevisions/" in write
 
 
 def is_planned(write: str) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 from e2e.cluster.product import NAMESPACE
 from e2e.leader import find_leader
 from e2e.plugin import explain
-from e2e.service import Service, is_absent
+from e2e.service import Service
+from millrace_operator.resources.change_record import find_newest
 from testing.traffic import Load, Phase
 
-NAME = "stories-autoscaler"
 LEARN_SECONDS = 300.0
 """Of light load at most. Two windows of steps are enough on a quiet machine (62 s on two cores); where the
 machine's other work makes steps uneven, the fit is trusted later."""
@@ -21,8 +21,8 @@ machine's other work makes steps uneven, the fit is trusted later."""
 
 def read_data(service: Service) -> dict[str, str]:
     """Return what was learned, as the operator has written it down; empty before that."""
-    found = service.cluster.api.list(f"/api/v1/namespaces/{service.namespace}/configmaps")
-    return next((one["data"] for one in found if one["metadata"]["name"] == NAME), {})
+    path = f"/apis/apps/v1/namespaces/{service.namespace}/controllerrevisions"
+    return find_newest(service.cluster.api.list(path)) or {}
 
 
 @contextmanager
@@ -65,6 +65,3 @@ def test_another_leader_goes_on_with_what_was_learned(service: Service) -> None:
     service.apply()
     service.wait_for("scaled", lambda: service.status()["scaling"]["desiredReplicas"] == 2, 30)
     assert "1 -> 2" in explain(service, "--since", "1h")
-    service.delete()
-    there = ("-n", service.namespace, "configmap", NAME)
-    service.wait_for("gone with it", lambda: is_absent(service.cluster, *there), 30)

@@ -132,14 +132,14 @@ async def an_annotation_is_of_one_pod(cluster: Cluster, namespace: str) -> None:
     spec = {**TEMPLATE["spec"], "nodeSelector": {"contract": "nowhere"}}
     pod = await cluster.apply_new(make(POD, namespace, spec=spec))
     uid = pod["metadata"]["uid"]
-    marked = await cluster.annotate_pod(namespace, "one", uid, {"cost": "-1"})
+    marked = await cluster.annotate(POD, namespace, "one", uid, {"cost": "-1"})
     assert marked["metadata"]["annotations"]["cost"] == "-1"
-    cleared = await cluster.annotate_pod(namespace, "one", uid, {"cost": None})
+    cleared = await cluster.annotate(POD, namespace, "one", uid, {"cost": None})
     assert "cost" not in cleared["metadata"].get("annotations", {})
     with pytest.raises(ConflictError):
-        await cluster.annotate_pod(namespace, "one", "another-uid", {"cost": "-1"})
+        await cluster.annotate(POD, namespace, "one", "another-uid", {"cost": "-1"})
     with pytest.raises(AbsentError):
-        await cluster.annotate_pod(namespace, "another", uid, {"cost": "-1"})
+        await cluster.annotate(POD, namespace, "another", uid, {"cost": "-1"})
 
 
 @case
@@ -147,9 +147,9 @@ async def a_late_annotation_undoes_nothing(cluster: Cluster, namespace: str) -> 
     spec = {**TEMPLATE["spec"], "nodeSelector": {"contract": "nowhere"}}
     pod = await cluster.apply_new(make(POD, namespace, spec=spec))
     uid, version = (pod["metadata"][field] for field in ("uid", "resourceVersion"))
-    await cluster.annotate_pod(namespace, "one", uid, {"cost": "-2"})
+    await cluster.annotate(POD, namespace, "one", uid, {"cost": "-2"})
     with pytest.raises(ConflictError):
-        await cluster.annotate_pod(namespace, "one", uid, {"cost": "-1"}, version)
+        await cluster.annotate(POD, namespace, "one", uid, {"cost": "-1"}, version=version)
     told = await annotate_as_it_is(cluster, namespace, {"time": "1"})
     assert (told["cost"], told["time"]) == ("-2", "1")
 
@@ -163,7 +163,7 @@ async def annotate_as_it_is(
         assert found is not None
         uid, version = (found["metadata"][field] for field in ("uid", "resourceVersion"))
         try:
-            written = await cluster.annotate_pod(namespace, "one", uid, annotations, version)
+            written = await cluster.annotate(POD, namespace, "one", uid, annotations, version=version)
         except ConflictError:
             continue
         told: dict[str, str] = written["metadata"]["annotations"]

@@ -21,7 +21,6 @@ COUNTED = frozenset(
         "services",
         "serviceaccounts",
         "poddisruptionbudgets",
-        "configmaps",
         "events",
         "pods",
     }

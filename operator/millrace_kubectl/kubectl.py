@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_kubectl.errors import ConflictError, PluginError, ServerError
-from millrace_operator.resources.change_record import KEY, record_name
+from millrace_operator.resources.change_record import KEY, find_newest
 from millrace_runtime import contract
 
 Obj = dict[str, Any]
@@ -62,15 +62,14 @@ class Services:
     def fetch_record(self, name: str) -> str | None:
         """Return the changes that the operator has written down; None where there are none, or none to see.
 
-        Who may not get ConfigMaps is told no error: status has the last changes. Raises PluginError where
-        there is no kubectl.
+        Who may not list ControllerRevisions is told no error: status has the last changes. Raises PluginError
+        where there is no kubectl.
         """
         try:
-            found = self._run(name, "get", "configmaps", record_name(name))
+            records = self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}={name}", everywhere=False)
         except ServerError:
             return None
-        data = found.get("data")
-        text = data.get(KEY) if isinstance(data, dict) else None
+        text = (find_newest(records) or {}).get(KEY)
         return text if isinstance(text, str) else None
 
     def annotate(self, name: str, key: str, value: str | None, version: str | None = None) -> Obj:

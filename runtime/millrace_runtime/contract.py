@@ -22,6 +22,7 @@ COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model i
 
 # On that Job: what the source told of the model that it fetches, as the revision's record will keep it. And
 # on the one that keeps what was told of a model in a claim which no replica can serve.
+ANNOTATION_LEARNED: Final = "millrace.dev/autoscaler"  # on a revision's record: what the autoscaler knows
 ANNOTATION_FOUND: Final = "millrace.dev/found-model"
 ANNOTATION_ASKS: Final = (
     "millrace.dev/asks"  # on a Job that asks a source again: how many did before it, in a row

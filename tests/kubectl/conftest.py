@@ -30,8 +30,8 @@ class Terminal:
     def put(self, service: dict[str, Any]) -> None:
         (self.folder / "object.json").write_text(json.dumps(service))
 
-    def put_record(self, record: dict[str, Any] | None) -> None:
-        """Let the operator have written this ConfigMap; None: it may not be read."""
+    def put_record(self, record: str | None) -> None:
+        """Let the operator have written this annotation; None: it may not be read."""
         (self.folder / "record.json").write_text(json.dumps(record))
 
     def put_decision(self, decision: dict[str, Any]) -> None:

@@ -96,18 +96,17 @@ def forward() -> None:
         server.serve_forever()
 
 
-def show_record(name: str) -> None:
-    """The ConfigMap in a file of its own, if there is one and it may be read."""
+def show_records() -> None:
+    """The ControllerRevisions, one with the annotation in a file of its own, if they may be read."""
     file = FOLDER / "record.json"
-    if not file.exists():
-        fail(f'Error from server (NotFound): configmaps "{name}" not found')
-    found = json.loads(file.read_text())
-    if found is None:
+    known = json.loads(file.read_text()) if file.exists() else ""
+    if known is None:
         fail(
-            f'Error from server (Forbidden): configmaps "{name}" is forbidden: User "ann" cannot get '
-            'resource "configmaps" in API group "" in the namespace "shop"'
+            'Error from server (Forbidden): controllerrevisions.apps is forbidden: User "ann" cannot list '
+            'resource "controllerrevisions" in API group "apps" in the namespace "shop"'
         )
-    sys.stdout.write(json.dumps({"metadata": {"name": name}, **found}))
+    items = [{"metadata": {"annotations": {"millrace.dev/autoscaler": known}}}, {"metadata": {}}]
+    sys.stdout.write(json.dumps({"metadata": {}, "items": items if known else []}))
 
 
 def main() -> None:
@@ -118,8 +117,8 @@ def main() -> None:
     words, file = parse(sys.argv[1:]), FOLDER / "object.json"
     if words["0"] == "port-forward":
         forward()
-    if words["1"] == "configmaps":
-        show_record(words["2"])
+    if words["1"] == "controllerrevisions.v1.apps":
+        show_records()
         return
     if words["1"] in LISTED:
         sys.stdout.write(json.dumps({"metadata": {}, "items": LISTED[words["1"]]}))

@@ -64,7 +64,7 @@ def test_the_operator_may_not_write_the_resource_itself() -> None:
 
 def test_status_is_only_patched_and_events_are_never_deleted() -> None:
     rules = dict(re.findall(r"resources: \[(.*)\]\n  verbs: \[(.*)\]", TEMPLATES["rbac.yaml"]))
-    assert rules["configmaps"] == "get, create, patch"
+    assert "configmaps" not in TEMPLATES["rbac.yaml"]
     assert rules["inferenceservices/status, inferenceservices/scale"] == "patch"
     assert rules["events"] == "create, patch"
 

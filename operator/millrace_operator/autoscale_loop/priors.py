@@ -1,8 +1,8 @@
-"""Reads what earlier leaders learned, and writes down what this one learns. One ConfigMap a service.
+"""Reads what earlier leaders learned, and writes down what this one learns: on a revision's record.
 
-It is read once, when a leader first decides for a service, and never watched: 750 of them would be 15 MB in
-every operator's memory, and each write would wake the planner. The planner does not know it, so it compares
-and reverts nothing. Kubernetes removes it with the service.
+It is read once, when a leader first decides for a service. The cache leaves it out: 750 of them would be
+15 MB in every operator's memory, and each write would wake the planner. The planner applies other fields of
+the record, so it compares and reverts nothing. Kubernetes removes it with the service.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale_loop.accelerator import Serving, find_accelerator, find_serving
-from millrace_operator.autoscale_loop.record import Record, read_record
+from millrace_operator.autoscale_loop.record import Record, is_written, list_records, read_record
 from millrace_operator.cluster.errors import ClusterError, ConflictError, NotLeaderError, TransientError
-from millrace_operator.cluster.kinds import CONFIG_MAP, Obj, ServiceKey
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.resources.change_record import record_name
 from millrace_operator.resources.status_lines import read_changes
+from millrace_runtime import contract
 
 LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 600.0
@@ -92,18 +92,14 @@ class Priors:
         return Memory()
 
     async def _read(self, key: ServiceKey, service: Obj) -> Record:
-        found = await self._cluster.fetch(CONFIG_MAP, key.namespace, record_name(key.name))
         uid = service["metadata"]["uid"]
-        record = read_record(found, service)
-        if record.is_foreign:
-            LOG.warning(
-                "%s: ConfigMap %s is somebody else's: nothing is written down there; rename or delete it",
-                key,
-                record_name(key.name),
-            )
+        written = filter(is_written, list_records(self._cache.children(key), uid))
+        names = [one["metadata"]["name"] for one in written]
+        found = [await self._cluster.fetch(CONTROLLER_REVISION, key.namespace, name) for name in names]
+        record = read_record([one for one in found if one is not None])
         if record.trouble:
             LOG.warning("%s: what was learned before can't be used: %s", key, record.trouble)
-        if record.uid is not None or record.is_foreign:
+        if record.name is not None:
             self._tried_at[uid] = self._clock()
         self._records[uid] = record
         return record
@@ -135,8 +131,7 @@ class Priors:
     def _is_due(self, key: ServiceKey) -> bool:
         uid = self._find_uid(key)
         record = self._records.get(uid, NOTHING)
-        is_first = not record.prior and not record.is_foreign
-        period = FIRST_PERIOD_SECONDS if is_first else PERIOD_SECONDS
+        period = PERIOD_SECONDS if record.prior else FIRST_PERIOD_SECONDS
         return self._clock() - self._tried_at.get(uid, -math.inf) >= period
 
     async def leave(self) -> None:
@@ -203,10 +198,11 @@ class Priors:
         self._tried_at[uid] = self._clock()
 
     async def _write_news(self, key: ServiceKey, service: Obj, uid: str) -> None:
-        record = self._records.get(uid)
-        if record is None or record.is_foreign:
+        record, place = self._records.get(uid), self._find_place(key, service)
+        is_anothers = record is not None and record.name is None and place is not None and is_written(place)
+        if record is None or is_anothers:
             record = await self._read(key, service)
-            if record.uid is not None or record.is_foreign or not self._has_news(key):
+            if record.name is not None or not self._has_news(key):
                 return  # what is there is young: another leader's, or one that has this name by now
             if self._find_uid(key) != uid:
                 return  # the service was made anew meanwhile
@@ -214,17 +210,38 @@ class Priors:
         memory = self._read_memory(key)
         revision = memory.revision if memory else None
         learned = record.learn(memory, find_accelerator(self._cache.pods(key), revision))
-        if learned is record and not record.num_unwritten:
+        if place is None or (learned is record and not record.num_unwritten):
             return
-        record, obj = learned, learned.render(service)
-        if record.uid is None:
-            written = await self._cluster.apply_new(obj)
-        else:
-            written = await self._cluster.apply_owned(obj, record.uid, record.version)
-        metadata = written["metadata"]
-        self._records[uid] = replace(
-            record, uid=metadata["uid"], version=metadata["resourceVersion"], num_unwritten=0
+        written = await self._annotate(key, place, learned)
+        names = {"name": written["metadata"]["name"], "version": written["metadata"]["resourceVersion"]}
+        self._records[uid] = replace(learned, **names, num_unwritten=0)
+        if record.name not in (None, place["metadata"]["name"]):
+            await self._remove(key, record)
+
+    def _find_place(self, key: ServiceKey, service: Obj) -> Obj | None:
+        """Return the record of the revision that serves, or else of the newest; None before there is one."""
+        records = list_records(self._cache.children(key), service["metadata"]["uid"])
+        name = f"{key.name}-{service.get('status', {}).get('currentRevision')}"
+        serving = (one for one in records if one["metadata"]["name"] == name)
+        return next(serving, records[0] if records else None)
+
+    async def _annotate(self, key: ServiceKey, place: Obj, record: Record) -> Obj:
+        """Write a record where it was read, or where no other leader has written one."""
+        name, uid = (place["metadata"][field] for field in ("name", "uid"))
+        is_same = record.name == name
+        version = record.version if is_same else place["metadata"]["resourceVersion"]
+        text: dict[str, str | None] = {contract.ANNOTATION_LEARNED: record.render(self._clock())}
+        return await self._cluster.annotate(
+            CONTROLLER_REVISION, key.namespace, name, uid, text, version=version
         )
+
+    async def _remove(self, key: ServiceKey, record: Record) -> None:
+        """Take what is written elsewhere now off the record of a former revision, if that is there."""
+        nothing: dict[str, str | None] = {contract.ANNOTATION_LEARNED: None}
+        for one in self._cache.children(key):
+            if one["kind"] == CONTROLLER_REVISION.kind and one["metadata"]["name"] == record.name:
+                place = key.namespace, one["metadata"]["name"], one["metadata"]["uid"]
+                await self._cluster.annotate(CONTROLLER_REVISION, *place, nothing, version=record.version)
 
 
 def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:

@@ -1,39 +1,43 @@
-"""The ConfigMap of a service with what the autoscaler has learned and the changes of the count. Pure."""
+"""What the autoscaler has learned of a service, and the changes of its count: an annotation. Pure.
+
+It is on the record of the revision that serves. One that is written names its time: where a rollout has left
+several, the newest counts.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.prior import PriorError, has_moved, parse_prior, read_prior, render_prior
-from millrace_operator.cluster.kinds import CONFIG_MAP, Obj
-from millrace_operator.reconcile.render.metadata import render_child
-from millrace_operator.reconcile.snapshot import is_of_former, is_owned
+from millrace_operator.cluster.kinds import Obj
+from millrace_operator.reconcile.snapshot import is_owned
 from millrace_operator.resources.change_record import (
     KEY,
     Change,
+    find_newest,
     identify,
     merge_changes,
     read_changes,
-    record_name,
     render_changes,
 )
+from millrace_operator.resources.conditions import render_time
+from millrace_runtime import contract
 
 PRIOR = "prior"
-"""Where in the ConfigMap the prior is, as JSON."""
+"""Where in the annotation the prior is, as JSON."""
+MOST_BYTES = 64_000
+"""Of the annotation. An object's may have 256 KiB in all."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the ConfigMap of a service holds, and what of it is not written yet."""
+    """What is known of a service, and what of it is not written yet."""
 
-    uid: str | None = None
-    """Of the ConfigMap; None where there is none of ours."""
+    name: str | None = None
+    """Of the ControllerRevision that has it; None where none has."""
     version: str | None = None
     """The resourceVersion that it was read or written at: what is late must not undo a newer leader's."""
-    is_foreign: bool = False
-    """Whether somebody else's object has the name. It is left alone."""
     prior: str = ""
     memory: Memory | None = None
     """As the prior has it; None where it has none that can be used."""
@@ -71,28 +75,36 @@ class Record:
             return None
         return read_prior(parse_prior(self.prior), revision, accelerator)
 
-    def render(self, service: Obj) -> Obj:
-        """Return the ConfigMap to write."""
-        head = render_child(service, CONFIG_MAP, record_name(service["metadata"]["name"]))
-        prior = {PRIOR: self.prior} if self.prior else {}
-        return {**head, "data": {**prior, KEY: render_changes(self.changes)}}
+    def render(self, now: float) -> str:
+        """Return the annotation. Whatever a prior says, it has MOST_BYTES at most."""
+        known = {"at": render_time(now), KEY: render_changes(self.changes)}
+        text = json.dumps({**known, PRIOR: self.prior} if self.prior else known)
+        return text if len(text) <= MOST_BYTES else json.dumps(known)
 
 
-def read_record(found: Obj | None, service: Obj) -> Record:
-    """Return what a service's ConfigMap holds. What is damaged is left out, and told.
+def list_records(children: Iterable[Obj], uid: str) -> list[Obj]:
+    """Return the records of the revisions of the service of that uid, the newest first."""
+    own = (one for one in children if one["kind"] == "ControllerRevision" and is_owned(one, uid))
+    return sorted(own, key=lambda one: int(one.get("revision", 0)), reverse=True)
 
-    What a former service of the name has left is none: garbage collection is to take it.
-    """
-    if found is None or is_of_former(found, service):
+
+def is_written(record: Obj) -> bool:
+    """Whether a revision's record has the annotation."""
+    return contract.ANNOTATION_LEARNED in (record["metadata"].get("annotations") or {})
+
+
+def read_record(found: Sequence[Obj]) -> Record:
+    """Return what is known of a service, by the records of its revisions. What is damaged is told."""
+    newest = find_newest(found)
+    if newest is None:
         return Record()
-    if not is_owned(found, service["metadata"]["uid"]):
-        return Record(is_foreign=True)
-    data: dict[str, Any] = found.get("data") or {}
-    prior, changes = data.get(PRIOR, ""), tuple(read_changes(data.get(KEY, "")))
+    holder = next(one for one in found if find_newest([one]) == newest)
+    prior, changes = newest.get(PRIOR, ""), newest.get(KEY, "")
+    prior, changes = (text if isinstance(text, str) else "" for text in (prior, changes))
     memory, trouble = None, ""
     try:
         memory = read_prior(parse_prior(prior), None, None) if prior else None
     except PriorError as error:
         trouble = str(error)
-    uid, version = (found["metadata"][field] for field in ("uid", "resourceVersion"))
-    return Record(uid, version, prior=prior, memory=memory, trouble=trouble, changes=changes)
+    name, version = (holder["metadata"][field] for field in ("name", "resourceVersion"))
+    return Record(name, version, prior, memory, trouble, tuple(read_changes(changes)))

@@ -8,20 +8,22 @@ import sys
 from typing import Any
 
 from millrace_operator.cluster.kinds import Obj
+from millrace_runtime import contract
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """What `kubectl apply` keeps for itself: a second copy of the manifest."""
+UNKEPT = {APPLIED: None, contract.ANNOTATION_LEARNED: ""}
+"""Annotations that are left out, or of which nothing is known but that they are there."""
 LONGEST_SHARED = 128
 """Longer texts, such as messages, are rarely the same."""
 
 
 def compact(obj: Obj) -> Obj:
-    """Return the object without its managers and kubectl's copy."""
+    """Return the object without its managers, kubectl's copy, and what the autoscaler has learned."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-    if APPLIED in (metadata.get("annotations") or {}):
-        metadata["annotations"] = {
-            key: value for key, value in metadata["annotations"].items() if key != APPLIED
-        }
+    if UNKEPT.keys() & (metadata.get("annotations") or {}).keys():
+        kept = ((key, UNKEPT.get(key, value)) for key, value in metadata["annotations"].items())
+        metadata["annotations"] = {key: value for key, value in kept if value is not None}
     shared: Obj = _share({**obj, "metadata": metadata})
     return shared
 

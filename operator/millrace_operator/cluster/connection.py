@@ -138,18 +138,21 @@ class ApiServer(Cluster):
         }
         await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
 
-    async def annotate_pod(
+    async def annotate(
         self,
+        kind: Kind,
         namespace: str,
         name: str,
         uid: str,
         annotations: dict[str, str | None],
+        *,
         version: str | None = None,
     ) -> Obj:
-        """Annotate it by way of its status: whoever may change a pod's status can't change its image."""
+        """Annotate a pod by way of its status: whoever may change that can't change its image."""
         body = {"metadata": {**_name_seen(uid, version), "annotations": annotations}}
-        path, query = POD.path(namespace, name, "status"), {"fieldManager": FIELD_MANAGER}
-        return read_object(POD, await self._write("PATCH", path, body, MERGE_TYPE, query), f"PATCH {path}")
+        path = kind.path(namespace, name, "status" if kind is POD else "")
+        answer = await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
+        return read_object(kind, answer, f"PATCH {path}")
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None

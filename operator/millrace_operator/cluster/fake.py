@@ -17,7 +17,6 @@ from millrace_operator.cluster.errors import AbsentError, ClusterError, Conflict
 from millrace_operator.cluster.kinds import (
     EVENT,
     LEASE,
-    POD,
     Kind,
     Listing,
     Obj,
@@ -115,18 +114,20 @@ class FakeCluster(Cluster):
         old = self._require(service, metadata["uid"], metadata["resourceVersion"])
         self._store_if_changed(old, {**old, "spec": {**old["spec"], "replicas": replicas}})
 
-    async def annotate_pod(
+    async def annotate(
         self,
+        kind: Kind,
         namespace: str,
         name: str,
         uid: str,
         annotations: dict[str, str | None],
+        *,
         version: str | None = None,
     ) -> Obj:
-        pod: Obj = {"kind": POD.kind, "metadata": {"namespace": namespace, "name": name}}
-        self._record("annotate", pod)
-        old = self._find(pod)
-        self._require(pod, uid, version)
+        obj: Obj = {"kind": kind.kind, "metadata": {"namespace": namespace, "name": name}}
+        self._record("annotate", obj)
+        old = self._find(obj)
+        self._require(obj, uid, version)
         merged = {**old["metadata"].get("annotations", {}), **annotations}
         kept = {key: value for key, value in merged.items() if value is not None}
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))

@@ -102,7 +102,6 @@ JOB = Kind("batch", "v1", "Job", "jobs", Role.CHILD)
 POD = Kind("", "v1", "Pod", "pods", Role.POD)
 NODE = Kind("", "v1", "Node", "nodes", Role.NODE, is_optional=True, trim=trim_node)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
-CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 EVENT = Kind("", "v1", "Event", "events")
 PERSISTENT_VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
@@ -118,7 +117,6 @@ KINDS = (
     POD,
     NODE,
     LEASE,
-    CONFIG_MAP,
     EVENT,
     PERSISTENT_VOLUME_CLAIM,
     HORIZONTAL_POD_AUTOSCALER,

@@ -35,17 +35,19 @@ class Cluster(Protocol):
         Raises ConflictError when it has changed, and AbsentError when the object is gone.
         """
 
-    async def annotate_pod(
+    async def annotate(
         self,
+        kind: Kind,
         namespace: str,
         name: str,
         uid: str,
         annotations: dict[str, str | None],
+        *,
         version: str | None = None,
     ) -> Obj:
-        """Set annotations of a pod, None removing one: of that resourceVersion where one is given.
+        """Set annotations of an object, None removing one: of that resourceVersion where one is given.
 
-        Raises ConflictError when it is another one by now, and AbsentError when the pod is gone.
+        Raises ConflictError when it is another one by now, and AbsentError when it is gone.
         """
 
     async def delete(

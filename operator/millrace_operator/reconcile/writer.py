@@ -139,8 +139,8 @@ class Writer:
         for _ in range(MARK_TRIES):
             annotations, version = dict(mark.annotations), mark.judged.version
             try:
-                return await self._cluster.annotate_pod(
-                    key.namespace, mark.pod, mark.uid, annotations, version
+                return await self._cluster.annotate(
+                    POD, key.namespace, mark.pod, mark.uid, annotations, version=version
                 )
             except (AbsentError, ConflictError):
                 renewed = await self._renew(key, mark)

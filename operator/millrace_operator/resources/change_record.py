@@ -12,10 +12,11 @@ from typing import Any
 from millrace_operator.resources.conditions import parse_time
 from millrace_operator.resources.evidence_limits import NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH
 from millrace_operator.resources.numbers import parse_number, render_number
+from millrace_runtime import contract
 
 Change = dict[str, Any]
 KEY = "changes"
-"""Where in the ConfigMap the text is."""
+"""Where in the annotation the text is."""
 NUM_RECORDED = 200
 RECORD_BYTES = 32_000
 """As JSON has it. Where it would be more, the oldest changes go without their messages."""
@@ -31,9 +32,22 @@ def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"load": known} if known else {}
 
 
-def record_name(service: str) -> str:
-    """Return the name of the ConfigMap that holds what the autoscaler knows of a service."""
-    return f"{service}-autoscaler"
+def find_newest(records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what the last written annotation of these revisions' records holds; None without one.
+
+    Anybody may have written it.
+    """
+    texts = (one["metadata"].get("annotations", {}).get(contract.ANNOTATION_LEARNED, "") for one in records)
+    found = [known for text in texts if (known := _read_annotation(text)) is not None]
+    return max(found, key=lambda known: known["at"], default=None)
+
+
+def _read_annotation(text: Any) -> dict[str, Any] | None:
+    try:
+        known = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return known if isinstance(known, dict) and isinstance(known.get("at"), str) else None
 
 
 def merge_changes(old: Sequence[Change], new: Sequence[Change]) -> list[Change]:

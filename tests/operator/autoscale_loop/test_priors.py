@@ -20,7 +20,6 @@ from millrace_operator.autoscale.memory import Memory
 from millrace_operator.autoscale.observation import StepMoments
 from millrace_operator.autoscale_loop import priors as module
 from millrace_operator.autoscale_loop.priors import (
-    FIRST_PERIOD_SECONDS,
     MOST_IN_A_PASS,
     PASS_SECONDS,
     PERIOD_SECONDS,
@@ -32,7 +31,7 @@ from millrace_operator.autoscale_loop.tick import ScalingLoop
 from millrace_operator.cluster.errors import NotLeaderError, RefusedError, TransientError
 from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
-    CONFIG_MAP,
+    CONTROLLER_REVISION,
     INFERENCE_SERVICE,
     WATCHED,
     Listing,
@@ -41,13 +40,14 @@ from millrace_operator.cluster.kinds import (
     ServiceKey,
 )
 from millrace_operator.ingest.cache import Cache
-from millrace_operator.resources.change_record import read_changes
+from millrace_operator.resources.change_record import find_newest, read_changes
 from millrace_operator.resources.status_lines import render_change
-from millrace_runtime.contract import LABEL_SERVICE
+from millrace_runtime.contract import ANNOTATION_LEARNED, LABEL_SERVICE
 from testing.world import KEY, World, make_pod, make_service, ready_status
+from tests.operator.autoscale_loop.test_records import make_record
 from tests.operator.autoscale_loop.test_tick import OBJECTIVE
 
-NAME = "chat-autoscaler"
+NAME = "chat-r1"
 GPU = {"nvidia.com/gpu": "1"}
 BEGAN = 1_700_000_000.0
 
@@ -99,6 +99,8 @@ class Stage:
         self.is_leader = True
         scaling = {"mode": "Automatic", "maxReplicas": 9, "objectives": [OBJECTIVE]}
         self.cluster.put({**make_service(scaling=scaling), "status": {"scaling": {"desiredReplicas": 2}}})
+        service = self.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]  # type: ignore[index]
+        self.cluster.put(make_record(service))
         self.run_pods("r1", GPU)
         self.lead()
 
@@ -156,12 +158,20 @@ class Stage:
         return str(self.loop.considered[KEY].decision.reason)
 
     @property
-    def config_map(self) -> Obj:
-        return self.cluster.objects[(CONFIG_MAP.kind, KEY.namespace, NAME)]  # type: ignore[index]
+    def record(self) -> Obj:
+        return self.cluster.objects[(CONTROLLER_REVISION.kind, KEY.namespace, NAME)]  # type: ignore[index]
+
+    @property
+    def learned(self) -> dict[str, str]:
+        return find_newest([self.record]) or {}
+
+    def write_by_hand(self, text: str) -> None:
+        metadata = {**self.record["metadata"], "annotations": {ANNOTATION_LEARNED: text}}
+        self.cluster.put({**self.record, "metadata": metadata})
 
     @property
     def num_writes(self) -> int:
-        return sum(kind == CONFIG_MAP.kind for _, kind, _ in self.cluster.writes)
+        return sum(verb == "annotate" for verb, _, _ in self.cluster.writes)
 
     def record_change(self, number: int) -> None:
         """Let the count have changed, as the planner writes it into status."""
@@ -194,34 +204,27 @@ async def test_a_new_leader_decides_at_once_with_what_the_last_one_learned(stage
     assert stage.num_writes == 1
 
 
-async def test_the_config_map_is_the_services_own_and_small(stage: Stage) -> None:
+async def test_the_annotation_is_small(stage: Stage) -> None:
     for number in range(300):
         stage.record_change(number)
         await stage.tick()
     stage.teach()
     stage.now += PERIOD_SECONDS
     await stage.tick()
-    metadata, data = stage.config_map["metadata"], stage.config_map["data"]
-    assert (
-        metadata["ownerReferences"][0]["uid"]
-        == stage.cluster.objects[
-            (INFERENCE_SERVICE.kind, *KEY)  # type: ignore[index]
-        ]["metadata"]["uid"]
-    )
-    assert metadata["labels"][LABEL_SERVICE] == KEY.name
+    data = stage.learned
     assert len(read_changes(data["changes"])) == 200
     assert json.loads(data["prior"])["accelerator"] == "nvidia.com/gpu=1"
-    assert len(json.dumps(stage.config_map)) < 32_000
+    assert len(stage.record["metadata"]["annotations"][ANNOTATION_LEARNED]) < 32_000
 
 
 async def test_the_first_model_does_not_wait_for_the_period_of_an_earlier_change(stage: Stage) -> None:
     stage.record_change(1)
     await stage.tick()
-    assert "prior" not in stage.config_map["data"]
+    assert "prior" not in stage.learned
     stage.teach()
     stage.now += 60
     await stage.tick()
-    assert "prior" in stage.config_map["data"]
+    assert "prior" in stage.learned
 
 
 async def test_after_a_rollout_in_between_the_model_is_doubted(stage: Stage) -> None:
@@ -236,7 +239,7 @@ async def test_after_a_rollout_in_between_the_model_is_doubted(stage: Stage) -> 
 
 async def test_on_other_hardware_it_is_learned_anew_and_the_old_is_kept_until_then(stage: Stage) -> None:
     await stage.learn()
-    before = stage.config_map["data"]["prior"]
+    before = stage.learned["prior"]
     stage.run_pods("r2", {"amd.com/gpu": "1"})
     stage.lead()
     stage.record_change(1)
@@ -245,11 +248,11 @@ async def test_on_other_hardware_it_is_learned_anew_and_the_old_is_kept_until_th
     stage.now += PERIOD_SECONDS
     await stage.tick()
     assert stage.num_writes == 2
-    assert stage.config_map["data"]["prior"] == before
+    assert stage.learned["prior"] == before
     stage.teach(replace(LEARNED, revision="r2", model=fit(2)))
     stage.now += PERIOD_SECONDS
     await stage.tick()
-    assert json.loads(stage.config_map["data"]["prior"])["accelerator"] == "amd.com/gpu=1"
+    assert json.loads(stage.learned["prior"])["accelerator"] == "amd.com/gpu=1"
 
 
 @pytest.mark.parametrize(
@@ -259,14 +262,16 @@ async def test_on_other_hardware_it_is_learned_anew_and_the_old_is_kept_until_th
         {"prior": '{"version": 2}'},
         {"prior": "[1]", "changes": "no changes\n"},
         {"changes": "\x00"},
+        {"changes": 7},
         {},
+        [],
     ],
 )
-async def test_a_damaged_config_map_is_told_once_and_mended(
-    stage: Stage, caplog: pytest.LogCaptureFixture, data: dict[str, str]
+async def test_a_damaged_annotation_is_told_once_and_mended(
+    stage: Stage, caplog: pytest.LogCaptureFixture, data: Any
 ) -> None:
     await stage.learn()
-    stage.cluster.put({**stage.config_map, "data": data})
+    stage.write_by_hand(json.dumps({**data, "at": "2026-01-01T00:00:00Z"} if data else data))
     stage.lead()
     for _ in range(3):
         await stage.tick()
@@ -292,7 +297,7 @@ async def test_the_old_leaders_changes_and_the_new_ones_are_one_record(stage: St
         await stage.tick()
     stage.now += PERIOD_SECONDS
     await stage.tick()
-    found = read_changes(stage.config_map["data"]["changes"])
+    found = read_changes(stage.learned["changes"])
     assert [change["at"][11:16] for change in found] == [f"00:{number:02d}" for number in range(60)]
 
 
@@ -303,17 +308,16 @@ async def test_of_two_that_believe_they_lead_the_late_one_undoes_nothing(prometh
     quick.lead()
     await late.tick()
     await quick.learn()
-    written = quick.config_map
+    written = quick.record
     late.teach(replace(LEARNED, prompt_tokens=4000.0))
     late.record_change(1)
     await late.tick()
-    assert quick.config_map == written
+    assert quick.record == written
     for _ in range(2):
         late.now += PERIOD_SECONDS
         await late.tick()
-    assert json.loads(late.config_map["data"]["prior"])["promptTokens"] == 4000.0
-    assert late.config_map["metadata"]["uid"] == written["metadata"]["uid"]
-    assert len(read_changes(late.config_map["data"]["changes"])) == 1
+    assert json.loads(late.learned["prior"])["promptTokens"] == 4000.0
+    assert len(read_changes(late.learned["changes"])) == 1
 
 
 async def test_what_a_former_leader_writes_late_undoes_nothing(prometheus: str) -> None:
@@ -326,16 +330,16 @@ async def test_what_a_former_leader_writes_late_undoes_nothing(prometheus: str) 
     quick.teach(replace(LEARNED, prompt_tokens=400.0))
     quick.now += PERIOD_SECONDS
     await quick.tick()
-    written = quick.config_map
-    assert json.loads(written["data"]["prior"])["promptTokens"] == 400.0
+    written = quick.record
+    assert json.loads(quick.learned["prior"])["promptTokens"] == 400.0
     late.teach(replace(LEARNED, prompt_tokens=4000.0))
     late.now += PERIOD_SECONDS
     await late.tick()
-    assert late.config_map == written
+    assert late.record == written
     for _ in range(2):
         late.now += PERIOD_SECONDS
         await late.tick()
-    assert json.loads(late.config_map["data"]["prior"])["promptTokens"] == 4000.0
+    assert json.loads(late.learned["prior"])["promptTokens"] == 4000.0
 
 
 async def test_who_leads_no_more_writes_nothing_and_knows_nothing_when_it_leads_again(stage: Stage) -> None:
@@ -344,7 +348,7 @@ async def test_who_leads_no_more_writes_nothing_and_knows_nothing_when_it_leads_
     stage.now += PERIOD_SECONDS
     stage.cluster.faults.append(NotLeaderError("the Lease ran out"))
     await stage.tick()
-    assert json.loads(stage.config_map["data"]["prior"])["promptTokens"] == 40.0
+    assert json.loads(stage.learned["prior"])["promptTokens"] == 40.0
     stage.is_leader = False
     before = stage.num_writes
     await stage.priors.write_due()
@@ -394,63 +398,35 @@ async def test_one_that_never_answers_holds_up_nobody_for_long(
     assert stage.reason == "Learning"
 
 
-async def test_without_the_right_to_read_config_maps_all_goes_on_as_before(
+async def test_without_the_right_to_read_records_all_goes_on_as_before(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = RefusedError("configmaps is forbidden")
-    stage.cluster.read_faults.append(refused)
-    stage.cluster.faults.append(refused)
-    stage.cluster.read_faults.append(refused)
     await stage.learn()
-    assert stage.reason != "SignalsMissing"
-    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(told) == 2
-    assert all("configmaps is forbidden" in text for text in told)
+    stage.lead()
+    stage.cluster.read_faults.append(RefusedError("controllerrevisions is forbidden"))
+    await stage.tick()
+    assert stage.reason == "Learning"
+    (told,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
+    assert "controllerrevisions is forbidden" in told
 
 
-async def test_somebody_elses_config_map_is_left_alone(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    theirs = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"namespace": KEY.namespace, "name": NAME},
-        "data": {"mine": "1"},
-    }
-    stage.cluster.put(theirs)
+async def test_what_was_learned_moves_on_to_the_revision_that_serves(stage: Stage) -> None:
     await stage.learn()
+    service = stage.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]  # type: ignore[index]
+    newer = make_record(service)
+    newer["metadata"] = {**newer["metadata"], "name": "chat-r2", "uid": "r2"}
+    stage.cluster.put({**newer, "revision": 2})
+    stage.cluster.put({**service, "status": {**service["status"], "currentRevision": "r2"}})
+    stage.record_change(1)
+    service = stage.cluster.objects[(INFERENCE_SERVICE.kind, *KEY)]  # type: ignore[index]
+    stage.cluster.put({**service, "status": {**service["status"], "currentRevision": "r2"}})
     stage.now += PERIOD_SECONDS
     await stage.tick()
-    assert stage.num_writes == 0
-    assert stage.config_map["data"] == {"mine": "1"}
-    assert "somebody else's" in caplog.text
-
-
-async def test_what_a_former_service_of_the_name_left_is_as_none_and_is_waited_for(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
-    former = {**head, "name": KEY.name, "uid": "former", "controller": True}
-    metadata = {"namespace": KEY.namespace, "name": NAME, "ownerReferences": [former]}
-    left = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"prior": "{}"}}
-    stage.cluster.put(left)
-    await stage.learn()
-    assert stage.config_map["data"] == left["data"]
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
-    stage.cluster.remove(CONFIG_MAP, KEY.namespace, NAME)  # Kubernetes collects it
-    stage.now += FIRST_PERIOD_SECONDS
+    assert stage.learned == {}
+    stage.lead()
     await stage.tick()
-    assert "prior" in stage.config_map["data"]
-
-
-async def test_one_that_was_deleted_is_made_again(stage: Stage) -> None:
-    await stage.learn()
-    stage.cluster.remove(CONFIG_MAP, KEY.namespace, NAME)
-    stage.teach(replace(LEARNED, prompt_tokens=4000.0))
-    for _ in range(2):
-        stage.now += PERIOD_SECONDS
-        await stage.tick()
-    assert json.loads(stage.config_map["data"]["prior"])["promptTokens"] == 4000.0
+    assert stage.memory.model == LEARNED.model
+    assert stage.priors._records[service["metadata"]["uid"]].name == "chat-r2"
 
 
 async def test_the_changes_of_a_service_in_mode_external_are_recorded_too(stage: Stage) -> None:
@@ -458,7 +434,7 @@ async def test_the_changes_of_a_service_in_mode_external_are_recorded_too(stage:
     stage.cluster.put({**service, "spec": {**service["spec"], "scaling": {"mode": "External"}}})
     stage.record_change(1)
     await stage.tick()
-    assert stage.config_map["data"].keys() == {"changes"}
+    assert stage.learned.keys() == {"at", "changes"}
 
 
 @pytest.mark.parametrize(("noise", "most"), [(0.04, 8), (0.5, 144)])
@@ -488,6 +464,7 @@ async def test_many_services_are_written_a_few_at_a_time(stage: Stage) -> None:
         service = make_service(scaling={"mode": "Automatic"})
         service["metadata"] = {**service["metadata"], "name": f"chat-{number}", "uid": f"uid-of-{number}"}
         stage.cache.put(service)
+        stage.cache.put(stage.cluster.put(make_record(service)))
         pod = make_pod(f"pod-{number}", "r1", **ready_status())
         pod["metadata"]["labels"][LABEL_SERVICE] = f"chat-{number}"
         stage.cache.put(pod)
@@ -501,18 +478,18 @@ async def test_many_services_are_written_a_few_at_a_time(stage: Stage) -> None:
     assert MOST_IN_A_PASS / PASS_SECONDS == 4, "of the 50 writes a second that the operator may make"
 
 
-async def test_the_planner_neither_reverts_nor_removes_it_and_its_owner_takes_it_along() -> None:
+async def test_the_planner_neither_reverts_it_nor_is_woken_by_it() -> None:
     world = World(scaling={"mode": "Automatic", "minReplicas": 1, "maxReplicas": 3})
     await world.settle()
     memory = replace(LEARNED, revision=next(iter(world.deployments())))
     priors = Priors(world.cluster, world.cache, lambda: True, lambda _: memory, lambda: world.now)
     await priors.write_due()
-    written = world.cluster.objects[(CONFIG_MAP.kind, KEY.namespace, NAME)]  # type: ignore[index]
+    (written,) = world.objects(CONTROLLER_REVISION.kind)
+    assert find_newest([written])
     assert await world.reconcile_until_quiet() == 0
     world.edit(engine={"maxSequences": 4})
     await world.settle()
-    assert world.cluster.objects[(CONFIG_MAP.kind, KEY.namespace, NAME)] == written  # type: ignore[index]
-    world.cluster.remove(INFERENCE_SERVICE, *KEY)
-    while world.run_controllers():
-        pass
-    assert world.objects(CONFIG_MAP.kind) == []
+    assert written in world.objects(CONTROLLER_REVISION.kind)
+    held = world.cache.find(written)
+    assert held is not None
+    assert held["metadata"]["annotations"][ANNOTATION_LEARNED] == "", "nobody keeps it in memory"

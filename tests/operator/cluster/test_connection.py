@@ -195,7 +195,7 @@ async def test_an_answer_that_is_another_thing_is_worth_another_try(
     await ask(DEPLOYMENT, api.apply_new(OBJ))
     await ask(DEPLOYMENT, api.apply_owned(OBJ, "uid-1"))
     await ask(DEPLOYMENT, api.apply_status({**OBJ, "status": {}}))
-    await ask(POD, api.annotate_pod("shop", "p", "u", {}))
+    await ask(POD, api.annotate(POD, "shop", "p", "u", {}))
     await ask(EVENT, api.create_event(event))
 
 
@@ -346,7 +346,7 @@ async def test_no_write_leaves_without_the_lease(recorder: Recorder) -> None:
         with pytest.raises(NotLeaderError):
             await api.apply_new(OBJ)
         with pytest.raises(NotLeaderError):
-            await api.annotate_pod("shop", "p", "u", {})
+            await api.annotate(POD, "shop", "p", "u", {})
         assert recorder.requests == []
         await api.replace_lease({"kind": "Lease", "metadata": {"namespace": "m", "name": "l"}})
     assert recorder.requests[0][1] == LEASE.path("m", "l")
@@ -385,8 +385,8 @@ async def test_a_server_that_is_away_is_worth_another_try() -> None:
 
 
 async def test_an_annotation_is_a_merge_patch_of_one_pod(api: ApiServer, recorder: Recorder) -> None:
-    await api.annotate_pod("shop", "p", "uid-p", {"cost": "-1", "old": None})
-    await api.annotate_pod("shop", "p", "uid-p", {"cost": "-1"}, "7")
+    await api.annotate(POD, "shop", "p", "uid-p", {"cost": "-1", "old": None})
+    await api.annotate(POD, "shop", "p", "uid-p", {"cost": "-1"}, version="7")
     first, second = (request[3]["metadata"] for request in recorder.requests)
     assert first == {"uid": "uid-p", "annotations": {"cost": "-1", "old": None}}
     assert second == {"uid": "uid-p", "resourceVersion": "7", "annotations": {"cost": "-1"}}

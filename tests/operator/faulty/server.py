@@ -120,10 +120,15 @@ class FaultyServer:
         if kind is EVENT:
             await self.store.change_event(namespace, name, body)
             return body
-        if subresource == "status" and "status" not in body:
+        if body["metadata"].keys() <= {"uid", "resourceVersion", "annotations"}:
             metadata = body["metadata"]
-            return await self.store.annotate_pod(
-                namespace, name, metadata["uid"], metadata["annotations"], metadata.get("resourceVersion")
+            return await self.store.annotate(
+                kind,
+                namespace,
+                name,
+                metadata["uid"],
+                metadata["annotations"],
+                metadata.get("resourceVersion"),
             )
         return await self._apply(body, subresource)
 
