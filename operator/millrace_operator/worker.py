@@ -14,7 +14,7 @@ from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj, ServiceKey
 from millrace_operator.cluster.protocol import Cluster
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.ingest.news import is_news
-from millrace_operator.ingest.queue import Cause, WorkQueue
+from millrace_operator.ingest.queue import WorkQueue
 from millrace_operator.reconcile.outcome import SOON, Outcome, Retry
 
 LOG = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ class Worker:
         try:
             return await self._try(key)
         except Exception:
-            self._queue.settle_edits(key)
             wait = self._queue.retry(key)
             LOG.exception("%s: not reconciled; again in %.1f s", key, wait)
             return "error"
@@ -52,37 +51,25 @@ class Worker:
         try:
             outcome = await self._reconciler.reconcile(key)
         except NotLeaderError:  # for a moment, or until another leader lists everything
-            self._queue.settle_edits(key)
             self._queue.retry(key)
             return "error"
         except (AbsentError, ConflictError):
             await self._refresh(key, before)
-            self._try_again(key, is_by_edit=is_news(before, self._cache.service(key)))
+            if is_news(before, self._cache.service(key)):  # what showed it brings no event of it any more
+                self._queue.add(key)
+            self._retry(key, SOON)
             return "requeue"
         except TransientError as error:
-            self._queue.settle_edits(key)
             wait = self._queue.retry(key, error.retry_after_seconds or 0.0)
             LOG.warning("%s: %s; again in %.1f s", key, error, wait)
             return "error"
         return self._come_back(key, outcome)
 
-    def _try_again(self, key: ServiceKey, *, is_by_edit: bool) -> None:
-        """Look again after a conflict. What showed an edit brings no event of it any more."""
-        if is_by_edit and self._queue.wait_with_edits(key):
-            return
-        self._queue.settle_edits(key)
-        if is_by_edit:
-            self._queue.add(key)
-        self._retry(key, SOON)
-
     def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
-        self._queue.settle_edits(key)
         if outcome.look_again is not None:
             self._queue.add_after(key, outcome.look_again)
         if outcome.has_moved:  # the watch will bring what we hold already, which asks for no look
             self._queue.add(key)
-        elif outcome.has_told:
-            self._queue.add(key, Cause.EDIT)
         if outcome.goes_on:
             self._queue.resume(key)
             return "requeue"

@@ -13,7 +13,7 @@ from millrace_operator.cluster.errors import (
     TransientError,
 )
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Kind, Obj, ServiceKey
-from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS, Cause
+from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
 from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
@@ -38,13 +38,11 @@ class Scripted:
         return end
 
 
-async def find_next_look(
-    watched: Watched, *ends: Outcome | ClusterError, cause: Cause = Cause.EVENT
-) -> float | None:
+async def find_next_look(watched: Watched, *ends: Outcome | ClusterError) -> float | None:
     """Return after how many seconds there is another look, when reconciles have ended like this."""
     worker = Worker(Scripted(*ends), watched.world.cluster, watched.world.cache, watched.queue)
     for _ in ends:
-        watched.queue.add(KEY, cause)
+        watched.queue.add(KEY)
         watched.world.now += 2 * BACKOFF_LAST_SECONDS
         async with watched.queue.work() as key:
             await worker.work_on(key)
@@ -58,7 +56,6 @@ async def find_next_look(
         (Outcome(look_again=7.0), 7.0),
         (Outcome(has_moved=True), PAUSE_SECONDS),
         (Outcome(look_again=7.0, has_moved=True), PAUSE_SECONDS),
-        (Outcome(has_told=True), PAUSE_SECONDS),
         (Outcome(retry=REFUSED), REFUSED.at_least_seconds),
         (Outcome(retry=REFUSED, has_moved=True), PAUSE_SECONDS),
         (Outcome(retry=SOON, has_moved=True), 0.05),
@@ -278,19 +275,6 @@ async def test_what_happens_between_edits_is_looked_at_within_a_second() -> None
             world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
             await watched.run(0.1)
         assert len(world.objects("Service")) == 2
-
-
-async def test_a_conflict_with_an_edit_waits_for_those_that_follow_it() -> None:
-    """A try for each of them would be refused in its turn."""
-    world = World(scaling=EXTERNAL, replicas=1)
-    watched = Watched(world)
-    with watched.queue.opened():
-        await watched.run(10)
-        world.edit(replicas=3)
-        conflict = ConflictError("the object has been modified")
-        assert await find_next_look(watched, conflict, cause=Cause.EDIT) == pytest.approx(PAUSE_SECONDS)
-        world.edit(replicas=4)
-        assert await find_next_look(watched, conflict) < PAUSE_SECONDS, "there is more to do than edits"
 
 
 @pytest.mark.parametrize("failure", [TransientError("away"), ConflictError("modified")])

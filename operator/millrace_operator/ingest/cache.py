@@ -18,7 +18,14 @@ from millrace_operator.cluster.kinds import (
     kind_of,
 )
 from millrace_operator.cluster.node import GpuNode, find_departure, find_gpus
-from millrace_operator.ingest.owners import has_to_fetch, is_replica, lacks_room, name_odd, owner_of
+from millrace_operator.ingest.owners import (
+    has_to_fetch,
+    is_controlled,
+    is_replica,
+    lacks_room,
+    name_odd,
+    owner_of,
+)
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
 
@@ -104,7 +111,7 @@ class Cache:
         held = self._objects.get(key)
         if held is not None and 0 < version <= _version(held) and _uid(held) == _uid(obj):
             return False
-        obj, place = pack(obj), self._find_place(obj)
+        obj, place = _leave_out_foreign(pack(obj)), self._find_place(obj)
         if held is not None:
             self._unlink(key, held)
         self._objects[key] = obj
@@ -321,6 +328,17 @@ class Cache:
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
+
+
+def _leave_out_foreign(obj: Obj) -> Obj:
+    """Return no more than the head of what has the names and labels of a child and is nobody's of ours.
+
+    Anybody may make such objects, of any size.
+    """
+    if kind_of(obj).role is not Role.CHILD or is_controlled(obj):
+        return obj
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "annotations"}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj["kind"], "metadata": metadata}
 
 
 def _keep(obj: Obj) -> Obj:

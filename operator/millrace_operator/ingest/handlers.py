@@ -178,7 +178,7 @@ class Ingest:
             else:
                 self._cache.put(obj)
         if owner is not None and (event_type is None or is_news(before, self._cache.find(obj))):
-            self._queue.add(owner, find_cause(kind, event_type))
+            self._queue.add(owner, find_cause(event_type))
 
     @contextlib.contextmanager
     def _watching_nodes(self, kind: Kind, name: str | None = None) -> Iterator[None]:
@@ -225,12 +225,9 @@ class Ingest:
         return any(read_candidate(spec, old) != read_candidate(spec, new) for old, new in changes)
 
 
-def find_cause(kind: Kind, event_type: str | None) -> Cause:
-    """Return why an event queues its owner: a change of what is asked for may be the first of many."""
-    if event_type is None:
-        return Cause.LISTING
-    is_edit = kind.role is Role.SERVICE and event_type == "MODIFIED"
-    return Cause.EDIT if is_edit else Cause.EVENT
+def find_cause(event_type: str | None) -> Cause:
+    """Return why an event queues its owner."""
+    return Cause.LISTING if event_type is None else Cause.EVENT
 
 
 def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:

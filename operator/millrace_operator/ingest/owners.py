@@ -21,6 +21,11 @@ def owner_of(obj: Obj) -> ServiceKey | None:
     return None if name is None else ServiceKey(metadata["namespace"], name)
 
 
+def is_controlled(obj: Obj) -> bool:
+    """Whether an object's controller is an InferenceService."""
+    return _find_controller(obj["metadata"]) is not None
+
+
 def is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
     """Whether a pod is of one of our Deployments. Older ones have no component: their owner tells."""
     if contract.LABEL_COMPONENT in labels:

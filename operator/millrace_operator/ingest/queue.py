@@ -1,10 +1,7 @@
 """The queue between watches and workers: each key once, urgent keys mostly first, one worker a key.
 
 An event of a key that rested is worked on at once. Those that follow are worked on together, PAUSE_SECONDS
-after the last work began. Edits that follow are worked on together once none has come for PAUSE_SECONDS, and
-EDITS_SECONDS after the first of them at the latest: 500 edits in five seconds are three looks. A status of
-each would be old at once. Who fails by another edit waits with the next ones, and after EDITS_SECONDS in all
-it is tried as an event is. While edits come faster than a status is written, none can be.
+after the last work began: 500 edits in five seconds are six looks.
 """
 
 import asyncio
@@ -12,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from enum import IntEnum, auto
+from enum import Enum, auto
 from typing import NamedTuple
 
 from millrace_operator.cluster.kinds import ServiceKey
@@ -28,12 +25,10 @@ LISTED_TURN = 4
 """Each so many-th key is one of a listing, or a busy cluster would never come to them."""
 
 
-class Cause(IntEnum):
-    """Why a key is added. Of several causes the first in this order counts."""
+class Cause(Enum):
+    """Why a key is added."""
 
     EVENT = auto()
-    EDIT = auto()
-    """What is asked for has changed, or was told in status: more of it may follow at once."""
     LISTING = auto()
     """A list has it. It is not urgent: events go before it."""
 
@@ -70,11 +65,9 @@ class WorkQueue:
         self._is_open = False
         self._urgent: dict[ServiceKey, float] = {}
         self._later: dict[ServiceKey, float] = {}
-        self._events: set[ServiceKey] = set()
-        """The keys that wait for more than edits."""
-        self._in_work: dict[ServiceKey, bool] = {}
-        """Those that workers have, and whether it is for edits alone."""
-        self._dirty: dict[ServiceKey, Cause] = {}
+        self._in_work: set[ServiceKey] = set()
+        self._dirty: set[ServiceKey] = set()
+        """Of those in work: added since it began."""
         self._tries: dict[ServiceKey, Tries] = {}
         self._waits = Waits()
         self._rests_until: dict[ServiceKey, float] = {}
@@ -96,39 +89,25 @@ class WorkQueue:
             yield
         finally:
             self._is_open = False
-            kept = (self._urgent, self._later, self._events, self._waits, self._tries, self._rests_until)
-            for each in kept:
+            for each in (self._urgent, self._later, self._waits, self._tries, self._rests_until):
                 each.clear()
 
     def add(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
         """Add `key`, if it does not wait yet."""
-        if self._is_open and key in self._in_work:
-            self._note_dirty(key, cause)
-        elif self._is_open:
-            self._let_wait(key, cause, follows=False)
-
-    def _let_wait(self, key: ServiceKey, cause: Cause, *, follows: bool) -> None:
-        """Let a key that nobody works on wait. An edit that `follows` came while another was worked on."""
+        if not self._is_open:
+            return
         rest = self._rests_until.get(key, 0.0) - self._clock()
-        is_of_many = cause is Cause.EDIT and (follows or rest > 0 or self._waits.has_edits(key))
-        if is_of_many and self._waits.may_wait(key, self._clock()):
-            self._waits.wait_for_edits(key, self._clock(), self._pause_seconds)
-            self._wake.set()
+        if key in self._in_work:
+            self._dirty.add(key)
         elif rest > 0:
             self.add_after(key, rest)
         else:
             self._line_up(key, cause)
 
-    def _note_dirty(self, key: ServiceKey, cause: Cause) -> None:
-        """Know that a key in work waits again after it."""
-        self._dirty[key] = min(cause, self._dirty.get(key, cause))
-
-    def _line_up(self, key: ServiceKey, cause: Cause) -> None:
+    def _line_up(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
         if key not in self._urgent and key not in self._later:
             self.num_added += 1
-        if cause is not Cause.EDIT:
-            self._events.add(key)
-        if cause is not Cause.LISTING:
+        if cause is Cause.EVENT:
             self._urgent.setdefault(key, self._later.pop(key, self._clock()))
         elif key not in self._urgent:
             self._later.setdefault(key, self._clock())
@@ -170,22 +149,6 @@ class WorkQueue:
         if key in self._tries:
             self.add_after(key, max(0.0, self._tries[key].due - self._clock()))
 
-    def wait_with_edits(self, key: ServiceKey) -> bool:
-        """Work on `key` again with the edits that follow the one that its work has failed by.
-
-        Return whether it waits so: not where its work is for more than edits. Once they have waited for
-        EDITS_SECONDS, it waits no longer than an event does.
-        """
-        is_for_edits = self._in_work.get(key, False)
-        if is_for_edits:
-            self.forget_failures(key)
-            self.add(key, Cause.EDIT if self._waits.may_wait(key, self._clock()) else Cause.EVENT)
-        return is_for_edits
-
-    def settle_edits(self, key: ServiceKey) -> None:
-        """Know that the work on `key` took up its edits, or failed by something else: later ones may wait."""
-        self._waits.settle_edits(key)
-
     def forget_failures(self, key: ServiceKey) -> None:
         """Make the next failure of `key` wait as long as a first one."""
         self._tries.pop(key, None)
@@ -208,9 +171,7 @@ class WorkQueue:
         lane = self._later if self._later and is_listed_ones_turn else self._urgent
         key = next(iter(lane))
         del lane[key]
-        self._in_work[key] = key not in self._events
-        self._events.discard(key)
-        self._waits.take_edits(key)
+        self._in_work.add(key)
         self._moved_at = self._clock()
         self._begin_rest(key)
         return key
@@ -232,11 +193,11 @@ class WorkQueue:
 
     def done(self, key: ServiceKey) -> None:
         """End the work on a key. If it was added meanwhile, it waits again."""
-        self._in_work.pop(key, None)
+        self._in_work.discard(key)
         self._moved_at = self._clock()
-        cause = self._dirty.pop(key, None)
-        if cause is not None and self._is_open:
-            self._let_wait(key, cause, follows=True)
+        if key in self._dirty:
+            self._dirty.discard(key)
+            self.add(key)
 
     def stalled_seconds(self) -> float:
         """Return how long keys have waited while no worker took or ended one; 0 when none waits.
@@ -262,8 +223,8 @@ class WorkQueue:
 
     def _promote(self, now: float) -> None:
         """Move due keys into the urgent lane."""
-        for key, is_of_edits in self._waits.pop_due(now):
+        for key in self._waits.pop_due(now):
             if key in self._in_work:
-                self._note_dirty(key, Cause.EVENT)
+                self._dirty.add(key)
             else:
-                self._line_up(key, Cause.EDIT if is_of_edits else Cause.EVENT)
+                self._line_up(key)

@@ -154,10 +154,9 @@ class Reconciler:
         self._tried.add(key)
         has_news = chosen.is_hearsay or Done.AGAIN in done
         retry = self._find_retry(key, told, has_news=has_news)
-        has_moved = Done.WRITTEN in done
         # Where words of a refusal alone were told, only the retry is due: it may have others each time.
         has_told = is_told and (retry is None or not chosen.is_of_words)
-        return Outcome(self._find_look(key, chosen), retry, has_moved=has_moved, has_told=has_told)
+        return Outcome(self._find_look(key, chosen), retry, has_moved=has_told or Done.WRITTEN in done)
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""

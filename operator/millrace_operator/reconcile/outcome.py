@@ -28,9 +28,6 @@ class Outcome:
     retry: Retry | None = None
     """There is more to do. Whoever asks waits longer from try to try: no plan may repeat at once for ever."""
     has_moved: bool = False
-    """Whether a step was taken. A plan is made of what was there before it: the next one may do more."""
+    """Whether a step was taken or told. A plan is made of what was there before it; the next may do more."""
     goes_on: bool = False
     """Whether what was to be tried again stays due as it was: this time nothing of it was tried."""
-    has_told: bool = False
-    """Whether a status was written alone. Most plans after it are empty, but what it says may wake somebody:
-    a node with room counts only for who says that there is none. That look can wait for edits."""

@@ -358,3 +358,12 @@ def test_kopf_only_watches() -> None:
     registry = build_registry(Ingest(Cache(), WorkQueue()).record_event)
     assert len(list(registry._watching.get_all_handlers())) == 1
     assert not list(registry._changing.get_all_handlers())
+
+
+def test_what_nobody_of_ours_controls_is_kept_by_its_head_alone() -> None:
+    """Anybody may give an object the label of a service, and any size."""
+    cache = Cache()
+    child = make_child()
+    large = {**child, "metadata": {**child["metadata"], "annotations": {"x": "y" * 1000}}, "spec": {"x": "y"}}
+    cache.put(large)
+    assert cache.children(KEY) == ({"apiVersion": "v1", "kind": "Service", "metadata": child["metadata"]},)
