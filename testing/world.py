@@ -310,10 +310,10 @@ class World:
 
     def _run_jobs(self) -> bool:
         """Make the pod of each Job that may have one, and end it as soon as the source answers."""
-        for job in self.objects("Job"):
-            if "creationTimestamp" not in job["metadata"]:
-                metadata = {**job["metadata"], "creationTimestamp": render_time(self.now)}
-                self.cluster.put({**job, "metadata": metadata})
+        for made in (*self.objects("Job"), *self.objects("ControllerRevision")):
+            if "creationTimestamp" not in made["metadata"]:
+                metadata = {**made["metadata"], "creationTimestamp": render_time(self.now)}
+                self.cluster.put({**made, "metadata": metadata})
         jobs = [job for job in self.objects("Job") if "status" not in job and _may_run(job)]
         return sum(self._run_job(job) for job in jobs) > 0
 

@@ -15,6 +15,7 @@ PLURAL: Final = "inferenceservices"
 # Labels of the objects that belong to a service. Selectors use these and no others.
 LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
+LABEL_PENDING: Final = "millrace.dev/pending"  # on a revision's record: whether it has still to be made
 LABEL_COMPONENT: Final = "millrace.dev/component"
 COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
 COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or looks at a claim
@@ -23,10 +24,6 @@ COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model i
 # On that Job: what the source told of the model that it fetches, as the revision's record will keep it. And
 # on the one that keeps what was told of a model in a claim which no replica can serve.
 ANNOTATION_LEARNED: Final = "millrace.dev/autoscaler"  # on a revision's record: what the autoscaler knows
-ANNOTATION_FOUND: Final = "millrace.dev/found-model"
-ANNOTATION_ASKS: Final = (
-    "millrace.dev/asks"  # on a Job that asks a source again: how many did before it, in a row
-)
 
 # What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there
 # is a claim, which is a folder of the node's own disk. In it FOLDER_KEPT has a folder for each model.

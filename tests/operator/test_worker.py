@@ -14,7 +14,6 @@ from millrace_operator.cluster.errors import (
 )
 from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Kind, Obj, ServiceKey
 from millrace_operator.ingest.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
-from millrace_operator.ingest.waits import EDITS_SECONDS
 from millrace_operator.reconcile.outcome import REFUSED, SOON, Outcome
 from millrace_operator.worker import Worker
 from testing.world import KEY, World, make_service
@@ -75,7 +74,7 @@ async def test_tries_for_another_reason_make_no_wait_longer() -> None:
         assert await find_next_look(watched, *ends) == pytest.approx(0.05)
 
 
-async def test_500_edits_are_three_looks_at_most_and_the_last_one_is_told() -> None:
+async def test_500_edits_are_a_look_a_second_and_the_last_one_is_told() -> None:
     """Each changes the spec; a status of each would be 500 writes, most of them old at once."""
     world = World(scaling=EXTERNAL, replicas=1)
     watched = Watched(world)
@@ -86,7 +85,7 @@ async def test_500_edits_are_three_looks_at_most_and_the_last_one_is_told() -> N
             world.edit(rollout={"progressDeadline": f"{31 + number % 2}m"})
             await watched.run(0.0095)
         await watched.run(10)
-        assert len(watched.looks) - before <= 3
+        assert len(watched.looks) - before <= 8
         assert world.status["observedGeneration"] == world.service["metadata"]["generation"]
 
 
@@ -95,7 +94,7 @@ async def test_edits_without_end_are_each_told_in_five_seconds() -> None:
     watched = Watched(world)
     with watched.queue.opened():
         await watched.run(60)
-        assert await find_longest_untold(watched) <= EDITS_SECONDS + 0.2
+        assert await find_longest_untold(watched) <= PAUSE_SECONDS + 0.2
 
 
 @pytest.mark.parametrize("good", [2, 3])
@@ -106,7 +105,7 @@ async def test_edits_of_which_most_refuse_our_write_are_told_in_time(good: int) 
     with watched.queue.opened():
         await watched.run(60)
         refuse_statuses(world, good)
-        assert await find_longest_untold(watched) <= EDITS_SECONDS + 1
+        assert await find_longest_untold(watched) <= PAUSE_SECONDS + 1
 
 
 async def test_what_happens_between_edits_is_looked_at_soon_although_they_refuse_our_writes() -> None:
@@ -208,7 +207,7 @@ async def test_edits_bring_no_hot_loop_while_statuses_fail(failure: ClusterError
         world.cluster.apply_status = fail  # type: ignore[method-assign]
         before = len(watched.looks)
         await find_longest_untold(watched)  # 30 s
-        assert len(watched.looks) - before <= 15
+        assert len(watched.looks) - before <= 40, "about one a second"
 
 
 @pytest.mark.parametrize("answers", ["nothing", "the old one"])

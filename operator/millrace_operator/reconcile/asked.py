@@ -45,7 +45,8 @@ def find_same(made: Revision, revisions: Iterable[Revision], current: str | None
     """Return the revision of the same spec and model: the `current` one, or else the oldest."""
     if made.model is None or made.model.revision is None:
         return made
-    same = [one for one in revisions if one.model and one.model.revision == made.model.revision]
+    known = (one for one in revisions if one.model and not one.is_pending)
+    same = [one for one in known if one.model and one.model.revision == made.model.revision]
     same = [one for one in same if _hash_spec(one) == _hash_spec(made)]
     return min([made, *same], key=lambda one: (one.hash != current, one.number))
 

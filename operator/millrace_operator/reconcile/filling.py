@@ -20,6 +20,7 @@ from millrace_operator.reconcile.render.metadata import fill_name, revision_name
 from millrace_operator.reconcile.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.resources.conditions import Reason
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 
 
 def find_filling(
@@ -53,8 +54,11 @@ def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, no
 
 def is_begun(snapshot: Snapshot, revision: str) -> bool:
     """Whether a revision was made, or its model is on its way into a claim: no node takes that back."""
-    record = ObjectId(CONTROLLER_REVISION.kind, revision_name(snapshot.service, revision))
-    return record in snapshot.owned() or bool(find_job(snapshot, fill_name(snapshot.service, revision)))
+    name = revision_name(snapshot.service, revision)
+    record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name))
+    labels = None if record is None else record["metadata"].get("labels", {})
+    is_made = labels is not None and labels.get(contract.LABEL_PENDING) != "true"
+    return is_made or bool(find_job(snapshot, fill_name(snapshot.service, revision)))
 
 
 def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:

@@ -5,8 +5,8 @@ long, the revision is made without, and its replicas find out. The operator look
 binds a claim that is not bound yet, and this one would choose its volume without a thought of the replicas. A
 pod keeps a claim that is being deleted from going.
 
-The pod of a look keeps it too, also when it has ended. So where what it told refuses the model, another Job
-keeps that, which never has a pod, and the one that looked is deleted.
+The pod of a look keeps it too, also when it has ended. So what it told is in the revision's record at once,
+and the Job is deleted.
 """
 
 from collections.abc import Iterable
@@ -16,9 +16,8 @@ from typing import NamedTuple
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
 from millrace_operator.reconcile.jobs import explain_delay, find_job, has_told_all, is_lost
 from millrace_operator.reconcile.pending import Pending, Stage
-from millrace_operator.reconcile.render.metadata import revision_name, told_name
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.model_source import find_claim
-from millrace_operator.reconcile.resolution import read_look
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.resources.conditions import Reason, find_condition, parse_time
@@ -39,7 +38,7 @@ class Awaited(NamedTuple):
     is_new: bool
     """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
     has_job: bool
-    """Whether the Job that looks is there, or one that keeps what was told and can be read."""
+    """Whether the Job that looks is there."""
 
 
 def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
@@ -52,8 +51,7 @@ def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited |
     own = {object_id(child): child for child in children if is_owned(child, uid)}
     if own.keys() & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
         return None
-    keeper = own.get(ObjectId(JOB.kind, told_name(service, revision)), {})
-    has_job = ObjectId(JOB.kind, name) in own or read_look(keeper) is not None
+    has_job = ObjectId(JOB.kind, name) in own
     condition = find_condition(service.get("status", {}), "ModelReady") or {}
     return Awaited(claim, name, condition.get("reason") in _REFUSED, has_job)
 

@@ -32,6 +32,7 @@ from millrace_operator.reconcile.rest import Rest, find_rest
 from millrace_operator.reconcile.revision import (
     HISTORY_LIMIT,
     find_expired,
+    read_hash,
 )
 from millrace_operator.reconcile.rivals import LOOK_SECONDS, is_moved
 from millrace_operator.reconcile.rollout import Step
@@ -43,6 +44,7 @@ from millrace_operator.reconcile.targets import Targets, choose_targets, find_re
 from millrace_operator.reconcile.told import tell_status
 from millrace_operator.resources.pin import find_active_pin
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 
 CONFLICT_RETRY_SECONDS = 10.0
 LEAST_LOOK_SECONDS = 2.0
@@ -226,7 +228,7 @@ def _render_children(
     """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
     revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
-    recorded = revisions if targets.refreshed is None else [*revisions, targets.refreshed]
+    recorded = [*revisions, *(one for one in (targets.refreshed, targets.answered) if one is not None)]
     records = {one.hash: seal(render_controller_revision(service, one)) for one in recorded}
     budget = render_disruption_budget(service, placed, holds_last=targets.evacuation.holds_last)
     return [
@@ -235,11 +237,19 @@ def _render_children(
         Child(seal(render_service(settings, service))),
         *map(Child, records.values()),
         *(
-            Child(seal(render_deployment(service, one, counts[one.hash])), need(account, records[one.hash]))
+            Child(
+                seal(render_deployment(service, one, counts[one.hash])),
+                _need_these(account, records[one.hash]),
+            )
             for one in revisions
         ),
         Child(seal(budget)),
     ]
+
+
+def _need_these(account: Obj, record: Obj) -> tuple[Need, ...]:
+    """Return the needs of a Deployment. A record of another model goes first, and is made anew."""
+    return (*need(account), Need(object_id(record), lambda seen: not _is_outdated(seen, record)))
 
 
 def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
@@ -265,15 +275,36 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
-    kept = {object_id(obj) for obj in wanted}
-    witnessed = targets.refreshed.hash if targets.refreshed else targets.choice.asked
-    kept |= list_witnesses(snapshot, witnessed) if targets.pending is None else set()
+    owned, records = snapshot.owned(), {object_id(obj): obj for obj in wanted if _is_record(obj)}
+    kept = {object_id(obj) for obj in wanted} - {
+        key for key, obj in records.items() if _is_outdated(owned.get(key), obj)
+    }
+    for key, obj in records.items():
+        if _has_to_be_written(owned.get(key), obj):
+            kept |= list_witnesses(snapshot, read_hash(obj))
     in_use = frozenset(targets.step.counts) | {targets.stable}
     old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
-    for key, obj in snapshot.owned().items():
-        is_history = key.kind == "ControllerRevision" and key.name not in old
+    for key, obj in owned.items():
+        is_history = key.kind == "ControllerRevision" and key.name not in old and key not in records
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
             yield Delete(obj, _explain_delete(key))
+
+
+def _is_record(obj: Obj) -> bool:
+    return bool(obj["kind"] == CONTROLLER_REVISION.kind)
+
+
+def _is_outdated(seen: Obj | None, record: Obj) -> bool:
+    """Whether a pending revision's record says of its model what is no longer told."""
+    return seen is not None and _is_pending(seen) and seen["data"].get("model") != record["data"].get("model")
+
+
+def _has_to_be_written(seen: Obj | None, record: Obj) -> bool:
+    return seen is None or _is_outdated(seen, record) or (_is_pending(seen) and not _is_pending(record))
+
+
+def _is_pending(record: Obj) -> bool:
+    return bool(record["metadata"].get("labels", {}).get(contract.LABEL_PENDING) == "true")
 
 
 def _explain_delete(key: ObjectId) -> str:

@@ -14,6 +14,7 @@ from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.cached_model import CachedModel
 from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
@@ -36,6 +37,8 @@ class Revision:
     """What its model's source told when the revision was made; None where it is not fetched."""
     cached: CachedModel | None = None
     """Where its pods read the model; None where each pod fetches it, or it was at hand before."""
+    is_pending: bool | None = None
+    """Whether it has still to be made: its record says what its model is. None: it never had to be told."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
@@ -92,7 +95,12 @@ def _read_revision(obj: Obj) -> Revision:
         template=data.get("template", {}),
         model=FoundModel.read(data.get("model")),
         cached=CachedModel.read(data.get("cache")),
+        is_pending=_read_label(obj["metadata"].get("labels", {}).get(contract.LABEL_PENDING)),
     )
+
+
+def _read_label(text: str | None) -> bool | None:
+    return None if text is None else text == "true"
 
 
 def next_number(revisions: Iterable[Revision]) -> int:

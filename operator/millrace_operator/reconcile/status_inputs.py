@@ -13,7 +13,7 @@ from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.observed import Observed
 from millrace_operator.reconcile.pending import Pending
 from millrace_operator.reconcile.pods import Pod
-from millrace_operator.reconcile.render.metadata import revision_name, told_name
+from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.reconcile.revision import Revision
 from millrace_operator.reconcile.rivals import explain_rival
@@ -173,14 +173,10 @@ class StatusInputs:
 
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:
-        """Those of a look at a model in a claim."""
-        if is_fetched(self.spec.model.uri):
-            return set()
-        service, revision = (
-            self.snapshot.service,
-            self.pending.revision if self.pending else self.choice.asked,
-        )
-        return {(JOB.kind, name(service, revision)) for name in (revision_name, told_name)}
+        """That of a look at a model in a claim."""
+        revision = self.pending.revision if self.pending else self.choice.asked
+        is_at_hand = not is_fetched(self.spec.model.uri)
+        return {(JOB.kind, revision_name(self.snapshot.service, revision))} if is_at_hand else set()
 
     def _sorted_pods(self) -> list[Pod]:
         return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))

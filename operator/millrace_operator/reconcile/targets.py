@@ -1,11 +1,11 @@
 """Which revisions of a service are to have how many replicas. Pure."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millrace_operator.reconcile.asked import find_asked, find_same
-from millrace_operator.reconcile.asking import explain_unread, list_askers, note_asking
+from millrace_operator.reconcile.asking import explain_unread, note_asking
 from millrace_operator.reconcile.cached_model import find_place
 from millrace_operator.reconcile.canary import has_failed, watch_canary
 from millrace_operator.reconcile.choice import Choice, Progress, Trial, choose_revision
@@ -24,7 +24,7 @@ from millrace_operator.reconcile.pods import describe_fetch, read_pod
 from millrace_operator.reconcile.render.metadata import revision_name
 from millrace_operator.reconcile.render.pod_template import render_pod_template
 from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.resolution import find_model
+from millrace_operator.reconcile.resolution import find_told
 from millrace_operator.reconcile.revision import (
     Revision,
     next_number,
@@ -59,6 +59,8 @@ class Targets:
     """The revision that the spec asks for, where it cannot be made yet."""
     refreshed: Revision | None = None
     """One that never runs: its record says that the source was asked anew, and has what it had."""
+    answered: Revision | None = None
+    """The pending one, where it is known what its model is."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -79,6 +81,8 @@ class Known(NamedTuple):
     """That it can't be made yet. Then the one that served last is asked for, if any did."""
     refreshed: Revision | None = None
     """One for which the source was asked anew, and had the model of the one that is asked for."""
+    answered: Revision | None = None
+    """The pending one, where it is known what its model is: its record says that, and no more."""
 
     @property
     def model(self) -> FoundModel | None:
@@ -97,9 +101,11 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     served = snapshot.service.get("status", {}).get("currentRevision")
     wanted = find_asked(snapshot.service, spec, revisions)
     digest = wanted.hash
-    if digest in revisions:
-        return _choose_same(revisions, revisions[digest], served)
-    model = find_model(snapshot, spec.model.uri, digest)
+    recorded, told = revisions.get(digest), find_told(snapshot, spec.model.uri, digest)
+    if recorded is not None and not recorded.is_pending:
+        return _choose_same(revisions, recorded, served)
+    known_model = None if recorded is None else recorded.model
+    model = told or known_model
     try:
         template = render_pod_template(settings, snapshot.service, spec, digest, model)
     except VersionError as error:
@@ -108,6 +114,8 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
         return Known(revisions, served, error)
     place = find_place(spec.model, model)
     made = Revision(digest, next_number(revisions.values()), wanted.inputs, template, model, place)
+    if recorded is not None and _is_same_model(recorded, made):
+        made = recorded
     known = _choose_same({**revisions, digest: made}, made, served)
     if known.refreshed is not None:
         return known
@@ -115,8 +123,16 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
-        return known
+        is_pending = None if made.is_pending is None else False
+        return known._replace(revisions={**known.revisions, digest: replace(made, is_pending=is_pending)})
+    if model is not None:
+        made = replace(made, is_pending=True)
+        known = known._replace(revisions={**known.revisions, digest: made}, answered=made)
     return known._replace(asked=served if served in revisions else digest, pending=note_asking(pending))
+
+
+def _is_same_model(one: Revision, other: Revision) -> bool:
+    return (one.model and one.model.render()) == (other.model and other.model.render())
 
 
 def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str | None) -> Known:
@@ -135,9 +151,8 @@ def _find_pending(
     if model is None and not is_fetched(spec.model.uri):
         return find_looking(snapshot, spec, digest, now)
     if model is None:
-        askers = [asker.name for asker in list_askers(snapshot, digest)]
-        job = askers[0] if askers else revision_name(snapshot.service, digest)
-        unread = explain_unread(snapshot, askers)
+        job = revision_name(snapshot.service, digest)
+        unread = explain_unread(snapshot, job)
         cause = explain_delay(snapshot, job) or unread or judge_claim(spec, snapshot.claim)
         return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
     # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
@@ -199,6 +214,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         spent,
         known.pending,
         known.refreshed,
+        known.answered,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from millrace_operator.resources import rules
-from millrace_operator.resources.openapi import Schema, render_schema
+from millrace_operator.resources.openapi import Schema, leave_out_bounds, render_schema
 from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -87,16 +87,23 @@ def _render_root() -> Schema:
             "kind": {"type": "string", "description": "InferenceService"},
             "metadata": {"type": "object"},
             "spec": {**render_schema(Spec), "description": "What is wanted."},
-            "status": {**render_schema(Status), "description": "What is observed; written by the operator."},
+            "status": {
+                **leave_out_bounds(render_schema(Status)),
+                "description": "What is observed; written by the operator.",
+            },
         },
     }
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML without anchors, which kubectl's readers resolve but people don't."""
+    """YAML without anchors, which kubectl's readers resolve and people don't; lists of words on a line."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  the signature is yaml's
         return True
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:  # noqa: FBT001
+        is_of_words = all(isinstance(one, str) for one in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=is_of_words or flow_style)
 
 
 def render_text() -> str:

@@ -66,7 +66,18 @@ def test_coming_and_going_is_news() -> None:
     assert not is_news(None, None)
 
 
-@pytest.mark.parametrize(("kind", "obj"), [(INFERENCE_SERVICE, make_service()), (SERVICE, make_child())])
+def make_own_child() -> Obj:
+    service, child = make_service(), make_child()
+    owner = {
+        "apiVersion": service["apiVersion"],
+        "kind": service["kind"],
+        "name": KEY.name,
+        "controller": True,
+    }
+    return {**child, "metadata": {**child["metadata"], "ownerReferences": [owner]}}
+
+
+@pytest.mark.parametrize(("kind", "obj"), [(INFERENCE_SERVICE, make_service()), (SERVICE, make_own_child())])
 def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
     cache, queue = Cache(), WorkQueue()
     ingest = Ingest(cache, queue)

@@ -5,14 +5,10 @@ import json
 import pytest
 
 from millrace_fit.facts import find_facts
-from millrace_operator.cluster.errors import TransientError
-from millrace_operator.cluster.kinds import JOB, POD, Obj
-from millrace_operator.reconcile.jobs import LOST_SECONDS
+from millrace_operator.cluster.kinds import CONTROLLER_REVISION, JOB, POD
 from millrace_operator.reconcile.looking import DISTURBED_SECONDS
-from millrace_operator.reconcile.render.metadata import told_name
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.conditions import render_time
-from millrace_operator.resources.rules import NAME_MAX_LENGTH
 from millrace_runtime import contract
 from testing.checkpoints.models import MEDIUM, stored_of
 from testing.world import KEY, World, make_service, resolver_status
@@ -23,7 +19,6 @@ from tests.operator.reconcile.test_looking import (
     check_served_unseen,
     clean_up,
     die_after_each_write,
-    get_job,
     get_pod,
     get_record,
     make_world,
@@ -43,75 +38,24 @@ async def make_refused() -> World:
 
 
 def check_refused(world: World) -> None:
-    """No pod is made of the model, and one Job without a pod keeps why."""
+    """No pod is made of the model, and the revision's record says why."""
     assert told(world) == ("False", "DoesNotFit")
     assert not world.objects("Deployment")
-    assert not world.objects("ControllerRevision")
+    assert not world.objects("Job")
     assert not world.objects("Pod"), "one would hold the claim, also when it has ended"
-    job = get_job(world)
-    assert job["metadata"]["name"].endswith("-t")
-    assert job["spec"]["suspend"]
-    assert json.loads(job["metadata"]["annotations"][contract.ANNOTATION_FOUND])["facts"] == TOLD
+    (record,) = world.objects("ControllerRevision")
+    assert record["metadata"]["labels"][contract.LABEL_PENDING] == "true"
+    assert record["data"]["model"]["facts"] == TOLD
 
 
-def list_writes_of_jobs(world: World, since: int = 0) -> list[tuple[str, bool]]:
-    """Return what was done to Jobs, and whether that was one which keeps what was told."""
-    writes = world.cluster.writes[since:]
-    return [(verb, name.endswith("-t")) for verb, kind, name in writes if kind == JOB.kind]
-
-
-async def take_turns(world: World, count: int = 8) -> None:
-    """As `settle`, where something is refused again and again."""
-    for _ in range(count):
-        await world.reconcile()
-        world.run_controllers()
-
-
-def no_keepers(obj: Obj) -> str | None:
-    return "exceeded quota: count/jobs.batch" if obj["metadata"]["name"].endswith("-t") else None
+def list_writes_of(world: World, kind: str, since: int = 0) -> list[str]:
+    return [verb for verb, written, _ in world.cluster.writes[since:] if written == kind]
 
 
 async def test_what_was_told_is_kept_before_the_pod_that_told_it_goes() -> None:
     world = await make_refused()
-    assert list_writes_of_jobs(world) == [("create", False), ("create", True), ("delete", False)]
-
-
-async def test_whoever_lifts_the_suspension_gets_no_pod_and_no_claim_is_mounted() -> None:
-    world = await make_refused()
-    job = get_job(world)
-    world.cluster.put({**job, "spec": {**job["spec"], "suspend": False}})
-    world.now += 1800
-    await world.settle()
-    assert not world.objects("Pod")
-    template = get_job(world)["spec"]["template"]["spec"]
-    assert not any("persistentVolumeClaim" in volume for volume in template["volumes"])
-    mounted = {mount["name"] for mount in template["containers"][0]["volumeMounts"]}
-    assert mounted <= {volume["name"] for volume in template["volumes"]}
-
-
-async def test_a_claim_is_read_again_where_what_was_kept_cannot_be_read() -> None:
-    """Another claim may have its name by then."""
-    world = await make_refused()
-    world.put_claim("models", phase="Pending")
-    job = get_job(world)
-    kept = {**job["metadata"]["annotations"], contract.ANNOTATION_FOUND: "torn"}
-    world.cluster.put({**job, "metadata": {**job["metadata"], "annotations": kept}})
-    world.now += 86400
-    before = len(world.cluster.writes)
-    await world.settle()
-    assert ("create", False) not in list_writes_of_jobs(world, before)
-
-
-async def test_a_claim_is_read_again_where_what_was_kept_has_no_facts() -> None:
-    """A revision alone says nothing of a model in a claim, so the model is looked at anew."""
-    world = await make_refused()
-    world.put_claim("models", phase="Pending")
-    write_kept(world, json.dumps({"revision": "1" * 40}))
-    world.now += 86400
-    before = len(world.cluster.writes)
-    await world.settle()
-    assert ("create", False) not in list_writes_of_jobs(world, before)
-    check_served_unseen(world)
+    writes = [(verb, kind) for verb, kind, _ in world.cluster.writes if kind in ("Job", "ControllerRevision")]
+    assert writes == [("create", "Job"), ("create", "ControllerRevision"), ("delete", "Job")]
 
 
 @pytest.mark.parametrize("is_collected", [True, False])
@@ -180,7 +124,7 @@ async def test_an_operator_that_dies_while_what_was_told_is_kept_goes_on() -> No
     await die_after_each_write(world)
     await world.settle()
     check_refused(world)
-    assert list_writes_of_jobs(world).count(("create", True)) < 8
+    assert list_writes_of(world, "ControllerRevision").count("create") < 8
     assert not world.pods()
 
 
@@ -197,27 +141,15 @@ async def test_days_and_a_new_operator_write_nothing() -> None:
 
 async def test_a_newer_operator_makes_nothing_anew() -> None:
     world = await make_refused()
-    job, before = get_job(world), len(world.cluster.writes)
+    record, before = get_record(world), len(world.cluster.writes)
     world.settings = RenderSettings(runtime_image="registry.example.com/runtime:newer")
     world.restart_operator()
     await world.settle()
-    assert list_writes_of_jobs(world, before) == []
-    assert get_job(world) == job
+    assert list_writes_of(world, JOB.kind, before) == []
+    assert get_record(world) == record
 
 
-async def test_what_an_earlier_operator_left_in_a_pod_is_kept_without_another_look() -> None:
-    world = make_world(resources=SMALL)
-    world.cluster.refuse = no_keepers
-    await take_turns(world)
-    before, world.cluster.refuse = len(world.cluster.writes), lambda _: None
-    world.settings = RenderSettings(runtime_image="registry.example.com/runtime:newer")
-    world.restart_operator()
-    await world.settle()
-    assert list_writes_of_jobs(world, before) == [("create", True), ("delete", False)]
-    check_refused(world)
-
-
-async def test_an_edit_ends_what_was_kept_and_going_back_looks_anew() -> None:
+async def test_an_edit_and_going_back_tells_what_was_told() -> None:
     world = await make_refused()
     world.edit(resources=LARGE)
     await world.settle()
@@ -226,128 +158,16 @@ async def test_an_edit_ends_what_was_kept_and_going_back_looks_anew() -> None:
     before = len(world.cluster.writes)
     world.edit(resources=SMALL)
     await world.settle()
-    assert ("create", False) in list_writes_of_jobs(world, before)
+    assert list_writes_of(world, JOB.kind, before) == [], "it was looked at"
     assert told(world, "Degraded") == ("True", "DoesNotFit")
     assert len(world.pods()) == 2, "what serves goes on"
 
 
 async def test_more_replicas_leave_what_was_kept() -> None:
     world = await make_refused()
-    job = get_job(world)
     world.edit(replicas=3)
     await world.settle()
-    assert get_job(world) == job
     check_refused(world)
-
-
-async def test_a_model_that_fits_after_all_goes_on_from_what_was_kept() -> None:
-    """As where a newer operator judges otherwise. A revision in it is not believed."""
-    world = await make_refused()
-    before = len(world.cluster.writes)
-    write_kept(world, json.dumps({"revision": "1" * 40, "facts": FITTING}))
-    await world.settle()
-    assert len(world.pods()) == 2
-    assert get_record(world)["model"]["facts"] == FITTING
-    assert "revision" not in get_record(world)["model"]
-    assert list_writes_of_jobs(world, before) == [("delete", True)]
-
-
-def write_kept(world: World, words: str) -> None:
-    """Write as somebody else what a Job keeps."""
-    job = get_job(world)
-    annotations = {**job["metadata"]["annotations"], contract.ANNOTATION_FOUND: words}
-    world.cluster.put({**job, "metadata": {**job["metadata"], "annotations": annotations}})
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "{",
-        "[" * 100_000,
-        "[]",
-        json.dumps({"revision": "1" * 40}),
-        json.dumps({"facts": {"version": 99}}),
-    ],
-    ids=["empty", "broken", "deep", "a list", "a revision alone", "facts of another version"],
-)
-async def test_where_what_was_kept_cannot_be_read_the_model_is_looked_at_anew(words: str) -> None:
-    world = await make_refused()
-    before = len(world.cluster.writes)
-    write_kept(world, words)
-    await world.settle()
-    assert ("create", False) in list_writes_of_jobs(world, before)
-    check_refused(world)
-
-
-async def test_where_nothing_can_be_kept_the_pod_is_believed_while_it_is_there() -> None:
-    world = make_world(resources=SMALL)
-    world.cluster.refuse = no_keepers
-    await take_turns(world)
-    assert told(world) == ("False", "DoesNotFit")
-    assert told(world, "Degraded") == ("True", "DoesNotFit")
-    job = get_job(world)
-    before = len(world.cluster.writes)
-    await take_turns(world)
-    assert set(list_writes_of_jobs(world, before)) == {("create", True)}, "it is tried again and again"
-    assert {kind for _, kind, _ in world.cluster.writes[before:]} == {JOB.kind}, "status takes no turns"
-
-    clean_up(world, POD)
-    await take_turns(world)
-    world.now += LOST_SECONDS
-    await take_turns(world)
-    assert get_job(world)["metadata"]["uid"] != job["metadata"]["uid"]
-    assert told(world) == ("False", "DoesNotFit")
-    assert not world.objects("Deployment")
-    world.cluster.refuse = lambda _: None
-    await world.settle()
-    check_refused(world)
-
-
-def strip(obj: Obj) -> None:
-    """Do as a webhook that removes annotations which it does not know."""
-    obj["metadata"].get("annotations", {}).pop(contract.ANNOTATION_FOUND, None)
-
-
-async def test_the_pod_that_told_is_kept_where_the_job_that_is_to_keep_it_does_not() -> None:
-    world = make_world(resources=SMALL)
-    world.cluster.refuse = strip
-    await world.settle()
-    assert told(world) == ("False", "DoesNotFit")
-    assert list_writes_of_jobs(world) == [("create", False), ("create", True)]
-    assert not world.objects("Deployment")
-
-
-async def test_a_webhook_that_is_away_holds_up_nothing_else() -> None:
-    world = make_world(model={"uri": "file:///models/stories"}, resources=SMALL)
-    await world.settle()
-
-    def fail(obj: Obj) -> str | None:
-        if obj["metadata"]["name"].endswith("-t"):
-            raise TransientError("HTTP 500: failed calling webhook")
-        return None
-
-    world.cluster.refuse = fail
-    world.edit(model={"uri": "pvc://models/llama/8b"})
-    await take_turns(world)
-    assert told(world, "Degraded")[1] == "DoesNotFit"
-    world.edit(replicas=3)
-    await take_turns(world)
-    assert len(world.pods()) == 3
-
-
-async def test_a_job_of_somebody_else_with_the_name_is_left_alone() -> None:
-    world = make_world(None, resources=SMALL)
-    await world.settle()
-    name = get_job(world)["metadata"]["name"]
-    world = make_world(resources=SMALL)
-    theirs = {"namespace": KEY.namespace, "name": f"{name}-t"}
-    world.cluster.put({"kind": JOB.kind, "metadata": theirs, "spec": {"suspend": True}})
-    await world.settle()
-    assert told(world) == ("False", "DoesNotFit")
-    assert "Job named" not in world.condition("Degraded")["message"], "nothing that serves waits for it"
-    assert {job["metadata"]["name"] for job in world.objects("Job")} == {name, f"{name}-t"}
-    assert not world.objects("Deployment")
 
 
 async def test_before_another_look_the_claim_is_looked_at_again() -> None:
@@ -356,10 +176,11 @@ async def test_before_another_look_the_claim_is_looked_at_again() -> None:
     await world.settle()
     world.now += 86400
     world.put_claim("models", phase="Pending")
-    world.cluster.remove(JOB, KEY.namespace, get_job(world)["metadata"]["name"])
+    (record,) = world.objects("ControllerRevision")
+    world.cluster.remove(CONTROLLER_REVISION, KEY.namespace, record["metadata"]["name"])
     before = len(world.cluster.writes)
     await world.settle()
-    assert list_writes_of_jobs(world, before) == []
+    assert list_writes_of(world, JOB.kind, before) == []
     check_served_unseen(world)
 
 
@@ -367,11 +188,19 @@ async def test_a_claim_that_is_being_deleted_is_not_looked_into() -> None:
     world = make_world()
     world.put_claim("models", deletionTimestamp=render_time(world.now))
     await world.settle()
-    assert list_writes_of_jobs(world) == []
+    assert list_writes_of(world, JOB.kind) == []
     check_served_unseen(world)
 
 
-def test_the_longest_name_of_a_service_leaves_room_for_the_jobs() -> None:
-    service = make_service()
-    service["metadata"]["name"] = "c" * NAME_MAX_LENGTH
-    assert len(told_name(service, "0123456789")) == 63
+async def test_a_model_that_fits_after_all_is_served_from_what_was_told() -> None:
+    """As where a newer operator judges otherwise."""
+    world = await make_refused()
+    (record,) = world.objects("ControllerRevision")
+    model = {**record["data"]["model"], "facts": FITTING}
+    world.cluster.put({**record, "data": {**record["data"], "model": model}})
+    before = len(world.cluster.writes)
+    await world.settle()
+    assert len(world.pods()) == 2
+    assert list_writes_of(world, "Job", before) == []
+    assert list_writes_of(world, "ControllerRevision", before) == ["apply"], "it is pending no more"
+    assert world.condition("Degraded")["status"] != "True"

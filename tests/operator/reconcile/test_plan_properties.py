@@ -20,16 +20,16 @@ from millrace_operator.reconcile.claims import judge_claim
 from millrace_operator.reconcile.filling import is_begun
 from millrace_operator.reconcile.fitting import judge_fit
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.jobs import explain_delay, seconds_to_loss
 from millrace_operator.reconcile.plan import Plan
 from millrace_operator.reconcile.render.metadata import fill_name, revision_name
 from millrace_operator.reconcile.render.model_source import find_claim
-from millrace_operator.reconcile.resolution import find_model, find_told
-from millrace_operator.reconcile.snapshot import ObjectId, is_owned, object_id
+from millrace_operator.reconcile.resolution import find_told
+from millrace_operator.reconcile.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.reconcile.targets import find_revisions
 from millrace_operator.resources.model_uri import is_fetched
 from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
+from millrace_runtime import contract
 from tests.operator.reconcile.circumstances import Circumstances
 from tests.operator.reconcile.instant import (
     SETTINGS,
@@ -134,6 +134,16 @@ def check_writes(instant: Instant) -> None:
         assert ours.issuperset(mark.uid for mark in chosen.marks)
 
 
+def is_pending(obj: dict[str, Any]) -> bool:
+    return bool(obj["metadata"].get("labels", {}).get(contract.LABEL_PENDING) == "true")
+
+
+def has_recorded(snapshot: Snapshot, record: ObjectId) -> bool:
+    """Whether a revision was made, and its record says no longer what its model is alone."""
+    found = snapshot.owned().get(record)
+    return found is not None and not is_pending(found)
+
+
 class Asked:
     """The revision that a spec asks for, where it was not made before."""
 
@@ -148,13 +158,15 @@ class Asked:
         )
         self.job = ObjectId(JOB.kind, name)
         self.filler = fill_name(snapshot.service, self.revision)
-        self.is_new = not any(has_made(snapshot, one) for one in (self.record, self.deployment))
+        self.is_new = not (has_recorded(snapshot, self.record) or has_made(snapshot, self.deployment))
         self.is_at_hand = not is_fetched(self.spec.model.uri)
         self.model = self.find_model(instant)
 
     def find_model(self, instant: Instant) -> FoundModel | None:
-        """Return what its Jobs know of its model."""
-        return find_model(instant.snapshot, self.spec.model.uri, self.revision)
+        """Return what its Job and its record know of its model."""
+        told = find_told(instant.snapshot, self.spec.model.uri, self.revision)
+        record = instant.snapshot.owned().get(self.record, {})
+        return told or FoundModel.read(record.get("data", {}).get("model"))
 
     @property
     def is_refused(self) -> bool:
@@ -165,15 +177,6 @@ class Asked:
         is_free = self.is_at_hand or is_begun(snapshot, self.revision)
         nodes = () if is_free else snapshot.gpu_nodes.values()
         return judge_fit(self.spec, self.model.facts, nodes).refusal is not None
-
-    @property
-    def is_asked_anew(self) -> bool:
-        """Whether the Job that fetches its model alone knows it, and can't go on. Nothing is made of it."""
-        snapshot, job = self.instant.snapshot, self.filler
-        if find_told(snapshot, self.job.name) is not None:
-            return False
-        has_ended = seconds_to_loss(snapshot, job, self.instant.now) is not None
-        return self.has_no_place or has_ended or explain_delay(snapshot, job) is not None
 
     @property
     def has_no_place(self) -> bool:
@@ -193,7 +196,7 @@ def check_models(instant: Instant) -> None:
 
 def check_made(asked: Asked, chosen: Plan) -> None:
     """Of what is not known, is refused or has no place, no pod's template is written."""
-    made = {object_id(apply.obj) for apply in chosen.applies}
+    made = {object_id(apply.obj) for apply in chosen.applies if not is_pending(apply.obj)}
     is_made = bool({asked.record, asked.deployment} & made)
     assert not (is_made and asked.is_refused)
     assert not (is_made and asked.model is None and not asked.is_at_hand)
@@ -208,12 +211,10 @@ def check_made(asked: Asked, chosen: Plan) -> None:
 
 def check_known(asked: Asked, chosen: Plan) -> None:
     """No part of a plan deletes what alone knows a model."""
-    if not asked.is_at_hand and asked.is_asked_anew:
-        return
     actions = list_actions(chosen)
     for count in range(len(actions) + 1):
         after = asked.instant.act(actions[:count])
-        assert has_made(after.snapshot, asked.record) or asked.find_model(after) == asked.model, actions
+        assert has_recorded(after.snapshot, asked.record) or asked.find_model(after) == asked.model, actions
 
 
 STEPS = st.integers(0, 3).flatmap(lambda number: CIRCUMSTANCES if number else SCHEDULES)

@@ -2,7 +2,7 @@
 
 from millrace_operator.cluster.kinds import Obj
 from millrace_operator.reconcile.found_model import FoundModel
-from millrace_operator.reconcile.render.job import keep_found, render_job, render_job_template
+from millrace_operator.reconcile.render.job import render_job, render_job_template
 from millrace_operator.reconcile.render.metadata import fill_name
 from millrace_operator.reconcile.render.model_source import (
     render_filler,
@@ -21,7 +21,7 @@ _PLACEMENT = {"image_pull_secrets", "tolerations", "node_selector"}
 def render_fill_job(
     settings: RenderSettings, service: Obj, spec: Spec, revision: str, found: FoundModel
 ) -> Obj:
-    """Return the Job. It keeps what the source told: the pod that told it may be gone before this ends."""
+    """Return the Job."""
     parts = {
         "containers": [render_filler(settings, spec, found, SECURITY, SCRATCH)],
         "volumes": [
@@ -31,4 +31,4 @@ def render_fill_job(
         ],
     }
     template = render_job_template(service, spec, contract.COMPONENT_FILLER, _PLACEMENT, parts)
-    return keep_found(render_job(service, fill_name(service, revision), revision, template), found)
+    return render_job(service, fill_name(service, revision), revision, template)

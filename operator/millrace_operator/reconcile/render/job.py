@@ -1,10 +1,8 @@
 """What the Jobs of a service have in common. Pure."""
 
-import json
 from typing import Any
 
 from millrace_operator.cluster.kinds import JOB, Obj
-from millrace_operator.reconcile.found_model import FoundModel
 from millrace_operator.reconcile.render.metadata import account_name, render_child
 from millrace_operator.reconcile.render.pod_template import POD_SECURITY
 from millrace_operator.resources.types import Spec
@@ -43,9 +41,3 @@ def render_job_template(
             **parts,
         },
     }
-
-
-def keep_found(job: Obj, found: FoundModel) -> Obj:
-    """Return the Job with what was told of its model, which `resolution.py` reads there."""
-    told = json.dumps(found.render(), sort_keys=True)
-    return {**job, "metadata": {**job["metadata"], "annotations": {contract.ANNOTATION_FOUND: told}}}

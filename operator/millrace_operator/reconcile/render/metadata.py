@@ -15,23 +15,13 @@ def account_name(service: Obj) -> str:
 
 
 def revision_name(service: Obj, revision: str) -> str:
-    """Name of a revision's Deployment and ControllerRevision."""
+    """Name of a revision's Deployment and ControllerRevision, and of the Job that asks for its model."""
     return f"{service['metadata']['name']}-{revision}"
-
-
-def again_name(service: Obj, revision: str) -> str:
-    """Name of the Job that asks a source again, in turn with `revision_name`'s: as long as `fill_name`."""
-    return f"{revision_name(service, revision)}-a"
 
 
 def fill_name(service: Obj, revision: str) -> str:
     """Name of the Job that fetches a revision's model into a claim: 63 letters at most, as a Job's is."""
     return f"{revision_name(service, revision)}-f"
-
-
-def told_name(service: Obj, revision: str) -> str:
-    """Name of the Job that keeps what a look at a model in a claim told: as long as `fill_name`."""
-    return f"{revision_name(service, revision)}-t"
 
 
 def replica_labels(service: Obj) -> dict[str, str]:

@@ -26,6 +26,8 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
     name = revision_name(service, revision.hash)
     labels = {contract.LABEL_REVISION: revision.hash}
+    if revision.is_pending is not None:  # those of earlier versions have no such label
+        labels[contract.LABEL_PENDING] = "true" if revision.is_pending else "false"
     return {
         **render_child(service, CONTROLLER_REVISION, name, labels),
         "revision": revision.number,
