@@ -14,6 +14,7 @@ from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import (
     BY_NAME,
     CHILDREN,
+    CONTROLLER_REVISION,
     DEPLOYMENT,
     INFERENCE_SERVICE,
     NODE,
@@ -50,6 +51,20 @@ def make_service(**spec: Any) -> Obj:
         "metadata": {"namespace": KEY.namespace, "name": KEY.name, "generation": 1},
         "spec": {"model": {"uri": "file:///models/stories"}, **spec},
     }
+
+
+def make_record(service: Obj) -> Obj:
+    """Return the record of a service's one revision, without what the autoscaler knows."""
+    name, uid = (service["metadata"][field] for field in ("name", "uid"))
+    owner = {"apiVersion": service["apiVersion"], "kind": service["kind"], "name": name, "uid": uid}
+    metadata = {
+        "namespace": KEY.namespace,
+        "name": f"{name}-r1",
+        "labels": {contract.LABEL_SERVICE: name},
+        "ownerReferences": [{**owner, "controller": True}],
+    }
+    kind = CONTROLLER_REVISION
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "revision": 1}
 
 
 def make_pod(name: str = "chat-1", revision: str = "r1", **status: Any) -> Obj:

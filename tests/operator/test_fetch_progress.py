@@ -9,7 +9,6 @@ from millrace_operator.reconcile.pod_status import MOST_RESTARTS, read_fetch
 from millrace_operator.resources.conditions import render_time
 from testing.world import World, ready_status
 from tests.operator.reconcile.test_causes import EXTERNAL, fetching
-from tests.operator.reconcile.test_filling import get_pod, make_filling, told
 
 DEADLINE_SECONDS = 1800.0
 FAILED = {"exitCode": 1, "reason": "Error", "message": "millrace fetch: fewer than 65536 bytes/s for 120 s"}
@@ -126,26 +125,3 @@ def test_what_counts_of_a_fetch(restarts: int, num_ended: int, state: str, since
     status = fetching(states[state])
     status["initContainerStatuses"][0]["restartCount"] = restarts
     assert find_fetch_time([read_fetch(status)], num_ended, 5000.0) == since
-
-
-async def test_a_job_that_fills_a_claim_for_hours_is_not_late_and_one_that_fails_often_is() -> None:
-    world = await make_filling()
-    pod = get_pod(world)
-
-    def tell(restarts: int) -> None:
-        state = {"running": {"startedAt": render_time(world.now)}}
-        last = {"terminated": {**FAILED, "finishedAt": render_time(world.now)}} if restarts else {}
-        fetch = {"name": "fetch", "restartCount": restarts, "state": state, "lastState": last}
-        world.cluster.put({**pod, "status": {"phase": "Running", "containerStatuses": [fetch]}})
-
-    tell(0)
-    for _ in range(4):
-        await wait(world, DEADLINE_SECONDS)
-        world.restart_operator()
-        assert told(world, "Degraded")[0] == "False"
-    tell(MOST_RESTARTS)
-    await wait(world, DEADLINE_SECONDS + 1)
-    assert (told(world, "Degraded")[0], told(world)) == ("False", ("False", "Fetching"))
-    tell(MOST_RESTARTS + 1)
-    await wait(world, 1)
-    assert told(world, "Degraded") == ("True", "FetchFailed")

@@ -43,8 +43,7 @@ from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import find_newest, read_changes
 from millrace_operator.resources.status_lines import render_change
 from millrace_runtime.contract import ANNOTATION_LEARNED, LABEL_SERVICE
-from testing.world import KEY, World, make_pod, make_service, ready_status
-from tests.operator.autoscale_loop.test_records import make_record
+from testing.world import KEY, World, make_pod, make_record, make_service, ready_status
 from tests.operator.autoscale_loop.test_tick import OBJECTIVE
 
 NAME = "chat-r1"

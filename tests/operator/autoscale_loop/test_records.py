@@ -10,8 +10,7 @@ from millrace_operator.cluster.fake import FakeCluster
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION, Kind, Obj, ObjectKey, ServiceKey
 from millrace_operator.ingest.cache import Cache
 from millrace_operator.resources.change_record import find_newest, read_changes
-from millrace_runtime.contract import LABEL_SERVICE
-from testing.world import KEY, make_service
+from testing.world import KEY, make_record, make_service
 
 NAMES = ["a", "b", "c"]
 
@@ -22,20 +21,6 @@ def make(name: str, *counts: int, uid: str = "", version: int = 1) -> Obj:
     service["metadata"] |= {"name": name, "uid": uid or f"uid-{name}", "resourceVersion": str(version)}
     changes = [f"2026-01-01T00:{count:02d}:00Z 0 -> {count} External x" for count in counts]
     return {**service, "status": {"scaling": {"desiredReplicas": 1, "lastChanges": changes}}}
-
-
-def make_record(service: Obj) -> Obj:
-    """Return the record of a service's one revision, without what the autoscaler knows."""
-    name, uid = (service["metadata"][field] for field in ("name", "uid"))
-    owner = {"apiVersion": service["apiVersion"], "kind": service["kind"], "name": name, "uid": uid}
-    metadata = {
-        "namespace": KEY.namespace,
-        "name": f"{name}-r1",
-        "labels": {LABEL_SERVICE: name},
-        "ownerReferences": [{**owner, "controller": True}],
-    }
-    kind = CONTROLLER_REVISION
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "revision": 1}
 
 
 class Odd(FakeCluster):

@@ -11,6 +11,7 @@ from millrace_operator.cluster.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, O
 from millrace_operator.reconcile.cached_model import name_folder
 from millrace_operator.reconcile.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
 from millrace_operator.reconcile.jobs import LOST_SECONDS
+from millrace_operator.reconcile.pod_status import MOST_RESTARTS
 from millrace_operator.reconcile.render.metadata import fill_name
 from millrace_operator.reconcile.snapshot import Fetched
 from millrace_operator.reconcile.words import PAUSE_SECONDS
@@ -163,6 +164,31 @@ async def test_how_far_it_is_stands_in_status() -> None:
     await world.settle()
     assert "models: 25 % of 17.2 GB, 104.9 MB/s" in world.condition("ModelReady")["message"]
     assert (await world.reconcile()).look_again == GOOD_LOOK_SECONDS
+
+
+async def test_a_job_that_fills_a_claim_for_hours_is_not_late_and_one_that_fails_often_is() -> None:
+    world = await make_filling()
+    pod, ended = get_pod(world), {"exitCode": 1, "message": "millrace fetch: fewer than 64 KiB/s"}
+
+    def tell(restarts: int) -> None:
+        state = {"running": {"startedAt": render_time(world.now)}}
+        last = {"terminated": {**ended, "finishedAt": render_time(world.now)}} if restarts else {}
+        fetch = {"name": "fetch", "restartCount": restarts, "state": state, "lastState": last}
+        world.cluster.put({**pod, "status": {"phase": "Running", "containerStatuses": [fetch]}})
+
+    tell(0)
+    for _ in range(4):
+        world.now += 1800
+        await world.settle()
+        world.restart_operator()
+        assert told(world, "Degraded")[0] == "False"
+    tell(MOST_RESTARTS)
+    world.now += 1801
+    await world.settle()
+    assert (told(world, "Degraded")[0], told(world)) == ("False", ("False", "Fetching"))
+    tell(MOST_RESTARTS + 1)
+    await world.settle()
+    assert told(world, "Degraded") == ("True", "FetchFailed")
 
 
 async def test_a_fetch_that_never_begins_is_told_after_its_deadline() -> None:

@@ -5,15 +5,19 @@ from typing import Any
 
 import pytest
 
+from millrace_fit.facts import find_facts
 from millrace_operator.cluster.kinds import CONTROLLER_REVISION
 from millrace_operator.reconcile.revision import hash_inputs, revision_inputs
 from millrace_operator.resources.refresh import ANNOTATION
 from millrace_operator.resources.types import Spec
+from testing.checkpoints.models import LLAMA_8B, stored_of
 from testing.world import KEY, World, crash_status, resolver_status
-from tests.operator.reconcile.test_fitting import FACTS
-from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, GATED, MAIN, SECOND, fetched
 
-THIRD = "3" * 40
+EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
+MAIN = {"uri": "hf://acme/chat@main"}
+FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
+GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
+FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
 
 
 async def make_served(**spec: Any) -> World:
@@ -39,7 +43,9 @@ async def refresh(world: World, revision: str | None, at: str = "1") -> None:
 
 def served(world: World) -> list[str]:
     """Which revision of the model each Deployment's pods fetch."""
-    return [words.partition("--revision ")[2].split()[0] for words in fetched(world)]
+    specs = [one["spec"]["template"]["spec"] for one in world.objects("Deployment")]
+    fetched = [spec["initContainers"][0]["args"] for spec in specs]
+    return [words[words.index("--revision") + 1] for words in fetched]
 
 
 async def test_a_branch_that_stayed_restarts_nothing_and_is_asked_once() -> None:
