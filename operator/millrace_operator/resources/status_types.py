@@ -13,7 +13,6 @@ from millrace_operator.resources.rollout_order import LONGEST
 from millrace_operator.resources.types import ScalingMode
 
 PRINTABLE = "^[ -~]+$"
-MOST_LETTERS = 1024
 MOST_WORKERS, MOST_TOKENS = 4096, 2**40
 """No replica comes near them: what does is none of ours."""
 
