@@ -29,7 +29,10 @@ class Asked(NamedTuple):
 
 
 def find_asked(service: Obj, spec: Spec, revisions: Mapping[str, Revision]) -> Asked:
-    """Return what is asked for: of the revisions of the same spec the one that was asked for last."""
+    """Return what is asked for: of the revisions of the same spec the one that was asked for last.
+
+    One that was never made, as its model was refused, comes after those that were.
+    """
     inputs = revision_inputs(spec)
     digest, last = hash_inputs(inputs), service.get("status", {}).get("updateRevision")
     same = [one for one in revisions.values() if digest in (one.hash, _hash_spec(one))]
@@ -37,7 +40,7 @@ def find_asked(service: Obj, spec: Spec, revisions: Mapping[str, Revision]) -> A
     if refresh is not None and any(one.hash == refresh.revision for one in same):
         inputs = refresh_inputs(inputs, str(refresh))
         return Asked(hash_inputs(inputs), inputs)
-    chosen = max(same, key=lambda one: (one.hash == last, one.number), default=None)
+    chosen = max(same, key=lambda one: (not one.is_pending, one.hash == last, one.number), default=None)
     return Asked(digest, inputs) if chosen is None else Asked(chosen.hash, chosen.inputs or inputs)
 
 

@@ -106,6 +106,9 @@ async def test_a_model_that_does_not_fit_is_not_rolled_out() -> None:
     await refresh(world, SECOND)
     assert world.condition("ModelReady")["reason"] == "DoesNotFit"
     assert (world.deployments(), world.condition("Ready")["status"]) == (before, "True")
+    annotate(world, None)
+    await world.settle()
+    assert (world.deployments(), world.condition("ModelReady")["reason"]) == (before, "Loaded")
 
 
 async def test_one_that_was_given_up_is_tried_again_as_by_an_edit() -> None:
