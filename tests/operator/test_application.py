@@ -30,7 +30,7 @@ from millrace_operator.metrics import Metrics
 from millrace_operator.reconcile.render.settings import RenderSettings
 from millrace_operator.resources.conditions import find_condition
 from testing.polling import wait_until_async
-from testing.world import KEY, make_pod, make_service
+from testing.world import KEY, make_pod, make_record, make_service
 from tests.operator.cluster.test_connection import FakeAccess
 
 SETTINGS = OperatorSettings(
@@ -101,9 +101,10 @@ async def test_a_leader_that_ends_writes_down_what_it_knows_and_then_gives_the_l
     await wait_until_async("it leads", application.election.is_leader)
     changes = ["2026-01-01T00:00:00Z 1 -> 2 External x"]
     application.cache.put({**service, "status": {"scaling": {"desiredReplicas": 2, "lastChanges": changes}}})
+    application.cache.put(cluster.put(make_record(service)))
     await cancel(campaign)
     assert [(verb, kind) for verb, kind, _ in cluster.writes[-2:]] == [
-        ("create", "ConfigMap"),
+        ("annotate", "ControllerRevision"),
         ("replace", "Lease"),
     ]
     lease = cluster.objects[("Lease", SETTINGS.namespace, "millrace-operator")]

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from millrace_operator.resources import rules
-from millrace_operator.resources.openapi import Schema, leave_out_bounds, render_schema
+from millrace_operator.resources.openapi import Schema, render_schema
 from millrace_operator.resources.status_types import Status
 from millrace_operator.resources.types import Spec
 from millrace_runtime import contract
@@ -87,10 +87,7 @@ def _render_root() -> Schema:
             "kind": {"type": "string", "description": "InferenceService"},
             "metadata": {"type": "object"},
             "spec": {**render_schema(Spec), "description": "What is wanted."},
-            "status": {
-                **leave_out_bounds(render_schema(Status)),
-                "description": "What is observed; written by the operator.",
-            },
+            "status": {**render_schema(Status), "description": "What is observed; written by the operator."},
         },
     }
 

@@ -9,27 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 Schema = dict[str, Any]
-_BOUNDS = frozenset({"minimum", "maximum", "minLength", "maxLength", "pattern", "maxItems"})
 
 
 def render_schema(model: type[BaseModel]) -> Schema:
     """Return the structural schema of `model`, in its serialised (camelCase) names."""
     raw = model.model_json_schema(by_alias=True, mode="validation")
     return _convert(raw, raw.get("$defs", {}))
-
-
-def leave_out_bounds(node: Schema) -> Schema:
-    """Return the schema without bounds of single values: who writes a status has them in its types.
-
-    No rule reads it, and the API server would refuse all of a status for one value.
-    """
-    kept = {key: value for key, value in node.items() if key not in _BOUNDS}
-    if "properties" in kept:
-        kept["properties"] = {name: leave_out_bounds(one) for name, one in kept["properties"].items()}
-    for field in ("items", "additionalProperties"):
-        if isinstance(kept.get(field), dict):
-            kept[field] = leave_out_bounds(kept[field])
-    return kept
 
 
 def _convert(node: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -121,15 +121,9 @@ class FaultyServer:
             await self.store.change_event(namespace, name, body)
             return body
         if body["metadata"].keys() <= {"uid", "resourceVersion", "annotations"}:
-            metadata = body["metadata"]
-            return await self.store.annotate(
-                kind,
-                namespace,
-                name,
-                metadata["uid"],
-                metadata["annotations"],
-                metadata.get("resourceVersion"),
-            )
+            uid, annotations = (body["metadata"][field] for field in ("uid", "annotations"))
+            version = body["metadata"].get("resourceVersion")
+            return await self.store.annotate(kind, namespace, name, uid, annotations, version=version)
         return await self._apply(body, subresource)
 
     async def _apply(self, body: Obj, subresource: str) -> Obj:
