@@ -13,8 +13,8 @@ from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "why a service has its count, and what to do"
 DESCRIPTION = """Say how a service does, why it has its count, and what to do. It takes the right to get
-inferenceservices, and no other. With the right to list controllerrevisions, --since looks further back. -v asks
-the leading operator: it takes the right to list leases, and to port-forward in its namespace."""
+inferenceservices, and no other. With the right to list controllerrevisions, --since looks further back.
+-v asks the leading operator: it takes the right to list leases, and to port-forward in its namespace."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
