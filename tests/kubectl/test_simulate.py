@@ -14,7 +14,7 @@ import pytest
 from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES
 from millrace_kubectl.simulation import choices
 from millrace_kubectl.simulation.progress import Progress
-from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES
+from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES, read_fit
 from millrace_kubectl.subcommands import simulate
 from millrace_operator.autoscale.simulate.hardware import Hardware
 from tests.kubectl.conftest import Terminal, make_service
@@ -273,6 +273,12 @@ def test_the_file_of_a_replica_wins_over_the_fit(desk: Desk) -> None:
     assert found["replica"]["kv_tokens"] == 30_000
     assert found["replica"]["token_seconds"] == 0.00021
     assert found["replica"]["cold_start_seconds"] == 30
+
+
+def test_a_cold_start_takes_what_the_operator_has_seen() -> None:
+    decision = {"evidence": {"model": FITTED}, "coldStartSeconds": 93.5}
+    assert read_fit("chat", decision)["cold_start_seconds"] == 93.5
+    assert "cold_start_seconds" not in read_fit("chat", {**decision, "coldStartSeconds": None})
 
 
 @pytest.mark.parametrize(

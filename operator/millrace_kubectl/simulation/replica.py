@@ -75,7 +75,9 @@ def read_fit(name: str, decision: Mapping[str, Any]) -> dict[str, float]:
             f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "
             "or write --replica FILE"
         )
-    return {**known, "weights_seconds": 0.0}
+    cold_start = parse_number(decision.get("coldStartSeconds"))  # what nine of ten take at most
+    learned = {} if cold_start is None else {"cold_start_seconds": cold_start}
+    return {**known, "weights_seconds": 0.0, **learned}
 
 
 def build_hardware(
