@@ -140,7 +140,7 @@ def describe_status(status: dict[str, Any]) -> str:
     desired = status.get("scaling", {}).get("desiredReplicas")
     if desired is None:
         return str(reason)
-    return f"{reason}, {status.get('readyReplicas', 0)} replicas ready, {desired} desired"
+    return f"{reason}, {count_replicas(status.get('readyReplicas', 0), desired, 'ready')}"
 
 
 def _truths(inputs: StatusInputs) -> list[Truth]:

@@ -60,7 +60,7 @@ async def test_who_waits_for_a_replica_to_go_is_told_which_and_until_when() -> N
     found = world.condition("Progressing")
     assert (found["status"], found["reason"]) == ("True", "Scaling")
     assert found["message"] == (
-        f"3 of 1 desired replicas are ready; pod {min(leavers)} finishes its requests and goes by "
+        f"3 replicas are ready, and 1 is desired; pod {min(leavers)} finishes its requests and goes by "
         "2026-01-01T00:10:30Z, and 1 more"
     )
     world.loads = {}
