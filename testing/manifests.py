@@ -35,5 +35,5 @@ def _read_manifests(path: Path) -> Iterator[Obj]:
     for block in blocks:
         if f"kind: {INFERENCE_SERVICE.kind}" in block:
             yield from (
-                found for found in yaml.safe_load_all(block) if found["kind"] == INFERENCE_SERVICE.kind
+                found for found in yaml.safe_load_all(block) if found.get("kind") == INFERENCE_SERVICE.kind
             )
