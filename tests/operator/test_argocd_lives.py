@@ -8,6 +8,7 @@ from tests.operator.test_argocd_health import judge
 
 HEALTHY = {
     "serves",
+    "model_name_is_shadowed",
     "operator_is_gone",
     "signals_are_missing",
     "rests",
