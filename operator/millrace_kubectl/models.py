@@ -69,7 +69,7 @@ def _gather(
         labels = metadata.get("labels") or {}
         owner = (metadata.get("namespace", ""), labels.get(contract.LABEL_SERVICE, ""))
         service, place = services.get(owner), _read_place(revision, nodes)
-        if service is None or place is None:
+        if service is None or place is None or labels.get(contract.LABEL_PENDING) == "true":
             continue
         is_used = labels.get(contract.LABEL_REVISION) in _list_used(service)
         if is_used or _is_kept(revision):

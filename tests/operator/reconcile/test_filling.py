@@ -505,6 +505,7 @@ async def test_what_the_job_knows_is_kept_until_it_is_written_down() -> None:
     assert len(world.objects("Job")) == 1, "nothing is fetched before it is"
     assert not world.pods()
     world.cluster.refuse = lambda _: None
+    world.is_filled = True
     for _ in range(3):
         await world.settle()
     assert not world.objects("Job")
