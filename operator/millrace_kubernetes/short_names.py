@@ -4,9 +4,6 @@ import argparse
 import re
 from typing import NamedTuple
 
-FLAG = "--short-name"
-METAVAR = "NAME=NAMESPACE/SERVICE"
-HELP = "give a model name to this service, whoever claims it; may be repeated"
 _ADDRESS = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -16,6 +13,18 @@ class ShortName(NamedTuple):
     name: str
     namespace: str
     service: str
+
+
+def add_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag, which gives a list of ShortName as `short_name`."""
+    parser.add_argument(
+        "--short-name",
+        type=parse_short_name,
+        action="append",
+        default=[],
+        metavar="NAME=NAMESPACE/SERVICE",
+        help="give a model name to this service, whoever claims it; may be repeated",
+    )
 
 
 def parse_short_name(text: str) -> ShortName:

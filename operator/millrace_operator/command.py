@@ -105,14 +105,7 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         default=defaults.gateway_port,
         help="port of the gateway's Service",
     )
-    add(
-        short_names.FLAG,
-        type=short_names.parse_short_name,
-        action="append",
-        default=[],
-        metavar=short_names.METAVAR,
-        help=short_names.HELP,
-    )
+    short_names.add_flag(parser)
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
     add(

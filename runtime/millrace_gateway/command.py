@@ -88,14 +88,27 @@ def read_settings(argv: list[str]) -> Settings:
         help="where the operator's Lease is, whose holder may read the loads of replicas "
         f"(default: $POD_NAMESPACE, else {DEFAULT_NAMESPACE})",
     )
-    parser.add_argument(
-        short_names.FLAG,
-        type=short_names.parse_short_name,
-        action="append",
-        default=[],
-        metavar=short_names.METAVAR,
-        help=short_names.HELP,
+    _add_tenancy_flags(parser)
+    flags = parser.parse_args(argv)
+    return Settings(
+        flags.host,
+        flags.port,
+        flags.metrics_port,
+        flags.cluster_domain,
+        namespaces=flags.namespaces,
+        operator_namespace=flags.operator_namespace,
+        short_names={one.name: ServiceKey(one.namespace, one.service) for one in flags.short_name},
+        public_hosts=frozenset(flags.public_host),
+        short_hosts=flags.short_hosts,
+        forward_headers=tuple(flags.forward_header),
+        body_memory_bytes=flags.body_memory,
+        list_all_models=flags.list_all_models,
     )
+
+
+def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
+    """Add what tenants may reach, and get of each other."""
+    short_names.add_flag(parser)
     parser.add_argument(
         "--public-host",
         type=str.lower,
@@ -129,21 +142,6 @@ def read_settings(argv: list[str]) -> Settings:
         "--list-all-models",
         action="store_true",
         help="list every service's model at the gateway's own address, too, not the pinned names alone",
-    )
-    flags = parser.parse_args(argv)
-    return Settings(
-        flags.host,
-        flags.port,
-        flags.metrics_port,
-        flags.cluster_domain,
-        namespaces=flags.namespaces,
-        operator_namespace=flags.operator_namespace,
-        short_names={one.name: ServiceKey(one.namespace, one.service) for one in flags.short_name},
-        public_hosts=frozenset(flags.public_host),
-        short_hosts=flags.short_hosts,
-        forward_headers=tuple(flags.forward_header),
-        body_memory_bytes=flags.body_memory,
-        list_all_models=flags.list_all_models,
     )
 
 
