@@ -51,6 +51,11 @@ class Ramp:
         """Return the streams that did not bring all that they asked for, refused ones too."""
         return [stream for stream in self.streams if stream.is_truncated or stream.is_refused]
 
+    def is_within_objective(self, seconds: float) -> bool:
+        """Whether P95 TTFT is, of the last so many seconds' streams whose first token is due by now."""
+        until = time.monotonic() - self.load.began - OBJECTIVE_SECONDS
+        return ttft_percentile(self.streams, 95, since=until - seconds, until=until) <= OBJECTIVE_SECONDS
+
     def recovery_seconds(self, peak_seconds: float) -> float:
         """Return how long after the peak began P95 TTFT was within the objective for good."""
         late = 0.0

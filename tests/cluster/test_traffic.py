@@ -1,6 +1,7 @@
 """What the end-to-end tests count as harm is seen: few tokens, another text, a window without a stream."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -94,6 +95,19 @@ def test_a_window_without_a_stream_does_not_meet_the_objective() -> None:
     load = Load(Target("http://127.0.0.1:1"))
     load.streams = [Stream(0, 2, sent=16.0, first_token=16.1), Stream(1, 2, sent=26.0, first_token=26.1)]
     assert Ramp(load, peak_at=15.0).recovery_seconds(15.0) == 10.0
+
+
+@pytest.mark.parametrize(("seconds_late", "is_within"), [(0.1, True), (9.0, False)])
+def test_the_objective_is_met_by_the_streams_of_late(seconds_late: float, is_within: bool) -> None:  # noqa: FBT001
+    load = Load(Target("http://127.0.0.1:1"))
+    load.began = time.monotonic() - 100.0
+    assert not Ramp(load, peak_at=15.0).is_within_objective(50.0), "without a stream"
+    load.streams = [
+        Stream(0, 2, sent=20.0, first_token=60.0),
+        Stream(1, 2, sent=90.0, first_token=90.0 + seconds_late),
+        Stream(2, 2, sent=99.9),
+    ]
+    assert Ramp(load, peak_at=15.0).is_within_objective(50.0) == is_within
 
 
 def test_a_load_that_would_end_early_is_refused() -> None:
