@@ -80,7 +80,7 @@ lock: venv  ## resolve requirements.lock anew
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --upgrade pyproject.toml --extra dev -o requirements.lock
 
 crds: venv  ## write crds/ from the operator's types
-	$(BIN)/python -m millrace_operator.resources.generate
+	$(BIN)/python -m millrace_operator.api.crd
 
 bench-path: venv  ## the whole path, timed: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.path $(ARGS)

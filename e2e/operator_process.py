@@ -16,7 +16,7 @@ from typing import Self
 import yaml
 
 from e2e.cluster.local_cluster import LocalCluster
-from millrace_operator.command import main
+from millrace_operator.app.command import main
 from testing.polling import wait_until
 
 PRELOADED = ["e2e.operator_process", "pytest"]  # a fork imports the main module of its parent

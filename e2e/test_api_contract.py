@@ -3,8 +3,8 @@
 import pytest
 
 from e2e.cluster.local_cluster import LocalCluster
-from millrace_operator.cluster.connection import ApiServer
-from millrace_operator.cluster.credentials import load_access
+from millrace_operator.kube.connection import ApiServer
+from millrace_operator.kube.credentials import load_access
 from testing.api_contract import CASES, Case
 
 

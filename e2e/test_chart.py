@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from millrace_operator.autoscale_loop.settings import PrometheusSettings, read_prometheus
-from millrace_operator.command import DEFAULT_URL, build_parser
+from millrace_operator.app.command import DEFAULT_URL, build_parser
+from millrace_operator.autoscaler.run.settings import PrometheusSettings, read_prometheus
 
 
 def render(programs: Mapping[str, Path], values: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from e2e.cluster.product import NAMESPACE
 from e2e.leader import find_leader
 from e2e.plugin import explain
 from e2e.service import Service
-from millrace_operator.resources.change_record import find_newest
+from millrace_operator.api.change_record import find_newest
 from testing.traffic import Load, Phase
 
 LEARN_SECONDS = 300.0

@@ -43,15 +43,15 @@ from e2e.scraped import (
 from millrace_gateway.objects import ServiceKey as GatewayKey
 from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.history import Past, fetch
-from millrace_operator.autoscale.decision import Decision, Reason
-from millrace_operator.autoscale.observation import Latency, Signals, TrialStep
-from millrace_operator.autoscale_loop.access import Access
-from millrace_operator.autoscale_loop.inventory import Inventory
-from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.autoscale_loop.tick import ScalingLoop
-from millrace_operator.cluster.kinds import POD, ServiceKey
-from millrace_operator.ingest.cache import Cache
-from millrace_operator.resources.status_types import ReplicaStatus
+from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.autoscaler.decide.decision import Decision, Reason
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.inventory import Inventory
+from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
+from millrace_operator.autoscaler.run.tick import ScalingLoop
+from millrace_operator.autoscaler.signals.observation import Latency, Signals, TrialStep
+from millrace_operator.controller.cache import Cache
+from millrace_operator.kube.kinds import POD, ServiceKey
 from millrace_runtime.contract import LABEL_SERVICE
 from testing.polling import wait_until
 from testing.world import make_pod, make_service, ready_status

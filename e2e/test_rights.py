@@ -7,7 +7,7 @@ from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.namespaces import path_of
 from e2e.service import Service
-from millrace_operator.reconcile.pods import DELETION_COST
+from millrace_operator.observed.pods import DELETION_COST
 from millrace_runtime.contract import GROUP, PLURAL
 
 READS = ("get", "list", "watch")

@@ -20,7 +20,7 @@ def test_replicas_rise_with_the_load_hold_without_signals_and_go_back(
     service: Service,
     goes_back: bool,  # noqa: FBT001
 ) -> None:
-    """The way back takes minutes; tests/operator/autoscale/test_replay.py goes it in virtual time."""
+    """The way back takes minutes; tests/operator/autoscaler/decide/test_replay.py goes it in virtual time."""
     alone = start_alone(service)
     recovery_seconds = alone.recovery_bound_seconds
     assert service.diff() == ""

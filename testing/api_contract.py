@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.cluster.errors import AbsentError, ConflictError, RefusedError
-from millrace_operator.cluster.kinds import (
+from millrace_operator.kube.errors import AbsentError, ConflictError, RefusedError
+from millrace_operator.kube.kinds import (
     DEPLOYMENT,
     LEASE,
     POD,
@@ -15,8 +15,8 @@ from millrace_operator.cluster.kinds import (
     Obj,
     Scope,
 )
-from millrace_operator.cluster.protocol import Cluster
-from millrace_operator.reconcile.journal import Note, Told, Topic, render_again, render_event
+from millrace_operator.kube.protocol import Cluster
+from millrace_operator.status.events import Note, Told, Topic, render_again, render_event
 
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from millrace_operator.cluster.kinds import INFERENCE_SERVICE, Obj
+from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDER = Path(__file__).with_name("manifests")

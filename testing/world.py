@@ -9,9 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from millrace_fit.accelerators import LABEL_PRODUCT
-from millrace_operator.cluster.errors import ClusterError
-from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import (
+from millrace_operator.api.conditions import render_time
+from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.controller.cache import Cache
+from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.outcome import Outcome
+from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.reconcile import Reconciler
+from millrace_operator.kube.errors import ClusterError
+from millrace_operator.kube.fake import FakeCluster
+from millrace_operator.kube.kinds import (
     BY_NAME,
     CHILDREN,
     CONTROLLER_REVISION,
@@ -25,16 +32,9 @@ from millrace_operator.cluster.kinds import (
     ObjectKey,
     ServiceKey,
 )
-from millrace_operator.ingest.cache import Cache
-from millrace_operator.ingest.handlers import Ingest
-from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.reconcile.loop import Reconciler
-from millrace_operator.reconcile.outcome import Outcome
-from millrace_operator.reconcile.pods import DELETION_COST
-from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.reconcile.snapshot import UNKNOWN_DEMAND, Advice, Fetched, PodLoad
-from millrace_operator.resources.conditions import render_time
-from millrace_operator.resources.status_types import ReplicaStatus
+from millrace_operator.observed.pods import DELETION_COST
+from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Fetched, PodLoad
+from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 
 KEY = ServiceKey("shop", "chat")

@@ -37,7 +37,7 @@ from benchmarks.autoscaler.reuse import Earlier, ReuseError, read_earlier
 from benchmarks.autoscaler.runner import Runner
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
-from millrace_operator.autoscale.simulate.policies.contestants import PEERS, Contestant
+from millrace_operator.autoscaler.simulate.policies.contestants import PEERS, Contestant
 
 DRAWN = ("W1", "W4", "W5", "W6")
 RECORDED = {"W2": "AzureLLMInferenceTrace_conv.csv", "W3": "AzureLLMInferenceTrace_code.csv"}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.autoscaler.jobs import Job, Result
-from millrace_operator.autoscale.simulate.policies.clairvoyant import BAR
+from millrace_operator.autoscaler.simulate.policies.clairvoyant import BAR
 
 JUDGED = ("W1", "W2", "W4", "W5")
 """On these one setting has to do. W3's bursts are beyond what anybody can follow, and W6 is W4 again."""

@@ -5,12 +5,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from millrace_operator.autoscale.simulate import workloads
-from millrace_operator.autoscale.simulate.policies.clairvoyant import foresee
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
-from millrace_operator.autoscale.simulate.prometheus import Scraping
-from millrace_operator.autoscale.simulate.run import Run
-from millrace_operator.autoscale.simulate.workloads import OUTAGE_SECONDS, TRACE_SECONDS, Workload
+from millrace_operator.autoscaler.simulate import workloads
+from millrace_operator.autoscaler.simulate.policies.clairvoyant import foresee
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
+from millrace_operator.autoscaler.simulate.prometheus import Scraping
+from millrace_operator.autoscaler.simulate.run import Run
+from millrace_operator.autoscaler.simulate.workloads import OUTAGE_SECONDS, TRACE_SECONDS, Workload
 
 SHORT_SECONDS = 600.0
 TUNED_SECONDS = 43_200.0

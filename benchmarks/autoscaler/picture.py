@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.autoscaler.choice import JUDGED
-from millrace_operator.autoscale.simulate.policies.clairvoyant import BAR
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS
+from millrace_operator.autoscaler.simulate.policies.clairvoyant import BAR
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS
 
 COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Those of Okabe and Ito, which people with any kind of colour vision tell apart. Ours has the blue one."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from benchmarks.autoscaler.choice import attain, average
 from benchmarks.autoscaler.jobs import Result
-from millrace_operator.autoscale.simulate.policies.clairvoyant import BAR
+from millrace_operator.autoscaler.simulate.policies.clairvoyant import BAR
 
 CLOSE = 0.05
 """Two values that differ by less are not told apart."""

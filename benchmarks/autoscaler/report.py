@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.autoscaler.choice import JUDGED, WEEK, Knob, attain, average
 from benchmarks.autoscaler.jobs import Job, Result
-from millrace_operator.autoscale.simulate.policies.contestants import (
+from millrace_operator.autoscaler.simulate.policies.contestants import (
     CLAIRVOYANT,
     HPA_QUEUE,
     OURS,

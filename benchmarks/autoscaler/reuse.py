@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.autoscaler.jobs import Job, Result
-from millrace_operator.autoscale.simulate.policies.contestants import OURS
+from millrace_operator.autoscaler.simulate.policies.contestants import OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
-    "operator/millrace_operator/autoscale/simulate",
-    "operator/millrace_operator/autoscale/latency_model.py",
-    "operator/millrace_operator/autoscale/normal_equations.py",
+    "operator/millrace_operator/autoscaler/simulate",
+    "operator/millrace_operator/autoscaler/capacity/latency_model.py",
+    "operator/millrace_operator/autoscaler/capacity/normal_equations.py",
     "benchmarks/autoscaler/jobs.py",
 )
 """What others' results follow from."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from benchmarks.autoscaler.jobs import Bench, Job, Result
 from benchmarks.autoscaler.kept import Kept
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS
 
 
 class Runner(NamedTuple):

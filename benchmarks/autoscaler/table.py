@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS
 
 Run = Mapping[str, Any]
 

@@ -37,7 +37,7 @@ from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import Case, Figure
 from benchmarks.simulation.fit import Point, Shape, Tail, find_misfit, find_saturation, fit_hardware, simulate
 from benchmarks.simulation.replica import MAX_BATCHED_TOKENS, MAX_SEQUENCES, Replica, read_tail, start_replica
-from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.hardware import Hardware
 
 LOADS = (0.3, 0.6, 0.85)
 """Of what the fitted replica can carry at most."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import torch
 
-from millrace_operator.autoscale.simulate.agenda import Agenda
-from millrace_operator.autoscale.simulate.engine import Answer, Engine
-from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscaler.simulate.agenda import Agenda
+from millrace_operator.autoscaler.simulate.engine import Answer, Engine
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.load import Request
 from testing.traffic import percentile
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
-from millrace_operator.resources.numbers import parse_number
+from millrace_operator.api.numbers import parse_number
 
 ROUNDING = 1e-5
 """Of a sum over some replicas, each of which is rounded in status."""

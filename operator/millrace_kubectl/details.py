@@ -8,10 +8,10 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.words import name_objective, show_latency, show_rate
-from millrace_operator.resources.change_record import identify, merge_changes, read_changes
-from millrace_operator.resources.conditions import parse_time
-from millrace_operator.resources.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
-from millrace_operator.resources.numbers import parse_number
+from millrace_operator.api.change_record import identify, merge_changes, read_changes
+from millrace_operator.api.conditions import parse_time
+from millrace_operator.api.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
+from millrace_operator.api.numbers import parse_number
 
 RATES = {
     "arrivals": "arrivalsPerSecond",

@@ -8,16 +8,16 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
-from millrace_operator.resources.conditions import UNREAD, Reason, find_condition, parse_time
-from millrace_operator.resources.evidence_limits import (
+from millrace_operator.api.conditions import UNREAD, Reason, find_condition, parse_time
+from millrace_operator.api.evidence_limits import (
     FUTILE_STEPS,
     MIN_LATENCY_SAMPLES,
     SPENT_SECONDS,
     TRIED,
 )
-from millrace_operator.resources.numbers import parse_number
-from millrace_operator.resources.pin import ANNOTATION, Pin, find_active_pin
-from millrace_operator.resources.status_lines import read_changes, read_objectives
+from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.pin import ANNOTATION, Pin, find_active_pin
+from millrace_operator.api.status_lines import read_changes, read_objectives
 
 OLD_SECONDS = 900.0
 """Figures are written anew every ten minutes: older ones have no operator."""

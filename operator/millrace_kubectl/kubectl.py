@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace_kubectl.errors import ConflictError, PluginError, ServerError
-from millrace_operator.resources.change_record import KEY, find_newest
+from millrace_operator.api.change_record import KEY, find_newest
 from millrace_runtime import contract
 
 Obj = dict[str, Any]

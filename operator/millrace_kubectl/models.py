@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.table import align
-from millrace_operator.resources.quantities import show_bytes
+from millrace_operator.api.quantities import show_bytes
 from millrace_runtime import contract
 
 TITLES = ("NAMESPACE", "MODEL", "REVISION", "SIZE", "KEPT", "USED BY")

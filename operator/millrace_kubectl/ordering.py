@@ -7,7 +7,7 @@ from millrace_kubectl.errors import PluginError
 from millrace_kubectl.facts import find_unread
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.words import NO_OPERATOR
-from millrace_operator.resources.conditions import find_condition
+from millrace_operator.api.conditions import find_condition
 
 
 @dataclass(frozen=True)

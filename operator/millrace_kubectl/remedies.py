@@ -19,7 +19,7 @@ from millrace_kubectl.words import (
     WAIT_FOR_REPLICAS,
     name_objective,
 )
-from millrace_operator.resources.conditions import Reason
+from millrace_operator.api.conditions import Reason
 
 ABORTED = "Aborted"
 """Of status.rejectedRevision.reason."""

@@ -8,7 +8,7 @@ from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment
 from millrace_kubectl.remedies import find_remedies
 from millrace_kubectl.words import NOTHING, OBEY, UNSEEN, WAIT, shorten
-from millrace_operator.resources.conditions import Reason, parse_time
+from millrace_operator.api.conditions import Reason, parse_time
 
 WIDTH = 110
 """Columns: longer lines go on below their own words."""

@@ -23,10 +23,10 @@ from millrace_kubectl.words import (
     show_rate,
     show_share,
 )
-from millrace_operator.resources.conditions import parse_time
-from millrace_operator.resources.numbers import parse_number
-from millrace_operator.resources.pin import Pin
-from millrace_operator.resources.status_lines import read_prediction
+from millrace_operator.api.conditions import parse_time
+from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.pin import Pin
+from millrace_operator.api.status_lines import read_prediction
 
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
 """Bindings that follow from requests at the gateways, whatever the load is."""

@@ -18,7 +18,7 @@ class SubCommand:
 
 SUB_COMMANDS = {
     "serve": SubCommand("millrace_runtime.replica.command", "runtime", "run one replica of a model"),
-    "operator": SubCommand("millrace_operator.command", "operator", "run the Kubernetes operator"),
+    "operator": SubCommand("millrace_operator.app.command", "operator", "run the Kubernetes operator"),
     "gateway": SubCommand("millrace_gateway.command", "operator", "run the front door of the services"),
     "fetch": SubCommand("millrace_fetch.command", "fetch", "fetch a model into a folder"),
     "node-cache": SubCommand("millrace_node_cache.command", "operator", "keep models on this node's disk"),

@@ -8,9 +8,9 @@ SMOKE = "e2e/test_path.py::test_apply_serve_and_delete"
 
 READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("charts/", ("tests/monitoring", "tests/node_cache", "tests/operator/test_chart.py", "tests/docs")),
-    ("crds/", ("tests/operator/resources", "tests/docs")),
+    ("crds/", ("tests/operator/api", "tests/docs")),
     ("docs/", ("tests/docs", "tests/kubectl")),
-    ("examples/", ("tests/docs", "tests/operator/resources")),
+    ("examples/", ("tests/docs", "tests/operator/api")),
     ("images/", ("tests/cluster", "tests/cluster_nodes")),
     ("benchmarks/", ("tests/benchmarks", "tests/docs")),
     ("development/", ("tests/development",)),
@@ -20,7 +20,7 @@ READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("kernels/", ("tests/kernels", "tests/runtime/execution")),
     ("operator/millrace_kubectl/", ("tests/kubectl",)),
     ("operator/millrace_node_cache/", ("tests/node_cache",)),
-    ("operator/millrace_operator/", ("tests/operator/test_command.py", "tests/operator/test_no_torch.py")),
+    ("operator/millrace_operator/", ("tests/operator/app", "tests/operator/test_no_torch.py")),
     ("runtime/millrace_runtime/demo/", ("tests/runtime/replica", "tests/stories_training")),
     ("runtime/millrace_runtime/", ("tests/runtime/replica",)),
     ("runtime/millrace_gateway/", ("tests/gateway/test_command.py",)),

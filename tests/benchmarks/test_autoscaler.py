@@ -19,21 +19,19 @@ from benchmarks.autoscaler.report import (
     render_variations,
     summarise,
 )
-from millrace_operator.autoscale.simulate.policies.contestants import (
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.autoscaler.simulate.policies.contestants import (
     CLAIRVOYANT,
     HPA_QUEUE,
     OURS,
     PEERS,
     STATIC,
 )
-from millrace_operator.autoscale.simulate.workloads import ramp
-from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
+from millrace_operator.autoscaler.simulate.workloads import ramp
 
 pytestmark = [
     pytest.mark.reads("benchmarks", "kernels", "runtime/millrace_runtime"),
-    pytest.mark.reads(
-        *(f"operator/millrace_operator/{name}" for name in ("autoscale", "cluster", "resources"))
-    ),
+    pytest.mark.reads(*(f"operator/millrace_operator/{name}" for name in ("autoscaler", "api", "kube"))),
 ]
 ROOT = Path(__file__).parents[2]
 GOOD = Result(1.0, 8.0, 2, 0, 0, 0, 86_400.0)

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.convergence.causes import TROUBLES, Trouble, tells
 from benchmarks.convergence.report import AIMS
-from millrace_operator.reconcile.causes import diagnose
+from millrace_operator.status.causes import diagnose
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.words)

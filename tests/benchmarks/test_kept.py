@@ -7,7 +7,7 @@ import pytest
 from benchmarks.autoscaler.jobs import Bench, Job, Result
 from benchmarks.autoscaler.kept import Kept, KeptError
 from benchmarks.autoscaler.runner import Runner
-from millrace_operator.autoscale.simulate.policies.contestants import STATIC
+from millrace_operator.autoscaler.simulate.policies.contestants import STATIC
 
 ONE = Job("W1", STATIC, 3.0, "tune")
 OTHER = Job("W1", STATIC, 4.0, "tune", 30.0, 30.0, "outage")

@@ -12,7 +12,7 @@ from benchmarks.autoscaler import reuse
 from benchmarks.autoscaler.jobs import Bench, Job, Result
 from benchmarks.autoscaler.reuse import ReuseError, read_earlier
 from benchmarks.autoscaler.runner import Runner
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, STATIC
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, STATIC
 
 VALUES = {STATIC: (3.0, 4.0)}
 

@@ -16,7 +16,7 @@ from benchmarks.simulation.fit import (
     simulate,
 )
 from benchmarks.simulation.replica import sum_series, write_prompt
-from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.hardware import Hardware
 from stories_training.train import FOLDER
 
 BATCHES = [(1, 100), (4, 400), (16, 1600), (4, 1600), (16, 6000), (40, 0), (128, 0), (448, 0)]

@@ -6,9 +6,9 @@ import pytest
 
 from e2e.cluster.nodes.admission import check_pod
 from e2e.cluster.nodes.errors import PodRefusedError
-from millrace_operator.reconcile.render.pod_template import render_pod_template
-from millrace_operator.reconcile.render.settings import RenderSettings
-from millrace_operator.resources.types import Spec
+from millrace_operator.api.types import Spec
+from millrace_operator.render.pod_template import render_pod_template
+from millrace_operator.render.settings import RenderSettings
 from testing.world import make_service
 
 Object = dict[str, Any]

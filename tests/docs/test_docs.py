@@ -17,19 +17,19 @@ from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.objects import ServiceKey
 from millrace_kubectl import command as plugin
 from millrace_node_cache.metrics import Metrics as NodeCacheMetrics
-from millrace_operator.autoscale.decision import Reason as ScalingReason
-from millrace_operator.autoscale.explain import BINDINGS
-from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.metrics import Metrics as OperatorMetrics
-from millrace_operator.resources.conditions import Reason
-from millrace_operator.resources.types import Spec
+from millrace_operator.api.conditions import Reason
+from millrace_operator.api.types import Spec
+from millrace_operator.app.metrics import Metrics as OperatorMetrics
+from millrace_operator.autoscaler.decide.decision import Reason as ScalingReason
+from millrace_operator.autoscaler.decide.explain import BINDINGS
+from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.replica import live_server
-from tests.operator.test_service_metrics import make_collector
+from tests.operator.app.test_service_metrics import make_collector
 
 ROOT = Path(__file__).resolve().parents[2]
 DOC_PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -43,7 +43,7 @@ PAGES = [
 """All that people read, less the model card, whose samples are long lines."""
 MODULES = {
     "serve": "millrace_runtime.replica.command",
-    "operator": "millrace_operator.command",
+    "operator": "millrace_operator.app.command",
     "gateway": "millrace_gateway.command",
     "node-cache": "millrace_node_cache.command",
     "fetch": "millrace_fetch.command",

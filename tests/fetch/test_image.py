@@ -17,8 +17,8 @@ from millrace_fetch.fetching import fetch
 from millrace_fetch.overlay import Member, overlay
 from millrace_fetch.placed import PlacedFiles
 from millrace_fetch.telling import Tally
-from millrace_operator.fetches import read_answer
-from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.controller.fetch_progress import read_answer
+from millrace_operator.observed.snapshot import Fetched
 from testing.model_sources.registry import TAR, Entries, Registry, make_link, make_tar
 from tests.fetch.bombs import BOMBS
 from tests.fetch.conftest import INDEX, SHARDS, Fetcher, Witness, make_model

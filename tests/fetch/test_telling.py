@@ -12,8 +12,8 @@ from aiohttp import web
 from millrace_fetch.command import main
 from millrace_fetch.fetching import fetch
 from millrace_fetch.telling import Tally, telling
-from millrace_operator.fetches import read_answer
-from millrace_operator.resources.conditions import render_time
+from millrace_operator.api.conditions import render_time
+from millrace_operator.controller.fetch_progress import read_answer
 from millrace_runtime.contract import PATH_PROGRESS
 from testing.model_sources.processes import finish, until
 from testing.model_sources.servers import FakeHub, WebFolderServer

@@ -12,21 +12,21 @@ from millrace_kubectl.details import list_changes, list_details
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.summary import summarise
 from millrace_kubectl.words import BINDINGS, NO_OPERATOR
-from millrace_operator.autoscale.decision import Reason
-from millrace_operator.autoscale.explain import BINDINGS as OPERATORS_BINDINGS
-from millrace_operator.resources import generate
-from millrace_operator.resources.change_record import render_changes
-from millrace_operator.resources.conditions import Reason as ConditionReason
-from millrace_operator.resources.conditions import parse_time, render_time
-from millrace_operator.resources.status_lines import read_objectives, render_change, render_objective
-from millrace_operator.resources.status_types import Status
-from millrace_operator.resources.types import Spec
+from millrace_operator.api import crd
+from millrace_operator.api.change_record import render_changes
+from millrace_operator.api.conditions import Reason as ConditionReason
+from millrace_operator.api.conditions import parse_time, render_time
+from millrace_operator.api.status_lines import read_objectives, render_change, render_objective
+from millrace_operator.api.status_types import Status
+from millrace_operator.api.types import Spec
+from millrace_operator.autoscaler.decide.decision import Reason
+from millrace_operator.autoscaler.decide.explain import BINDINGS as OPERATORS_BINDINGS
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.golden import EXPECTED, NOW, read_cases, render
 from tests.kubectl.lives.refused import first_version_is_unknown
 
 CASES = read_cases()
-SCHEMA = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+SCHEMA = crd.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 OBJECTIVES_PAGE = "docs/how-to/objectives.md"
 CANDIDATES = {"forecast", "queue", "inFlight", "kvCache", "feedback", "tooFew", "idle", "learning"}
 ELSEWHERE = {"spec.replicas", "pin"}
@@ -86,7 +86,7 @@ def test_every_cause_that_degrades_has_a_remedy() -> None:
 
 
 def line_of(reason: str) -> str:
-    page = (generate.REPOSITORY / "docs" / "resource.md").read_text()
+    page = (crd.REPOSITORY / "docs" / "resource.md").read_text()
     return next((line for line in page.splitlines() if line.startswith(f"| `{reason}` |")), "")
 
 
@@ -365,7 +365,7 @@ def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(
         assert (says in summary.state) is (samples == 60)
         assert (summary.state == "UNKNOWN TTFT p95: only 59 requests measured") is (samples == 59)
         assert (f"target of TTFT p95: {OBJECTIVES_PAGE}" in "".join(summary.remedies)) is (samples == 60)
-    assert (generate.REPOSITORY / OBJECTIVES_PAGE).exists()
+    assert (crd.REPOSITORY / OBJECTIVES_PAGE).exists()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from millrace_kubectl.models import NOTHING, render_models
 from millrace_runtime import contract
 from testing.world import World
 from tests.kubectl.conftest import Terminal
-from tests.operator.reconcile.test_filling import CACHED, FOLDER, make_filling
-from tests.operator.reconcile.test_kept_model import make_kept_world
-from tests.operator.reconcile.test_resolution import EXTERNAL, FIRST, MAIN, SECOND
+from tests.operator.model.test_fill import CACHED, FOLDER, make_filling
+from tests.operator.model.test_kept_model import make_kept_world
+from tests.operator.model.test_resolve import EXTERNAL, FIRST, MAIN, SECOND
 
 
 async def make_served(**spec: Any) -> World:

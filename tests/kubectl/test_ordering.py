@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.resources.refresh import ANNOTATION as REFRESH
-from millrace_operator.resources.rollout_order import ANNOTATION
+from millrace_operator.api.refresh import ANNOTATION as REFRESH
+from millrace_operator.api.rollout_order import ANNOTATION
 from testing.world import World, crash_status
 from tests.kubectl import orders
 from tests.kubectl.conftest import Terminal

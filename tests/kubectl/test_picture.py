@@ -13,8 +13,8 @@ from millrace_kubectl.simulation.measure import Course, Measured
 from millrace_kubectl.simulation.picture import draw_sweep
 from millrace_kubectl.simulation.session import Session
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.load import Request
 from tests.kubectl.simulation import make_manifest
 
 SESSION = Session(read_manifest(make_manifest()), Traffic([Request(0.0, 1, 1)], 60.0), Hardware(), 5.0, 1, 1)

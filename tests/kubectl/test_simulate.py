@@ -16,7 +16,7 @@ from millrace_kubectl.simulation import choices
 from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES, read_fit
 from millrace_kubectl.subcommands import simulate
-from millrace_operator.autoscale.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.hardware import Hardware
 from tests.kubectl.conftest import Terminal, make_service
 from tests.kubectl.simulation import Desk, make_manifest
 

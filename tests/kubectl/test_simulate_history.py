@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from millrace_kubectl.subcommands.simulate import add_arguments
-from millrace_operator.autoscale.queries import LABEL_SIGNAL
-from millrace_operator.command import build_parser as build_operators_parser
+from millrace_operator.app.command import build_parser as build_operators_parser
+from millrace_operator.autoscaler.signals.queries import LABEL_SIGNAL
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.simulation import Desk
 

@@ -10,7 +10,7 @@ from millrace_kubectl.simulation import report
 from millrace_kubectl.simulation.manifest import PERCENTILES
 from millrace_kubectl.simulation.replica import NEEDED
 from millrace_kubectl.simulation.session import Session
-from millrace_operator.resources import generate
+from millrace_operator.api import crd
 from tests.kubectl.conftest import Terminal
 from tests.kubectl.simulation import REPLICA, Desk, make_manifest
 
@@ -90,7 +90,7 @@ def test_a_replica_that_lacks_what_decides_is_refused(desk: Desk) -> None:
     desk.write("replica.json", {"token_seconds": 0.001})
     error = desk.simulate().error
     assert "lacks overhead_seconds, weights_seconds, context_seconds, kv_tokens; docs/how-to" in error
-    page = generate.REPOSITORY / next(word for word in error.split() if word.startswith("docs/"))
+    page = crd.REPOSITORY / next(word for word in error.split() if word.startswith("docs/"))
     assert all(name in page.read_text() for name in NEEDED)
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_field_of_the_manifest_is_named(desk: Desk, change: dict[str, An
 
 
 def test_the_percentiles_are_those_that_the_api_server_takes() -> None:
-    scaling = generate.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    scaling = crd.render_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     objective = scaling["properties"]["scaling"]["properties"]["objectives"]["items"]["properties"]
     assert range(objective["percentile"]["minimum"], objective["percentile"]["maximum"] + 1) == PERCENTILES
 

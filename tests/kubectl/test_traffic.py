@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscale.simulate.load import Request
+from millrace_operator.autoscaler.simulate.load import Request
 
 
 def make_traffic(times: list[float], seconds: float) -> Traffic:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace_operator.command import build_parser
+from millrace_operator.app.command import build_parser
 from tests.monitoring.chart import render, run_helm
 
 pytestmark = pytest.mark.slow

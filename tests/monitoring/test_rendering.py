@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from millrace_gateway.command import read_settings
-from millrace_operator.command import build_parser
+from millrace_operator.app.command import build_parser
 from tests.monitoring.chart import OPERATOR_API, ROOT, Manifests, render, run_helm
 
 pytestmark = pytest.mark.slow

@@ -23,16 +23,16 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from millrace_gateway.metrics import Metrics as GatewayMetrics
 from millrace_gateway.metrics import Outcome
 from millrace_gateway.objects import ServiceKey as GatewayKey
-from millrace_operator.autoscale.observation import Fleet, Signals
-from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.queries import Scope, build_questions
-from millrace_operator.autoscale.reading import PodKey, read_signals
-from millrace_operator.autoscale.windows import DEFAULT_WINDOWS
-from millrace_operator.autoscale_loop.access import Access
-from millrace_operator.autoscale_loop.settings import PrometheusSettings
-from millrace_operator.autoscale_loop.signals import Prometheus, fetch_reading
-from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.metrics import Metrics as OperatorMetrics
+from millrace_operator.app.metrics import Metrics as OperatorMetrics
+from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.settings import PrometheusSettings
+from millrace_operator.autoscaler.run.signals import Prometheus, fetch_reading
+from millrace_operator.autoscaler.signals.observation import Fleet, Signals
+from millrace_operator.autoscaler.signals.queries import Scope, build_questions
+from millrace_operator.autoscaler.signals.reading import PodKey, read_signals
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
@@ -41,7 +41,7 @@ from testing.world import KEY
 from tests.monitoring.chart import OPERATOR_API, ROOT, render
 from tests.monitoring.prometheus_operator import POD, render_scrape_configs
 from tests.monitoring.prometheus_process import run_prometheus
-from tests.operator.test_service_metrics import make_collector
+from tests.operator.app.test_service_metrics import make_collector
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 OBJECTIVES = (

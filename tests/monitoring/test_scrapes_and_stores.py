@@ -6,8 +6,8 @@ from itertools import chain
 import pytest
 import yaml
 
-from millrace_operator.autoscale.queries import REPLICA_NAME
-from millrace_operator.resources.types import ObjectiveMetric
+from millrace_operator.api.types import ObjectiveMetric
+from millrace_operator.autoscaler.signals.queries import REPLICA_NAME
 from tests.monitoring.chart import READS_RULES
 from tests.monitoring.incidents import (
     RULES,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from lupa.lua51 import LuaRuntime  # Argo CD's Lua is of version 5.1
 
-from millrace_operator.resources.conditions import Reason
+from millrace_operator.api.conditions import Reason
 from tests.operator.test_chart import CHART
 
 HEALTH = (CHART / "argocd" / "health.lua").read_text()

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from millrace_operator.command import build_parser
-from millrace_operator.resources.types import Spec
+from millrace_operator.api.types import Spec
+from millrace_operator.app.command import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "millrace"

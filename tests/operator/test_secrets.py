@@ -20,7 +20,7 @@ from testing.model_sources.s3_server import ACCOUNT, SECRET, S3Server, refuse, r
 from testing.model_sources.servers import FakeHub
 from testing.world import World, resolver_status
 from tests.fetch.conftest import make_model
-from tests.operator.reconcile.test_causes import EXTERNAL, fetching
+from tests.operator.status.test_causes import EXTERNAL, fetching
 
 SIGNATURE = "secret-signature"
 PASSWORD = "secret-password"

@@ -2,11 +2,11 @@
 
 import copy
 
-from millrace_operator.cluster.kinds import Obj, ObjectKey, kind_of
-from millrace_operator.ingest.handlers import Ingest
-from millrace_operator.ingest.queue import WorkQueue
-from millrace_operator.reconcile.pods import read_pod
-from millrace_operator.worker import Worker
+from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.worker import Worker
+from millrace_operator.kube.kinds import Obj, ObjectKey, kind_of
+from millrace_operator.observed.pods import read_pod
 from testing.world import World
 
 TURN_SECONDS = 0.001

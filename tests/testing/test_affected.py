@@ -62,6 +62,6 @@ def test_no_file_of_this_repository_is_unknown() -> None:
 
 def test_this_repositorys_own_imports_are_read() -> None:
     files = list_files()
-    drain = choose_tests(ROOT, files, ["operator/millrace_operator/reconcile/drain.py"])
-    assert "tests/operator/reconcile/test_drain.py" in drain.units
+    drain = choose_tests(ROOT, files, ["operator/millrace_operator/scaling/drain.py"])
+    assert "tests/operator/scaling/test_drain.py" in drain.units
     assert not is_everything(drain, files)

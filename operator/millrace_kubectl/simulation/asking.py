@@ -13,9 +13,9 @@ from http.client import HTTPMessage
 from typing import IO, Any
 
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
-from millrace_operator.autoscale.reading import SignalError, check_whole
-from millrace_operator.autoscale_loop.access import Access
-from millrace_operator.autoscale_loop.settings import AccessError, read_prometheus
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.settings import AccessError, read_prometheus
+from millrace_operator.autoscaler.signals.reading import SignalError, check_whole
 
 TIMEOUT_SECONDS = 30.0
 CREDENTIALS = {

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from millrace_kubectl.errors import UsageError
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, STATIC
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, STATIC
 
 DEFAULT = "ours,hpa,keda,knative,static"
 NAMES = {

@@ -20,9 +20,9 @@ from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fi
 from millrace_kubectl.simulation.session import Session, count_simulations, find_initial
 from millrace_kubectl.simulation.table import describe, render_json, render_table
 from millrace_kubectl.simulation.traffic import Traffic, read_trace
-from millrace_operator.autoscale.policy import Policy
-from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS
+from millrace_operator.autoscaler.decide.policy import Policy
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS
 
 DEFAULT_SINCE = 6 * 3600.0
 NOTHING_KNOWN = (

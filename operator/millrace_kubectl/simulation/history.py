@@ -14,9 +14,9 @@ from millrace_kubectl.errors import ServerError, UsageError
 from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscale.queries import LABEL_SIGNAL, Question, Scope, build_past
-from millrace_operator.autoscale.simulate.load import CONVERSATION, Lengths, Request
-from millrace_operator.autoscale.windows import SCRAPES
+from millrace_operator.autoscaler.signals.queries import LABEL_SIGNAL, Question, Scope, build_past
+from millrace_operator.autoscaler.signals.windows import SCRAPES
+from millrace_operator.autoscaler.simulate.load import CONVERSATION, Lengths, Request
 
 SHORTEST_STEP = 60.0
 MOST_STEPS = 10_000

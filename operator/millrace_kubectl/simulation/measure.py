@@ -8,9 +8,9 @@ from typing import NamedTuple
 from millrace_kubectl.simulation.choices import Choice
 from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.traffic import MINUTE, Traffic
-from millrace_operator.autoscale.policy import Objective
-from millrace_operator.autoscale.simulate.engine import Answer
-from millrace_operator.autoscale.simulate.run import Run, is_within
+from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.simulate.engine import Answer
+from millrace_operator.autoscaler.simulate.run import Run, is_within
 
 HOUR = 3600.0
 POINTS = 120

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from millrace_kubectl.errors import PluginError, UsageError
 from millrace_kubectl.simulation.manifest import Manifest
-from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.resources.numbers import parse_number
+from millrace_operator.api.numbers import parse_number
+from millrace_operator.autoscaler.simulate.hardware import Hardware
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Hardware)}
 POSITIVE = ("max_sequences", "max_batched_tokens", "kv_tokens", "pods_per_node")

@@ -8,17 +8,17 @@ from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Measured, measure
 from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscale.observation import Signals
-from millrace_operator.autoscale.simulate.hardware import Hardware
-from millrace_operator.autoscale.simulate.load import Request
-from millrace_operator.autoscale.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
-from millrace_operator.autoscale.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
-from millrace_operator.autoscale.simulate.prometheus import Scraping
-from millrace_operator.autoscale.simulate.run import Choice as Count
-from millrace_operator.autoscale.simulate.run import Run, Scaler, Setting
-from millrace_operator.autoscale.simulate.scalers import Static
-from millrace_operator.autoscale.simulate.workloads import Workload
-from millrace_operator.autoscale.windows import Windows
+from millrace_operator.autoscaler.signals.observation import Signals
+from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.load import Request
+from millrace_operator.autoscaler.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
+from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
+from millrace_operator.autoscaler.simulate.prometheus import Scraping
+from millrace_operator.autoscaler.simulate.run import Choice as Count
+from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting
+from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.workloads import Workload
 
 FIRST_SECONDS = 300.0
 """The count at the beginning is as many as these need."""

@@ -9,8 +9,8 @@ from millrace_kubectl.errors import UsageError
 from millrace_kubectl.moments import describe_length
 from millrace_kubectl.simulation.documents import read_text
 from millrace_kubernetes.durations import parse_duration
-from millrace_operator.autoscale.simulate.load import Request
-from millrace_operator.autoscale.simulate.traces import TraceError, part, read_lines, scale
+from millrace_operator.autoscaler.simulate.load import Request
+from millrace_operator.autoscaler.simulate.traces import TraceError, part, read_lines, scale
 
 MINUTE = 60.0
 

@@ -5,8 +5,8 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
-from millrace_operator.resources.conditions import render_time
-from millrace_operator.resources.refresh import ANNOTATION, Refresh, can_change
+from millrace_operator.api.conditions import render_time
+from millrace_operator.api.refresh import ANNOTATION, Refresh, can_change
 
 SUMMARY = "ask a model's source once more"
 DESCRIPTION = """Ask the source of a service's model which revision it has now. Another one than before is

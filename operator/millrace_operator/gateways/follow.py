@@ -11,10 +11,10 @@ import aiohttp
 from millrace_kubernetes.collection import Source
 from millrace_kubernetes.connection import UNTIMED, Connection
 from millrace_kubernetes.watch import Watch
-from millrace_operator.cluster.kinds import POD, ServiceKey
 from millrace_operator.gateways.loads import Loads, MalformedLineError
 from millrace_operator.gateways.objects import GatewaySink
-from millrace_operator.reconcile.snapshot import Demand, PodLoad
+from millrace_operator.kube.kinds import POD, ServiceKey
+from millrace_operator.observed.snapshot import Demand, PodLoad
 from millrace_runtime.contract import LABEL_COMPONENT
 
 LOG = logging.getLogger(__name__)

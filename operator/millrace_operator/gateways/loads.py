@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millrace_operator.gateways.arrivals import Arrivals
-from millrace_operator.reconcile.snapshot import Demand, PodLoad
+from millrace_operator.observed.snapshot import Demand, PodLoad
 
 UNTOLD_SECONDS = 5.0
 """So long a gateway may not tell, as a new one does at first, until arrivals are unknown."""

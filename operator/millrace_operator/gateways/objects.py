@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from millrace_kubernetes.collection import Object
-from millrace_operator.reconcile.observed import LOST_SECONDS
-from millrace_operator.resources.conditions import find_condition, parse_time
+from millrace_operator.api.conditions import find_condition, parse_time
+from millrace_operator.observed.revisions import LOST_SECONDS
 from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY, PORT_NAME_HTTP, PORT_NAME_METRICS
 
 

@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
-from millrace_operator.reconcile.snapshot import Advice
-from millrace_operator.resources.conditions import render_time
+from millrace_operator.api.conditions import render_time
+from millrace_operator.observed.snapshot import Advice
 from testing.world import World
 from tests.kubectl.lives.life import life, serve
-from tests.operator.reconcile.test_causes import LOADING
-from tests.operator.reconcile.test_evacuation import BUSY, cordon, settled
-from tests.operator.reconcile.test_pin import pin, pin_for
-from tests.operator.reconcile.test_pin import started as automatic
-from tests.operator.reconcile.test_rest import ASKED, rest, started
+from tests.operator.rollout.test_evacuation import BUSY, cordon, settled
+from tests.operator.scaling.test_pin import pin, pin_for
+from tests.operator.scaling.test_pin import started as automatic
+from tests.operator.scaling.test_rest import ASKED, rest, started
+from tests.operator.status.test_causes import LOADING
 
 STEADY = Advice(3, "Steady", "9 req/s: 3 replicas carry that", "forecast", is_held=False, wanted=3)
 OBJECTIVE = {"metric": "TimeToFirstToken", "percentile": 95, "target": "500ms"}

@@ -4,7 +4,7 @@ from typing import Any
 
 from testing.world import World, crash_status
 from tests.kubectl.lives.life import EXTERNAL, begin, life, serve, wait
-from tests.operator.reconcile.test_causes import LOADING, beside, running, waiting
+from tests.operator.status.test_causes import LOADING, beside, running, waiting
 
 LOST = "2026-01-01T00:59:00Z"
 

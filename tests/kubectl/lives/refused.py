@@ -2,7 +2,7 @@
 
 from testing.world import World
 from tests.kubectl.lives.life import EXTERNAL, edit, life, serve
-from tests.operator.reconcile.test_versions import started
+from tests.operator.rollout.test_versions import started
 
 QUOTA = "exceeded quota: objects, requested: count/deployments.apps=1, used: 20, limited: 20"
 

@@ -1,9 +1,9 @@
 """Services that serve, and what others do to them."""
 
-from millrace_operator.reconcile.snapshot import Advice
+from millrace_operator.observed.snapshot import Advice
 from testing.world import World
 from tests.kubectl.lives.life import EDIT, EXTERNAL, life, serve
-from tests.operator.reconcile.test_rivals import make_autoscaler, scale
+from tests.operator.scaling.test_competing_autoscalers import make_autoscaler, scale
 
 LOST = "every signal (Prometheus did not answer within 2 s)"
 

@@ -1,14 +1,14 @@
 """Services that start: their pods on the way, and what stops them there."""
 
-from millrace_operator.reconcile.snapshot import Fetched
+from millrace_operator.observed.snapshot import Fetched
 from testing.world import World, crash_status, make_pod, resolver_status
 from tests.kubectl.lives.life import EXTERNAL, begin, life, wait
-from tests.operator.reconcile.test_causes import GATED, STARTED, fetching
-from tests.operator.reconcile.test_filling import GIB, get_pod, make_filling
-from tests.operator.reconcile.test_filling import make_world as make_cached
-from tests.operator.reconcile.test_fitting import make_world
-from tests.operator.reconcile.test_looking import make_world as make_in_claim
-from tests.operator.reconcile.test_resolution import MAIN
+from tests.operator.model.test_fill import GIB, get_pod, make_filling
+from tests.operator.model.test_fill import make_world as make_cached
+from tests.operator.model.test_fit import make_world
+from tests.operator.model.test_look import make_world as make_in_claim
+from tests.operator.model.test_resolve import MAIN
+from tests.operator.status.test_causes import GATED, STARTED, fetching
 
 
 @life

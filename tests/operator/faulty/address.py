@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from millrace_operator.cluster.kinds import BY_NAME, HORIZONTAL_POD_AUTOSCALER, Kind, Obj
+from millrace_operator.kube.kinds import BY_NAME, HORIZONTAL_POD_AUTOSCALER, Kind, Obj
 
 NAMESPACE = Kind("", "v1", "Namespace", "namespaces")
 DEFINITION = Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")

@@ -5,8 +5,8 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import NamedTuple
 
-from millrace_operator.cluster.fake import FakeCluster
-from millrace_operator.cluster.kinds import Kind, Obj, ObjectKey
+from millrace_operator.kube.fake import FakeCluster
+from millrace_operator.kube.kinds import Kind, Obj, ObjectKey
 
 
 class Change(NamedTuple):

@@ -21,18 +21,18 @@ import yaml
 from aiohttp import web
 
 from millrace_kubernetes.connection import Connection
-from millrace_operator import application as module
-from millrace_operator.application import Application, OperatorSettings
-from millrace_operator.autoscale_loop.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.cluster.connection import ApiServer
-from millrace_operator.cluster.credentials import Access, load_access
-from millrace_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
-from millrace_operator.cluster.lease import LeaseView
-from millrace_operator.ingest import supervisor
-from millrace_operator.ingest.rounds import Round
-from millrace_operator.metrics import Metrics
-from millrace_operator.reconcile import drain, plan
-from millrace_operator.reconcile.render.settings import RenderSettings
+from millrace_operator.app import application as module
+from millrace_operator.app.application import Application, OperatorSettings
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
+from millrace_operator.controller import plan, watch_supervisor
+from millrace_operator.controller.relist_schedule import Round
+from millrace_operator.kube.connection import ApiServer
+from millrace_operator.kube.credentials import Access, load_access
+from millrace_operator.kube.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey
+from millrace_operator.kube.lease import LeaseView
+from millrace_operator.render.settings import RenderSettings
+from millrace_operator.scaling import drain
 from testing.world import KEY, World, make_service
 from tests.operator.faulty.history import History
 from tests.operator.faulty.script import Fault, Script
@@ -149,8 +149,8 @@ def hurried_operators() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         patch.setattr(kopf, "login_with_kubeconfig", with_kubeconfig(kopf.login_with_kubeconfig))
-        patch.setattr(supervisor, "ThreadPoolExecutor", ContextThreads)
-        patch.setattr(supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
+        patch.setattr(watch_supervisor, "ThreadPoolExecutor", ContextThreads)
+        patch.setattr(watch_supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
         patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
         patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
         patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from millrace_operator.cluster.errors import AbsentError, ClusterError, ConflictError
-from millrace_operator.cluster.kinds import EVENT, LEASE, Obj
+from millrace_operator.kube.errors import AbsentError, ClusterError, ConflictError
+from millrace_operator.kube.kinds import EVENT, LEASE, Obj
 from tests.operator.faulty.address import Address, describe_api, is_selected, parse_address
 from tests.operator.faulty.history import History
 from tests.operator.faulty.script import Fault, Script

@@ -5,7 +5,7 @@ import json
 
 from aiohttp import web
 
-from millrace_operator.cluster.kinds import Obj
+from millrace_operator.kube.kinds import Obj
 from tests.operator.faulty.address import Address, is_selected
 from tests.operator.faulty.history import Change, History
 from tests.operator.faulty.script import Fault, Script

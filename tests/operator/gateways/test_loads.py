@@ -2,10 +2,10 @@
 
 import pytest
 
+from millrace_operator.api.conditions import parse_time
 from millrace_operator.gateways.loads import Loads, MalformedLineError
 from millrace_operator.gateways.objects import GatewaySink
-from millrace_operator.reconcile.snapshot import Demand, PodLoad
-from millrace_operator.resources.conditions import parse_time
+from millrace_operator.observed.snapshot import Demand, PodLoad
 
 NOW = 1_800_000_000.0
 

@@ -1,0 +1,132 @@
+"""Many changes of a count as one text, a line for each: the operator writes, the plugin reads it. Pure.
+
+`status.scaling.changes` has the last of them alone: every watcher of the service gets its status again and
+again, so it has to be small.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from millrace_operator.api.conditions import parse_time
+from millrace_operator.api.evidence_limits import NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH
+from millrace_operator.api.numbers import parse_number, render_number
+from millrace_runtime import contract
+
+Change = dict[str, Any]
+KEY = "changes"
+"""Where in the annotation the text is."""
+NUM_RECORDED = 200
+RECORD_BYTES = 32_000
+"""As JSON has it. Where it would be more, the oldest changes go without their messages."""
+LONGEST_READ = 8 * RECORD_BYTES
+LENGTHS = {"reason": NAME_LENGTH, "binding": REASON_LENGTH, "message": WORDS_LENGTH}
+LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
+"""What a change keeps of the evidence of its time: beside that of the change before it is the cause."""
+
+
+def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is known of the load, as the field of a change; nothing where nothing is known."""
+    known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
+    return {"load": known} if known else {}
+
+
+def find_newest(records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return what the last written annotation of these revisions' records holds; None without one.
+
+    Anybody may have written it.
+    """
+    texts = (one["metadata"].get("annotations", {}).get(contract.ANNOTATION_LEARNED, "") for one in records)
+    found = [known for text in texts if (known := _read_annotation(text)) is not None]
+    return max(found, key=lambda known: known["at"], default=None)
+
+
+def _read_annotation(text: Any) -> dict[str, Any] | None:
+    try:
+        known = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return known if isinstance(known, dict) and isinstance(known.get("at"), str) else None
+
+
+def merge_changes(old: Sequence[Change], new: Sequence[Change]) -> list[Change]:
+    """Return all changes of both, the newest last. Of one that is in both, `new` has the longer message."""
+    known = {identify(change) for change in new}
+    older = [change for change in old if identify(change) not in known]
+    return sorted([*older, *new], key=lambda change: str(change["at"]))[-NUM_RECORDED:]
+
+
+def identify(change: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one change from another: no count changes twice in a second."""
+    return change["at"], change["from"], change["to"]
+
+
+def render_changes(changes: Sequence[Change]) -> str:
+    """Return the text, the newest last. It has no more than RECORD_BYTES, whatever the changes say."""
+    newest_first = list(reversed(changes[-NUM_RECORDED:]))
+    whole = [_render(change) for change in newest_first]
+    bare = [_render({**change, "message": ""}) for change in newest_first]
+    words = [_size(line) - _size(short) for line, short in zip(whole, bare, strict=True)]
+    num_lines = _count_fitting(map(_size, bare), RECORD_BYTES - sum(words[:1]))
+    num_whole = _count_fitting(words[:num_lines], RECORD_BYTES - sum(map(_size, bare[:num_lines])))
+    lines = [*whole[:num_whole], *bare[num_whole:num_lines]]
+    return "".join(f"{line}\n" for line in reversed(lines))
+
+
+def _count_fitting(sizes: Iterable[int], room: int) -> int:
+    """Return how many of these have room, from the first on."""
+    return sum(total <= room for total in accumulate(sizes))
+
+
+def _render(change: Change) -> str:
+    words = (str(change.get(name, ""))[:length] for name, length in LENGTHS.items())
+    load = change.get("load") or {}
+    figures = [[parse_number(load.get(name)) for name in LOAD]] if load else []
+    return json.dumps([change["at"], change["from"], change["to"], *words, *figures], ensure_ascii=False)
+
+
+def _size(line: str) -> int:
+    """Return how many bytes a line takes in a request: quotes and all that is not ASCII are escaped there."""
+    return len(json.dumps(f"{line}\n")) - 2
+
+
+def read_changes(text: str) -> list[Change]:
+    """Return the changes of a text. Lines that are no changes are left out: anybody may have written them."""
+    return list(_read_lines(text[-LONGEST_READ:].split("\n")))[-NUM_RECORDED:]
+
+
+def _read_lines(lines: Sequence[str]) -> Iterator[Change]:
+    for line in lines:
+        try:
+            at, before, after, *others = json.loads(line)
+            words, load = others[: len(LENGTHS)], _read_load(*others[len(LENGTHS) :])
+            is_change = _is_time(at) and _is_count(before) and _is_count(after) and _are_words(words)
+        except (ValueError, TypeError, RecursionError, OverflowError):
+            continue
+        if is_change:
+            yield {"at": at, "from": before, "to": after, **dict(zip(LENGTHS, words, strict=True)), **load}
+
+
+def _read_load(figures: Sequence[float | None] = ()) -> dict[str, Any]:
+    """Return the load of a line; nothing where it has none. Raises TypeError or ValueError: no figures."""
+    if not figures:
+        return {}
+    texts = {name: render_number(value) for name, value in zip(LOAD, figures, strict=True)}
+    return pick_load({name: text for name, text in texts.items() if text is not None})
+
+
+def _is_time(value: Any) -> bool:
+    """Whether it is a time as the API writes it. Raises ValueError where it is none at all."""
+    return isinstance(value, str) and value.endswith("Z") and parse_time(value) is not None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
+
+
+def _are_words(values: Sequence[Any]) -> bool:
+    """Whether these can be shown in a terminal: control characters could do anything there."""
+    return len(values) == len(LENGTHS) and all(
+        isinstance(value, str) and value.isprintable() and len(value) <= WORDS_LENGTH for value in values
+    )

@@ -1,0 +1,129 @@
+"""Write the CRD: `python -m millrace_operator.api.crd [--check]`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millrace_operator.api import rules
+from millrace_operator.api.openapi import Schema, render_schema
+from millrace_operator.api.status_types import Status
+from millrace_operator.api.types import Spec
+from millrace_runtime import contract
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CRD_PATH = REPOSITORY / "crds" / "inferenceservices.yaml"
+CHART_CRD_PATH = REPOSITORY / "charts" / "millrace" / "files" / "inferenceservices.yaml"
+HEADER = "# Generated from operator/millrace_operator/api; write: make crds\n"
+
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "Model", "type": "string", "jsonPath": ".status.model.servedName"},
+    {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type=='Ready')].status"},
+    {"name": "State", "type": "string", "jsonPath": ".status.conditions[?(@.type=='UpToDate')].reason"},
+    {"name": "Fetched", "type": "string", "jsonPath": ".status.model.fetched"},
+    {"name": "Replicas", "type": "integer", "jsonPath": ".status.readyReplicas"},
+    {"name": "Desired", "type": "integer", "jsonPath": ".status.scaling.desiredReplicas"},
+    {
+        "name": "Device",
+        "type": "string",
+        "jsonPath": ".status.model.device",
+        "priority": 1,  # with -o wide alone
+    },
+    {"name": "URL", "type": "string", "jsonPath": ".status.url"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+]
+
+
+def render_crd() -> dict[str, Any]:
+    """Return the CustomResourceDefinition as a raw manifest."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{contract.PLURAL}.{contract.GROUP}"},
+        "spec": {
+            "group": contract.GROUP,
+            "names": {
+                "kind": contract.KIND,
+                "listKind": f"{contract.KIND}List",
+                "plural": contract.PLURAL,
+                "singular": contract.KIND.lower(),
+                "shortNames": ["infsvc"],
+                "categories": ["all"],
+            },
+            "scope": "Namespaced",
+            "versions": [_render_version()],
+        },
+    }
+
+
+def _render_version() -> dict[str, Any]:
+    return {
+        "name": contract.VERSION,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": _render_root()},
+        "subresources": {
+            "status": {},
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": COLUMNS,
+    }
+
+
+def _render_root() -> Schema:
+    return {
+        "description": "A language model served by replicas that follow its load.",
+        "type": "object",
+        "required": ["spec"],
+        "x-kubernetes-validations": rules.ROOT_RULES,
+        "properties": {
+            "apiVersion": {"type": "string", "description": "millrace.dev/v1alpha1"},
+            "kind": {"type": "string", "description": "InferenceService"},
+            "metadata": {"type": "object"},
+            "spec": {**render_schema(Spec), "description": "What is wanted."},
+            "status": {**render_schema(Status), "description": "What is observed; written by the operator."},
+        },
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML without anchors, which kubectl's readers resolve and people don't; lists of words on a line."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  the signature is yaml's
+        return True
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:  # noqa: FBT001
+        is_of_words = all(isinstance(one, str) for one in sequence)
+        return super().represent_sequence(tag, sequence, flow_style=is_of_words or flow_style)
+
+
+def render_text() -> str:
+    """Return the CRD as the YAML that is checked in."""
+    return HEADER + yaml.dump(render_crd(), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+
+
+def main(argv: list[str]) -> int:
+    """Write the CRD, or with --check say whether the files agree with the types. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m millrace_operator.api.crd", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
+    arguments = parser.parse_args(argv)
+    text = render_text()
+    stale = [path for path in (CRD_PATH, CHART_CRD_PATH) if not path.exists() or path.read_text() != text]
+    if arguments.check:
+        for path in stale:
+            sys.stderr.write(f"{path} is out of date; run this command without --check\n")
+        return 1 if stale else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,108 @@
+"""Lines in status that people and programs read: a change of the count, an objective, predictions. Pure.
+
+A list of objects is a dozen lines of `kubectl describe` for each. Whoever may write a status may write other
+lines: what has not this form is left out.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from millrace_operator.api.change_record import LOAD, pick_load
+from millrace_operator.api.conditions import parse_time
+from millrace_operator.api.numbers import parse_number
+
+Json = dict[str, Any]
+UNKNOWN = "?"
+LINE_LENGTH = 512
+MESSAGE_LENGTH = 200
+"""Of a change; the record of the autoscaler has all of it."""
+_CHANGE = re.compile(
+    r"(?P<at>\S+) (?P<from>\d{1,9}) -> (?P<to>\d{1,9}) (?P<reason>\S+) (?P<binding>\S+)"
+    r"(?: \((?P<arrivalsPerSecond>\S+) req/s of (?P<promptTokens>\S+) \+ (?P<generationTokens>\S+) tokens, "
+    r"(?P<perReplicaPerSecond>\S+) a replica\))?(?:: (?P<message>.*))?"
+)
+_OBJECTIVE = re.compile(
+    r"P(?P<percentile>\d{1,3}) (?P<metric>\w+) (?P<state>\w+) since (?P<since>\S+): (?P<measuredSeconds>\S+) "
+    r"of (?P<targetSeconds>\S+) s, (?P<samples>\S+) requests, burn (?P<burnRate>\S+), spent "
+    r"(?P<spentSeconds>\S+) s(?:; (?P<doubt>.*))?"
+)
+_PREDICTION = re.compile(r"(?P<inTime>\S+) in time at (?P<replicas>\d{1,9}) \((?P<seconds>\S+) s\)")
+_PREDICTED = re.compile(r"P(?P<percentile>\d{1,3}) (?P<metric>\w+): ")
+
+
+def render_change(change: Json) -> str:
+    """Return a change of the count as a line."""
+    load = change.get("load") or {}
+    rate, prompt, answer, each = (load.get(name, UNKNOWN) for name in LOAD)
+    figures = f" ({rate} req/s of {prompt} + {answer} tokens, {each} a replica)" if load else ""
+    words = " ".join(change["message"].split())[:MESSAGE_LENGTH]
+    reason, binding = (change[name].replace(" ", "_") or UNKNOWN for name in ("reason", "binding"))
+    head = f"{change['at']} {change['from']} -> {change['to']} {reason} {binding}{figures}"
+    return (f"{head}: {words}" if words else head)[:LINE_LENGTH]
+
+
+def read_changes(lines: Iterable[str]) -> list[Json]:
+    """Return the changes of these lines, the newest last as they are."""
+    return [_read_change(found) for line in lines if (found := _CHANGE.fullmatch(line)) and _is_dated(found)]
+
+
+def _is_dated(found: re.Match[str]) -> bool:
+    return parse_time(found["at"]) is not None
+
+
+def _read_change(found: re.Match[str]) -> Json:
+    load = {name: found[name] for name in LOAD if parse_number(found[name]) is not None}
+    counts = {name: int(found[name]) for name in ("from", "to")}
+    binding = "" if found["binding"] == UNKNOWN else found["binding"]
+    words = {"reason": found["reason"], "binding": binding, "message": found["message"] or ""}
+    return {"at": found["at"], **counts, **words, **pick_load(load)}
+
+
+def render_objective(objective: Json, doubt: str | None) -> str:
+    """Return an objective and what is measured of it as a line. `doubt` is why it is not known."""
+    measured, target, samples, burn, spent = (
+        objective.get(name, UNKNOWN)
+        for name in ("measuredSeconds", "targetSeconds", "samples", "burnRate", "spentSeconds")
+    )
+    head = f"P{objective['percentile']} {objective['metric']} {objective['state']} since {objective['since']}"
+    figures = f"{measured} of {target} s, {samples} requests, burn {burn}, spent {spent} s"
+    return f"{head}: {figures}{f'; {doubt}' if doubt else ''}"[:LINE_LENGTH]
+
+
+def read_objectives(lines: Iterable[str]) -> list[Json]:
+    """Return the objectives of these lines. What is not known is left out."""
+    return [_read_objective(found) for line in lines if (found := _OBJECTIVE.fullmatch(line))]
+
+
+def _read_objective(found: re.Match[str]) -> Json:
+    texts = {name: text for name, text in found.groupdict().items() if text not in (None, UNKNOWN)}
+    whole = {name: int(texts[name]) for name in ("percentile", "samples") if texts.get(name, "").isdecimal()}
+    return {**{name: text for name, text in texts.items() if name != "samples"}, **whole}
+
+
+def render_prediction(attainment: Mapping[str, Any], about: int) -> str | None:
+    """Return what the counts next to `about` would do, as a line; None where nobody is sure."""
+    counts = [one for one in attainment.get("counts", []) if abs(one["replicas"] - about) <= 1]
+    if not counts:
+        return None
+    told = ", ".join(
+        f"{one['inTime']} in time at {one['replicas']} ({one.get('seconds', UNKNOWN)} s)" for one in counts
+    )
+    return f"P{attainment['percentile']} {attainment['metric']}: {told}"
+
+
+def read_prediction(line: str) -> Json:
+    """Return the attainment of such a line; empty where it is none."""
+    head = _PREDICTED.match(line)
+    if head is None:
+        return {}
+    counts = [
+        {
+            "replicas": int(found["replicas"]),
+            "inTime": found["inTime"],
+            **({} if found["seconds"] == UNKNOWN else {"seconds": found["seconds"]}),
+        }
+        for found in _PREDICTION.finditer(line, head.end())
+    ]
+    return {"percentile": int(head["percentile"]), "metric": head["metric"], "counts": counts}

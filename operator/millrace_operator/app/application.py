@@ -1,0 +1,326 @@
+"""The running operator: watches, Lease, workers, scaling tick and HTTP, put together."""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import random
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import aiohttp
+
+from millrace_kubernetes.connection import Connection
+from millrace_kubernetes.model_names import ModelNames
+from millrace_operator.api.types import ScalingMode
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.service_metrics import ServiceCollector
+from millrace_operator.app.views import Health, Views, serve
+from millrace_operator.autoscaler.decide.explain import explain
+from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.run.inventory import Inventory
+from millrace_operator.autoscaler.run.priors import Priors
+from millrace_operator.autoscaler.run.settings import ScalingSettings
+from millrace_operator.autoscaler.run.tick import ScalingLoop
+from millrace_operator.controller.cache import Cache
+from millrace_operator.controller.children_watch import follow_children
+from millrace_operator.controller.fetch_progress import Fetches
+from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.leader_election import Election
+from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.reconcile import Reconciler
+from millrace_operator.controller.relist import Relisted, relist, relist_changes, wait_for_round
+from millrace_operator.controller.relist_schedule import Round, Rounds
+from millrace_operator.controller.watch_supervisor import supervise_watches
+from millrace_operator.controller.worker import Worker
+from millrace_operator.gateways.follow import Gateways
+from millrace_operator.kube.connection import WRITES_PER_SECOND, ApiServer
+from millrace_operator.kube.credentials import load_access
+from millrace_operator.kube.errors import ClusterError
+from millrace_operator.kube.kinds import Role, Scope, ServiceKey, find_scopes
+from millrace_operator.kube.lease import LeaseView
+from millrace_operator.kube.protocol import Cluster
+from millrace_operator.render.settings import RenderSettings
+from millrace_runtime.contract import LEASE_OPERATOR
+
+RESOURCE_RETRY_SECONDS = 2.0
+LISTS_SECONDS = 60.0
+"""A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
+VIEW_RETRY_SECONDS = 1.0
+"""Between the first two tries to list what is missing; each further wait is twice as long."""
+LAST_VIEW_RETRY_SECONDS = 10.0
+UNKNOWN_SECONDS = 2.0
+"""Between two looks whether a namespace that could not be read has been listed."""
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorSettings:
+    """The command line, parsed once."""
+
+    render: RenderSettings
+    scaling: ScalingSettings
+    namespace: str
+    """Where the Lease is."""
+    identity: str
+    bind_address: str
+    """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
+    port: int
+    workers: int
+    writes_per_second: float = WRITES_PER_SECOND
+    namespaces: Sequence[str] = ()
+    """Those whose services are looked after; none means all."""
+    short_names: Mapping[str, ServiceKey] = dataclasses.field(default_factory=dict)
+    """The services that the platform gives model names to."""
+
+
+class Application:
+    """One replica of the operator. All replicas watch; only the Lease's holder writes."""
+
+    def __init__(
+        self,
+        settings: OperatorSettings,
+        cluster: Cluster,
+        view: LeaseView,
+        metrics: Metrics,
+        *,
+        token: str = "",
+    ) -> None:
+        """Begin with nothing known. `token` is the one that the Lease of `view` has the hash of."""
+        self._settings = settings
+        self._cluster = cluster
+        self._metrics = metrics
+        self.queue = WorkQueue(draw=random.random)
+        self.cache = Cache(ModelNames(settings.short_names, self.queue.add))
+        self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
+        self.election = Election(cluster, view)
+        self._is_listing = asyncio.Lock()
+        self._told_missing: set[str] = set()
+        metrics.follow(
+            self.queue,
+            lambda: time.monotonic() - self.ingest.last_event_at,
+            LEASE_OPERATOR,
+            self.election.is_leader,
+        )
+        self.priors = Priors(cluster, self.cache, self.election.is_leader, self._read_memory)
+        self.gateways = Gateways(settings.namespace, token, self.election.is_leader, self._wake)
+        self.scaling = ScalingLoop(
+            self.cache,
+            settings.scaling,
+            self.queue.add,
+            self.election.is_leader,
+            recall=self.priors.recall,
+            arrivals=self.gateways.read_arrivals,
+        )
+        self.inventory = Inventory(
+            self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader
+        )
+        metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
+        metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
+        self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
+
+    async def run(self, connection: Connection) -> None:
+        """Follow the cluster over `connection`, and work, until cancelled."""
+        async with (
+            serve(self._views(), self._settings.bind_address, self._settings.port),
+            asyncio.TaskGroup() as group,
+        ):
+            for scope in self.ingest.scopes:
+                if scope.kind.role is Role.SERVICE:
+                    ready = partial(self._wait_for_resource, scope)
+                    group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
+            group.create_task(follow_children(self.ingest, connection))
+            group.create_task(self.gateways.run(connection))
+            group.create_task(self.election.run(self.priors.leave))
+            group.create_task(self._lead())
+            group.create_task(self._relist_regularly())
+            group.create_task(self.scaling.run())
+            group.create_task(self.inventory.run())
+            group.create_task(self.fetches.run())
+            group.create_task(self.priors.run())
+
+    def _wake(self, key: ServiceKey) -> None:
+        """Look at a service that has got a request while it rests."""
+        scaling = (self.cache.service(key) or {}).get("status", {}).get("scaling", {})
+        if scaling.get("desiredReplicas") == 0 and scaling.get("mode") == ScalingMode.AUTOMATIC:
+            self.queue.add(key)
+
+    def _read_memory(self, key: ServiceKey) -> Memory | None:
+        considered = self.scaling.find_considered(key)
+        return considered.memory if considered else None
+
+    async def _wait_for_resource(self, scope: Scope) -> None:
+        """Wait until the API server lists InferenceServices: the CRD, or a Role, may come after us."""
+        told = ""
+        while True:
+            try:
+                await self._cluster.fetch_all(scope)
+            except ClusterError as error:
+                if str(error) != told:
+                    LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
+                told = str(error)
+                await asyncio.sleep(RESOURCE_RETRY_SECONDS)
+            else:
+                return
+
+    def _make_worker(self) -> Worker:
+        """Return one that knows of no refusal: those of the last time that we led are old."""
+        reconciler = Reconciler(
+            self._cluster,
+            self.cache,
+            self.ingest.put_written,
+            self._settings.render,
+            self.scaling.advice,
+            replicas=self.inventory.read,
+            loads=self.gateways.read,
+            demand=self.gateways.read_demand,
+            fetched=self.fetches.read,
+        )
+        return Worker(reconciler, self._cluster, self.cache, self.queue)
+
+    async def _lead(self) -> None:
+        """Reconcile while leading. Nothing waits in the queue before: the first list queues every service."""
+        while True:
+            await self.election.wait_for(leading=True)
+            LOG.info("leading as %s", self._settings.identity)
+            with self.queue.opened():
+                await self._list_and_work(self._make_worker())
+            LOG.info("no longer leading")
+
+    async def _list_and_work(self, worker: Worker) -> None:
+        """First know everything, so that no plan is made of half the objects."""
+        waits = (min(VIEW_RETRY_SECONDS * 2.0**n, LAST_VIEW_RETRY_SECONDS) for n in itertools.count())
+        while self.election.is_leader():
+            try:
+                await self.ingest.wait_for_lists(LISTS_SECONDS)
+                await self._relist(self.ingest.find_unlisted())
+            except ClusterError as error:
+                wait = next(waits)
+                LOG.warning("no complete view yet: %s; again in %.1f s", error, wait)
+                await asyncio.sleep(wait)
+            else:
+                await self._work(worker)
+
+    async def _work(self, worker: Worker) -> None:
+        """Work until somebody else leads. A task that ends by an error ends us, or nobody would see it."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_worker(worker)) for _ in range(self._settings.workers)]
+            await self.election.wait_for(leading=False)
+            for task in tasks:
+                task.cancel()
+
+    async def _relist(self, scopes: Iterable[Scope]) -> None:
+        async with self._is_listing:
+            found = await relist(self._cluster, self.cache, self.queue, scopes)
+        self.ingest.note_missing(found.missing)
+        self._tell_missing(found.missing)
+        self._note_listed(found)
+
+    async def _relist_services(self) -> None:
+        """List the services alone. What may not be read of a namespace is for the next list of everything."""
+        scopes = [scope for scope in self.ingest.scopes if scope.kind.role is Role.SERVICE]
+        async with self._is_listing:
+            found = await relist_changes(self._cluster, self.cache, self.queue, scopes)
+        self._note_listed(found)
+
+    def _note_listed(self, found: Relisted) -> None:
+        self.gateways.keep(self.cache.service_keys())
+        self._metrics.relists.inc()
+        self._metrics.ghosts.inc(found.num_ghosts)
+
+    def _tell_missing(self, missing: Mapping[Scope, str]) -> None:
+        """Log once why the services of a namespace are not looked after. Its watches try on to read it."""
+        told = {f"namespace {scope.namespace} is left out: {why}" for scope, why in missing.items()}
+        for text in sorted(told - self._told_missing):
+            LOG.warning("%s", text)
+        self._told_missing = told
+
+    async def _relist_regularly(self) -> None:
+        """List again and again, until cancelled. A list that fails is tried again soon."""
+        rounds = Rounds(time.monotonic(), random.random)
+        while True:
+            due = await wait_for_round(rounds, self.ingest.has_lost)
+            try:
+                if due is Round.EVERYTHING:
+                    await self._relist(self.ingest.scopes)
+                else:
+                    await self._relist_services()
+            except Exception as error:  # whatever it is, it must not end us
+                rounds.owe(due, time.monotonic())
+                is_known = isinstance(error, ClusterError)
+                seconds = rounds.due_at - time.monotonic()
+                LOG.warning("relist failed: %s; again in %.0f s", error, seconds, exc_info=not is_known)
+
+    async def _run_worker(self, worker: Worker) -> None:
+        while True:
+            async with self.queue.work() as key:
+                started = time.monotonic()
+                with self._metrics.active_workers.track_inprogress():
+                    result = await self._reconcile(worker, key)
+                seconds = time.monotonic() - started
+                self._metrics.count_reconcile(result, seconds)
+                LOG.debug("%s: reconciled in %.1f ms: %s", key, 1000 * seconds, result)
+
+    async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
+        """Reconcile one service whose namespace is known, and return the result."""
+        if not self.ingest.is_known(key.namespace):
+            self.queue.add_after(key, UNKNOWN_SECONDS)
+            return "requeue_after"
+        return await worker.work_on(key)
+
+    def _views(self) -> Views:
+        return Views(
+            metrics=self._metrics,
+            read_health=self._read_health,
+            read_decision=self._read_decision,
+        )
+
+    def _read_health(self) -> Health:
+        is_leader, holder = self.election.is_leader(), self.election.holder
+        has_lost = not is_leader and holder == self._settings.identity
+        return Health(
+            overdue_seconds=self.ingest.overdue_seconds(),
+            stalled_seconds=self.queue.stalled_seconds(),
+            silent_seconds=self.ingest.silent_seconds(),
+            is_leader=is_leader,
+            leader="" if has_lost else holder,
+        )
+
+    def _read_decision(self, key: ServiceKey) -> dict[str, Any] | None:
+        considered = self.scaling.find_considered(key)
+        if considered is None:
+            return None
+        return {
+            "at": considered.at,
+            "evidence": considered.advice.evidence,
+            **explain(considered.decision, considered.signals, considered.memory),
+        }
+
+
+async def run_operator(settings: OperatorSettings) -> None:
+    """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
+    metrics = Metrics()
+    token = secrets.token_urlsafe()
+    view = LeaseView(
+        settings.identity,
+        settings.namespace,
+        LEASE_OPERATOR,
+        token_hash=sha256(token.encode()).hexdigest(),
+    )
+    access = await load_access()
+    async with (
+        ApiServer(
+            access,
+            writes_per_second=settings.writes_per_second,
+            seconds_to_write=lambda: view.seconds_to_write(time.monotonic()),
+            on_request=metrics.count_request,
+        ) as cluster,
+        # Each watch holds a connection, and each namespace has six.
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        application = Application(settings, cluster, view, metrics, token=token)
+        await application.run(Connection(session, access))

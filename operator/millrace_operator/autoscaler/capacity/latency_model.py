@@ -1,0 +1,300 @@
+"""Step time of a replica, T = α + β·tokens + γ·context tokens, fitted online from its histograms.
+
+Tokens are those computed in a step. A decoding sequence computes one, so on decode-only steps this is
+α + β·batch + γ·batch·context; prefilled tokens cost β each beside. Means over a window obey the
+same equation as single steps because it is linear. Recursive least squares on relative errors, with a
+ridge that keeps unseen directions at zero, and non-negative coefficients.
+
+Forgetting is directional, after Kulhavý: new data replace what is known in their own direction only. So a
+night of idle steps, which tell α alone, leaves β and γ as the day has taught them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from millrace_operator.autoscaler.capacity.normal_equations import NOTHING, Matrix, NormalEquations, Row
+from millrace_operator.autoscaler.signals.observation import StepMoments, TrialStep
+
+FORGETTING = 0.01
+"""The part of what is known in a direction that one whole sample there replaces."""
+KEPT_IN_DOUBT = 0.05
+"""Of what was learned, after a change of the replicas: as much as five samples of a hundred."""
+LEAST_BETWEEN_DOUBTS = 50.0
+"""Windows of steps."""
+LARGEST_CHANGE = 10.0
+"""How many times as slow or as fast other replicas are taken to be at once."""
+WINDOWS_OF_CHANGE = 5.0
+"""Windows of steps, of all replicas, of which the median tells that. One may be odd, and two overlap it."""
+DEVIATION = math.sqrt(math.pi / 2)
+"""A normal error's standard deviation over its mean."""
+OUTLIER = 2.0
+"""Usual errors beyond which a sample counts less."""
+LEAST_DEVIATION = 0.03
+SCALES = (1.0, 16.0, 4096.0)
+"""Typical regressors, by which the ridge weighs the three alike."""
+MIN_STEPS = 5
+MIN_SAMPLES = 2.0
+LEAST_TO_JUDGE = 0.5
+"""Windows of steps before predictions are compared with what comes."""
+MAX_RELATIVE_ERROR = 0.35
+TRIAL_ERROR = 0.25
+"""By which steps of real requests are taken to differ from those tried in an idle replica."""
+MIN_TRIALS = 3
+"""Steps of different kinds, for three coefficients."""
+TOKENS_APART = 8.0
+"""How many times as many tokens the largest of them computes as the smallest, or β is noise."""
+MOST_TRIAL_DOUBT = 0.5
+"""By which part steps that were tried may leave a step uncertain that is planned with."""
+
+
+@dataclass(frozen=True)
+class LatencyModel:
+    """The fit so far: the normal equations and how well they predicted what came."""
+
+    gram: Matrix = NOTHING
+    moment: Row = (0.0, 0.0, 0.0)
+    num_samples: float = 0.0
+    """Windows of steps that taught it, overlapping ones counted by what was new in them."""
+    relative_error: float | None = None
+    """Mean relative error of predictions made before each sample was learned."""
+    coefficients: Row = field(default=(0.0, 0.0, 0.0))
+    distrusted_at: float = -math.inf
+    """How many samples there were when it was distrusted last."""
+    num_tried: float = 0.0
+    """How many of its samples no request has paid for: a replica tried them before its first one."""
+    changes: tuple[tuple[float, float], ...] | None = None
+    """While it is distrusted: how many times as long as it says steps took, and in which part of a window."""
+    tried: Row | None = field(default=None, compare=False)
+    """The coefficients of the steps that were tried, until enough real ones are known."""
+    slowed_by: float = field(default=1.0, compare=False)
+    """How many times as slow as those every step is taken to be meanwhile."""
+
+    @classmethod
+    def restore(
+        cls,
+        gram: Matrix,
+        moment: Row,
+        num_samples: float,
+        relative_error: float | None,
+        num_tried: float = 0.0,
+    ) -> "LatencyModel":
+        """Return the model that had these; its coefficients follow from them."""
+        coefficients = _find_coefficients(gram, moment)
+        return cls(gram, moment, num_samples, relative_error, coefficients, num_tried=num_tried)
+
+    @classmethod
+    def begin(cls, trials: Sequence[TrialStep]) -> "LatencyModel":
+        """Return the model of replicas that have served nobody, from steps that they tried.
+
+        It has as little behind it as may be planned with. Without trials of three kinds it knows nothing, and
+        neither where all computed nearly as few tokens.
+        """
+        found = [trial for trial in trials if 0 < trial.seconds < math.inf]
+        if len({(trial.tokens, trial.context_tokens) for trial in found}) < MIN_TRIALS:
+            return cls()
+        tokens = [trial.tokens for trial in found]
+        if max(tokens) < TOKENS_APART * min(tokens):
+            return cls()
+        known = NormalEquations()
+        for trial in found:
+            x = _find_row(trial.tokens, trial.context_tokens, trial.seconds)
+            known = known.add(x, MIN_SAMPLES / len(found))
+        model = cls.restore(known.gram, known.moment, MIN_SAMPLES, TRIAL_ERROR, MIN_SAMPLES)
+        return replace(model, tried=model.coefficients)
+
+    @property
+    def alpha(self) -> float:
+        """Seconds of an empty step."""
+        return self.coefficients[0]
+
+    @property
+    def beta(self) -> float:
+        """Seconds a computed token."""
+        return self.coefficients[1]
+
+    @property
+    def gamma(self) -> float:
+        """Seconds a context token."""
+        return self.coefficients[2]
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the fit may be planned with."""
+        return (
+            self.num_samples >= MIN_SAMPLES
+            and self.relative_error is not None
+            and self.relative_error <= MAX_RELATIVE_ERROR
+            and sum(self.coefficients) > 0
+        )
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether steps of real requests are behind the fit, and not only those that were tried."""
+        return self.is_fitted and not self.is_untaught
+
+    @property
+    def is_untaught(self) -> bool:
+        """Whether hardly any steps but those that were tried are known."""
+        return self.num_samples - self.num_tried < MIN_SAMPLES
+
+    def describe_doubt(self) -> str | None:
+        """Say why the fit may not be planned with; None where it may."""
+        if self.is_fitted:
+            return None
+        error = self.relative_error
+        if self.num_samples < MIN_SAMPLES or error is None:
+            known = f"{self.num_samples:.1f} of {MIN_SAMPLES:g} windows of steps"
+            return f"the latency model is not fitted yet ({known})"
+        found, most = math.ceil(100 * error), round(100 * MAX_RELATIVE_ERROR)
+        return f"the latency model does not fit: it is {found} % off, and {most} % may be planned with"
+
+    def slow(self, part: float) -> "LatencyModel":
+        """Return a model of steps that take longer by this part."""
+        alpha, beta, gamma = ((1 + part) * value for value in self.coefficients)
+        return replace(self, coefficients=(alpha, beta, gamma))
+
+    def distrust(self) -> "LatencyModel":
+        """Return the same model with so little behind it that a few samples of another kind replace it."""
+        if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
+            # Several changes in turn would lose what no load between them has taught anew.
+            return replace(self, changes=(), tried=None)
+        gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
+        moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
+        return replace(  # those that were tried are of other replicas
+            self,
+            gram=gram,  # type: ignore[arg-type]
+            moment=moment,  # type: ignore[arg-type]
+            distrusted_at=self.num_samples,
+            changes=(),
+            tried=None,
+        )
+
+    def predict(self, tokens: float, context_tokens: float) -> float:
+        """Seconds of a step."""
+        return self.alpha + self.beta * tokens + self.gamma * context_tokens
+
+    def standard_error(self, tokens: float, context_tokens: float) -> float:
+        """Return by which part of it a step's predicted time may err, for want of such steps to learn from.
+
+        √(σ²·xᵀ(G + ridge)⁻¹x), the standard error of a regression, with x and σ relative to the step's time.
+        """
+        seconds = self.predict(tokens, context_tokens)
+        if seconds <= 0 or self.relative_error is None:
+            return math.inf
+        x = _find_row(tokens, context_tokens, seconds)
+        spread = NormalEquations(self.gram, self.moment).find_spread(x)
+        return DEVIATION * self.relative_error * math.sqrt(max(spread, 0.0))
+
+    def learn(
+        self, moments: StepMoments, *, weight: float = 1.0, forgetting: float | None = None
+    ) -> "LatencyModel":
+        """The model after one more sample; samples of few steps are left out.
+
+        `weight` is the part of the sample that is new: windows overlap. `forgetting` is the part of what is
+        known in its direction that it replaces; without it `weight` times FORGETTING.
+        """
+        if moments.num_steps < MIN_STEPS or moments.seconds <= 0:
+            return self
+        if self.changes is not None:
+            return self._note_change(self.changes, moments, weight)
+        error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
+        known = self.relative_error
+        if self.num_samples < LEAST_TO_JUDGE:
+            known = None
+        elif known is None:
+            known = error
+        else:
+            known += 0.15 * weight * (min(error, 2.0) - known)
+        return self._absorb(moments, known, weight, weight * FORGETTING if forgetting is None else forgetting)
+
+    def _note_change(
+        self, changes: tuple[tuple[float, float], ...], moments: StepMoments, weight: float
+    ) -> "LatencyModel":
+        """Return the model with one more look at other replicas; after enough it is as slow as they are."""
+        known = self.predict(moments.tokens, moments.context_tokens)
+        ratio = moments.seconds / known if known > 0 else 1.0
+        changes = (*changes, (min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE), weight))
+        if sum(part for _, part in changes) < WINDOWS_OF_CHANGE:
+            return replace(self, changes=changes)
+        return self._scale(_find_median(changes))
+
+    def _scale(self, ratio: float) -> "LatencyModel":
+        """Return a model of replicas that take so many times as long in every step.
+
+        Samples weigh by 1/seconds², so what is left of faster steps would outweigh those of slower ones.
+        """
+        gram = tuple(tuple(value / ratio**2 for value in row) for row in self.gram)
+        moment = tuple(value / ratio for value in self.moment)
+        coefficients = tuple(value * ratio for value in self.coefficients)
+        return replace(self, gram=gram, moment=moment, coefficients=coefficients, changes=None)  # type: ignore[arg-type]
+
+    def _trust(self, moments: StepMoments) -> float:
+        """Return how much of a sample counts: less where it is far off, as while a replica warms up.
+
+        Huber's weights. If such samples go on, the error that is usual grows, and they count.
+        """
+        if not self.is_fitted or self.relative_error is None:
+            return 1.0
+        error = abs(self.predict(moments.tokens, moments.context_tokens) - moments.seconds) / moments.seconds
+        usual = max(DEVIATION * self.relative_error, LEAST_DEVIATION)
+        return min(1.0, OUTLIER * usual / max(error, 1e-9))
+
+    def _absorb(
+        self, moments: StepMoments, error: float | None, weight: float, forgetting: float
+    ) -> "LatencyModel":
+        x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
+        slowed = self._slow_what_was_tried(moments)
+        before = slowed or self
+        if slowed:
+            # Samples weigh by 1/seconds². Tried steps three times as fast as real ones kept the fit beyond
+            # MAX_RELATIVE_ERROR for ten windows: see test_latency_model.py.
+            forgetting = 1.0
+        weight *= self._trust(moments)
+        gram, moment = NormalEquations(before.gram, before.moment).forget(x, forgetting).add(x, weight)
+        coefficients = _find_coefficients(gram, moment)
+        learned = replace(
+            before,
+            gram=gram,
+            moment=moment,
+            num_samples=self.num_samples + weight,
+            relative_error=error,
+            coefficients=coefficients,
+        )
+        return learned if learned.is_untaught else replace(learned, tried=None)
+
+    def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel | None":
+        """Return a model of replicas whose every step is as slow as the fastest of the first real windows.
+
+        One window may be odd. They are not taken to be faster than what was tried: a few windows do not tell
+        that of larger steps, and too few replicas harm. None where this window says nothing new of it.
+        """
+        is_first = self.num_samples == self.num_tried
+        if self.tried is None:
+            return self if is_first else None
+        alpha, beta, gamma = self.tried
+        known = alpha + beta * moments.tokens + gamma * moments.context_tokens
+        ratio = min(max(moments.seconds / known, 1.0), LARGEST_CHANGE) if known > 0 else 1.0
+        if is_first or ratio < self.slowed_by * (1 - TRIAL_ERROR):
+            return replace(self._scale(ratio / self.slowed_by), slowed_by=ratio)
+        return None
+
+
+def _find_row(tokens: float, context_tokens: float, seconds: float) -> Row:
+    """Return a step's regressors, relative to its time."""
+    return 1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds
+
+
+def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
+    """Return the value at half of the weight."""
+    half, seen = sum(weight for _, weight in weighted) / 2, 0.0
+    for value, weight in sorted(weighted):
+        seen += weight
+        if seen >= half:
+            return value
+    return 1.0
+
+
+def _find_coefficients(gram: Matrix, moment: Row) -> Row:
+    scaled = NormalEquations(gram, moment).solve()
+    return scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2]

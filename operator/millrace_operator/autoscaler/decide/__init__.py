@@ -1,0 +1,1 @@
+"""From signals and memory to a replica count, with its reasons. Pure."""

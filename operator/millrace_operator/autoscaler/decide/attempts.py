@@ -1,0 +1,120 @@
+"""What replicas that were added for late requests did for these, and when no more are added. Pure.
+
+Requests may be late for a cause that no replica cures: a few prompts that are too long, a slow node. So each
+step is judged by the next one: it helped if fewer requests are late than before. After two steps in turn that
+did not, no more are asked for. That is forgotten where the cause may be another. Each objective has its own.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from millrace_operator.api.evidence_limits import FUTILE_STEPS
+
+REMEMBERED_SECONDS, FAILED_SECONDS = 3600.0, 14_400.0
+"""For how long a step is remembered, and for how long that steps failed."""
+HELPED = 0.5
+"""Of the part by which there are more replicas: by so much fewer are late after a step that helped."""
+BETTER = 0.75
+"""Of the burn."""
+WORSE, WORSE_BY = 2.0, 1.0
+"""Times the burn, and beyond that: three standard deviations of the 60 requests that tell of a P95."""
+MORE_LOAD = 1.3
+"""Two standard deviations of a rate that is known to 15 %."""
+LASTING_SECONDS = 300.0
+"""A minute has less late requests, or more of all, by chance: looked at every two seconds, each hour."""
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The last count with which requests were late for so long that more were asked for."""
+
+    replicas: int | None = None
+    burn: float = 0.0
+    """How many times as many as allowed were late, on average until then."""
+    load: float = 0.0
+    """Requests a second."""
+    at: float = -math.inf
+    asked: int = 0
+    """The count that was asked for then; 0 once so many have served."""
+    futile: int = 0
+    """Steps in turn that did not help."""
+    better_since: float | None = None
+    more_since: float | None = None
+    """Since when fewer are late than then, and since when more requests come."""
+    below: int | None = None
+    below_burn: float = 0.0
+    below_seconds: float = 0.0
+    """A smaller count since, its burn on average, and for how long."""
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether no more are asked for."""
+        return self.futile >= FUTILE_STEPS
+
+    @property
+    def is_below_worse(self) -> bool:
+        """Whether the smaller count that there is leaves more requests late, though more were of no use."""
+        if self.replicas is None or self.below is None:
+            return False
+        fewer = min(self.replicas / max(self.below, 1) - 1, 1.0)
+        is_more = self.below_seconds >= LASTING_SECONDS and self.below_burn > (1 + HELPED * fewer) * self.burn
+        return is_more or self._is_worse(self.below_burn)
+
+    def _is_worse(self, burn: float) -> bool:
+        return burn > WORSE * self.burn + WORSE_BY
+
+    def watch(
+        self, now: float, passed: float, count: int, burn: float | None, load: float | None
+    ) -> "Attempts":
+        """Return what is still so after one more look at `count` replicas, so many seconds after the last.
+
+        burn and load are None where they are not known.
+        """
+        if self.replicas is None:
+            return self
+        seen = replace(
+            self._look_below(passed, count, burn),
+            better_since=_date(now, self.better_since, is_so=burn is not None and burn <= BETTER * self.burn),
+            more_since=_date(now, self.more_since, is_so=load is not None and load > MORE_LOAD * self.load),
+        )
+        is_worse = burn is not None and self._is_worse(burn) and count >= self.replicas
+        starts = (seen.better_since, seen.more_since)
+        is_other = any(since is not None and now - since >= LASTING_SECONDS for since in starts)
+        is_old = now - self.at >= (FAILED_SECONDS if self.have_failed else REMEMBERED_SECONDS)
+        return Attempts() if is_worse or is_other or is_old else seen
+
+    def _look_below(self, passed: float, count: int, burn: float | None) -> "Attempts":
+        """Add a look at fewer replicas than did not help."""
+        assert self.replicas is not None
+        if not self.have_failed or count >= self.replicas:
+            return replace(self, below=None)
+        if burn is None:
+            return self
+        if count != self.below:
+            return replace(self, below=count, below_burn=min(burn, WORSE * self.burn), below_seconds=0.0)
+        mean = self.below_burn + (burn - self.below_burn) * (1 - math.exp(-passed / LASTING_SECONDS))
+        return replace(self, below_burn=mean, below_seconds=self.below_seconds + passed)
+
+    def note(self, now: float, replicas: int, asked: int, burn: float, load: float) -> "Attempts":
+        """Return the attempts after more than so many replicas were asked for; `burn` is the average of late.
+
+        Where the count is the same as then no step was taken: it is pinned, or status is late.
+        """
+        if replicas == self.replicas:
+            return self
+        step = Attempts(replicas, burn, load, now, asked)
+        if self.replicas is None or replicas < self.replicas:
+            return step
+        more = min(replicas / self.replicas - 1, 1.0)
+        has_helped = burn <= (1 - HELPED * more) * self.burn
+        return replace(step, futile=0 if has_helped else self.futile + 1)
+
+    @classmethod
+    def give_up(cls, since: float, replicas: int, burn: float, load: float) -> "Attempts":
+        """Return that the most replicas that there may be have left requests late since a time."""
+        return cls(replicas, burn, load, since, futile=FUTILE_STEPS)
+
+
+def _date(now: float, since: float | None, *, is_so: bool) -> float | None:
+    """Return since when something is so; None where it is not."""
+    return (now if since is None else since) if is_so else None

@@ -1,0 +1,158 @@
+"""Words and figures for a decision: one line for status, a mapping for /decisions."""
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from millrace_operator.autoscaler.decide.decision import Decision, Reason
+from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.decide.situation import Situation
+from millrace_operator.autoscaler.signals.observation import Signals, Unplaced
+from millrace_operator.autoscaler.signals.reading import EVERYTHING
+
+LOAD_SIGNALS = (EVERYTHING, "age", "running", "waiting", "arrivals", "recent_arrivals")
+"""What a line of status names when it is unknown. Others have no samples whenever nobody asks anything."""
+PODS_NAMED = 3
+WORDS_QUOTED = 200
+BINDINGS = {
+    "maxReplicas": "limited by maxReplicas",
+    "capacity": "no node has room for so many",
+    "minReplicas": "kept up by minReplicas",
+    "scaleUpRate": "limited to max(2x, +4) a step",
+    "scaleDownRate": "limited to one replica or 10 % a step",
+    "scaleDownWindow": "no lower until the whole scale-down window allows it",
+    "scaleDownInterval": "no lower until the last step down has settled",
+    "deadBand": "no lower than surely suffices for a fifth more load",
+    "signals": "no lower while signals are missing",
+    "rollout": "no lower while replicas of two revisions serve",
+    "objectives": "no lower while an objective is missed, or likely to be",
+    "current": "nothing asks for a change",
+}
+
+
+def explain_terms(
+    situation: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
+) -> str:
+    """One line: what was decided, by which term, with its figures."""
+    estimate, signals = situation.estimate, situation.signals
+    needed = {*LOAD_SIGNALS, *signals.unanswered}
+    unknown = {name: why for name, why in signals.rejected.items() if name in needed}
+    before = "" if desired == situation.current else f"{situation.current} -> "
+    replicas = "replica" if desired == 1 else "replicas"
+    parts = [
+        f"{reason}: {before}{desired} {replicas}",
+        _name_binding(binding, candidates),
+        *_name_load(situation),
+    ]
+    if estimate.violated:
+        parts.append(f"missed as measured: {', '.join(estimate.violated)}")
+    if estimate.infeasible:
+        named = ", ".join(estimate.infeasible)
+        parts.append(f"{named} cannot be met by an idle replica, so it is not scaled on: raise its target")
+    if unplaced := signals.fleet.unplaced:
+        parts.append(f"no node has room for {_name_pods(frozenset(unplaced))}{_quote(unplaced)}")
+    if situation.silent:
+        parts.append(f"no samples of {_name_pods(situation.silent)}")
+    if unknown and not situation.is_informed and reason != Reason.STARTING:
+        parts.append("unknown: " + ", ".join(f"{name} ({why})" for name, why in unknown.items()))
+    return "; ".join(parts)
+
+
+def _name_binding(binding: str, candidates: dict[str, int]) -> str:
+    if binding in candidates:
+        return f"{binding} asks for {candidates[binding]}"
+    wanted = max(candidates.items(), key=lambda item: item[1], default=None)
+    asked = f"{wanted[0]} asks for {wanted[1]}, " if wanted else ""
+    return asked + BINDINGS[binding]
+
+
+def _name_load(situation: Situation) -> list[str]:
+    estimate, signals, parts = situation.estimate, situation.signals, []
+    if estimate.forecast is not None and estimate.rate is not None:
+        parts.append(f"{estimate.rate:.2f} requests/s, {estimate.forecast:.2f} expected after a cold start")
+    if estimate.capacity:
+        carried, limit = estimate.capacity.rate, estimate.capacity.limit
+        parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit})")
+    else:
+        parts.append(_name_ignorance(situation.memory))
+    if signals.waiting:
+        parts.append(f"{signals.waiting:.0f} waiting")
+    if situation.num_starting > 0:
+        parts.append(f"{situation.num_starting} not ready yet")
+    return parts
+
+
+def _name_ignorance(memory: Memory) -> str:
+    """Say what is missing for a plan."""
+    if (doubt := memory.model.describe_doubt()) is not None:
+        return doubt
+    if memory.prompt_tokens is None or not memory.generation_tokens:
+        return "the length of its requests is not known yet"
+    return "what replicas tried before their first request is too unlike this load, or too slow for it"
+
+
+def _quote(unplaced: Mapping[str, Unplaced]) -> str:
+    """Return what the scheduler says of one of the pods."""
+    words = unplaced[min(unplaced)].words
+    short = words if len(words) <= WORDS_QUOTED else f"{words[: WORDS_QUOTED - 1]}…"
+    return f": {short}" if short else ""
+
+
+def _name_pods(pods: frozenset[str]) -> str:
+    named, others = sorted(pods)[:PODS_NAMED], len(pods) - PODS_NAMED
+    return ", ".join(named) + (f" and {others} more" if others > 0 else "")
+
+
+def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, Any]:
+    """Everything that the decision rests on, as JSON-ready values.
+
+    `memory` is the one that `decide` returned with the decision.
+    """
+    model = memory.model
+    shown: dict[str, Any] = _show(
+        {
+            "desired": decision.desired,
+            "reason": str(decision.reason),
+            "message": decision.message,
+            "binding": decision.binding,
+            "candidates": decision.candidates,
+            "limits": decision.limits,
+            "isHeld": decision.is_held,
+            "model": {
+                "alphaSeconds": model.alpha,
+                "betaSecondsPerToken": model.beta,
+                "gammaSecondsPerContextToken": model.gamma,
+                "samples": model.num_samples,
+                "relativeError": model.relative_error,
+                "isFitted": model.is_fitted,
+            },
+            "estimate": {**_show(decision.estimate), "forecast": decision.estimate.forecast},
+            "requestShape": {
+                "promptTokens": memory.prompt_tokens,
+                "generationTokens": memory.generation_tokens,
+            },
+            "coldStartSeconds": memory.cold_start_seconds,
+            "signals": signals,
+        }
+    )
+    return shown
+
+
+def _show(value: Any) -> Any:
+    """Return a value as JSON has it: a dataclass with camelCase names, what is not finite as null."""
+    if is_dataclass(value):
+        return {_camel(each.name): _show(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _show(each) for key, each in value.items()}
+    if isinstance(value, AbstractSet):
+        return sorted(value)
+    if isinstance(value, (tuple, list)):
+        return [_show(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

@@ -1,0 +1,184 @@
+"""What late requests ask for whatever the model says, and how far the model is corrected for it. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from millrace_operator.autoscaler.capacity.capacity import Demand
+from millrace_operator.autoscaler.decide.attempts import REMEMBERED_SECONDS, Attempts
+from millrace_operator.autoscaler.decide.budget import ALLOWED_BURN, find_burns
+from millrace_operator.autoscaler.decide.memory import Memory, TooFew
+from millrace_operator.autoscaler.decide.situation import DOUBT_SECONDS, Situation
+
+FEEDBACK, TOO_FEW = "feedback", "tooFew"
+"""The names of the two candidates."""
+STEP_PART = 10
+"""Of so many replicas one more is asked for: one of forty would hardly be noticed."""
+ALIKE = 0.9
+"""Of the load for which a count was too few: with less it may do."""
+LARGEST_CORRECTION = 3.0
+CORRECTION_STEP = 1.05
+CORRECTION_SECONDS = 3600.0
+"""In which two thirds of a correction are forgotten."""
+
+
+def ask_feedback(situation: Situation) -> int | None:
+    """Up when busy replicas miss an objective, whatever the model says; unless it is proven also for a queue.
+
+    Only once every replica asked for serves: those still starting may be the cure.
+    """
+    if find_late(situation):
+        return _step_up(situation.current) if situation.has_proven_model else _grow(situation.current)
+    if situation.has_proven_model or situation.num_starting or not _is_whole_and_busy(situation):
+        return None
+    is_missed = bool(situation.missed) and bool(situation.signals.waiting)
+    return _grow(situation.current) if is_missed or _is_queue_growing(situation) else None
+
+
+def _is_whole_and_busy(situation: Situation) -> bool:
+    return situation.is_nearly_whole and bool(situation.signals.running)
+
+
+def find_late(situation: Situation) -> list[str]:
+    """Return the objectives that are missed, and have been for so long that the model is wrong about them."""
+    if not _is_whole_and_busy(situation):
+        return []
+    attempts = situation.memory.attempts
+    late = [name for name in situation.spent if name in situation.missed]
+    return [name for name in late if name not in attempts or not attempts[name].have_failed]
+
+
+def remember_floor(situation: Situation) -> int | None:
+    """Return what was asked for instead of what was too few for such a load in the last hour."""
+    few, load = situation.memory.too_few, situation.estimate.rate
+    if few is None or load is None:
+        return None
+    is_alike = situation.now - few.at < REMEMBERED_SECONDS and load >= ALIKE * few.load
+    return _step_up(few.replicas) if is_alike else None
+
+
+def _step_up(replicas: int) -> int:
+    return replicas + max(replicas // STEP_PART, 1)
+
+
+def _grow(replicas: int) -> int:
+    """Return what is asked for while no model says how far away the right count is."""
+    return math.ceil(replicas * 1.5)
+
+
+def is_step(situation: Situation, desired: int) -> bool:
+    """Whether more replicas are asked for since requests are late in spite of the model."""
+    return bool(find_late(situation)) and desired > situation.current
+
+
+def is_step_under_way(situation: Situation) -> bool:
+    """Whether replicas that were asked for since requests are late do not serve yet."""
+    asked = max((each.asked for each in situation.memory.attempts.values()), default=0)
+    return situation.num_serving < min(asked, situation.current)
+
+
+def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memory:
+    """Return the memory after a step of feedback: the next one is judged by what this one does."""
+    current, load, now = situation.current, situation.estimate.rate or 0.0, situation.now
+    late = find_late(situation)
+    burns = {name: memory.mean_burn.get(name, ALLOWED_BURN) for name in late}
+    steps = {
+        name: memory.attempts.get(name, Attempts()).note(now, current, desired, burns[name], load)
+        for name in late
+    }
+    have_failed = all(step.have_failed for step in steps.values())
+    return replace(
+        memory,
+        attempts=memory.attempts | steps,
+        too_few=None if have_failed else TooFew(current, load, now),
+        spent={},
+        settled_since=None,
+    )
+
+
+def watch_attempts(situation: Situation) -> Memory:
+    """Return the memory with what was tried, unless the cause may be another by now: then all begins anew."""
+    memory, now, count, load = situation.memory, situation.now, situation.current, situation.estimate.rate
+    burns = _find_burns(situation)
+    watched = {
+        name: each.watch(now, memory.passed, count, burns.get(name), load)
+        for name, each in memory.attempts.items()
+    }
+    served = situation.num_serving
+    kept = {
+        name: replace(each, asked=0) if served >= min(each.asked, count) else each
+        for name, each in watched.items()
+        if each.replicas is not None
+    }
+    anew = {name for name, each in memory.attempts.items() if each.have_failed and name not in kept}
+    spent = {name: seconds for name, seconds in memory.spent.items() if name not in anew}
+    memory = replace(memory, attempts=kept | _give_up_at_maximum(situation), spent=spent)
+    if load is None or not any(each.is_below_worse for each in kept.values()):
+        return memory
+    attempts = {name: replace(each, below=None) for name, each in memory.attempts.items()}
+    return replace(memory, attempts=attempts, too_few=TooFew(count, load, now))
+
+
+def _find_burns(situation: Situation) -> dict[str, float]:
+    """Return the burn of each objective that is judged, and in reach."""
+    if not situation.is_informed:
+        return {}
+    burns = find_burns(situation.present_latencies)
+    return {name: burn for name, burn in burns.items() if name not in situation.estimate.infeasible}
+
+
+def _give_up_at_maximum(situation: Situation) -> dict[str, Attempts]:
+    """Return the objectives that as many replicas as there may be have left late for long.
+
+    Else the count of a busy hour would stay for as long as anything is late that none of them cures.
+    """
+    memory, load = situation.memory, situation.estimate.rate or 0.0
+    if situation.current < situation.policy.max_replicas:
+        return {}
+    since = {name: memory.spent_since.get(name, situation.now) for name in find_late(situation)}
+    return {
+        name: Attempts.give_up(at, situation.current, memory.mean_burn.get(name, ALLOWED_BURN), load)
+        for name, at in since.items()
+        if situation.now - at >= DOUBT_SECONDS
+    }
+
+
+def _is_queue_growing(situation: Situation) -> bool:
+    """Whether more wait than before, and more than one a replica. Unknown is no."""
+    waiting, before = situation.signals.waiting, situation.memory.waiting
+    if waiting is None or before is None or situation.signals.silent:
+        return False
+    return waiting > max(before, len(situation.signals.fleet.ready))
+
+
+def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
+    """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
+
+    Without that the count would fall to the model's again, and the objective be missed again. Where there are
+    many more replicas than the model asks for, they are late for another reason than its promise, and so they
+    are where some of those asked for do not serve, or no more may be asked for.
+    """
+    correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
+    asked, _ = others.pop(FEEDBACK, 0), others.pop(TOO_FEW, None)
+    is_close = asked > max(others.values(), default=0) >= situation.current - 1
+    is_overruled = is_close and bool(find_late(situation))
+    is_whole = situation.is_nearly_whole and situation.current < situation.policy.max_replicas
+    needed = _find_correction(situation, estimate.demand) if estimate.demand and is_overruled else None
+    if needed and is_whole and situation.has_proven_model:
+        return max(correction, needed)
+    forgotten = math.exp(-situation.memory.passed / CORRECTION_SECONDS)
+    return 1 + (correction - 1) * forgotten
+
+
+def _find_correction(situation: Situation, demand: Demand) -> float | None:
+    """Return how much more to ask of the model, that it asks for more than the present replicas.
+
+    None where no such load explains why they are late: it is not the load then.
+    """
+    correction = 1.0
+    while correction < LARGEST_CORRECTION:
+        count = situation.count_for(demand.times(correction))
+        if count is None or count > situation.current:
+            return correction
+        correction *= CORRECTION_STEP
+    return None

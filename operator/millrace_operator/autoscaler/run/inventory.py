@@ -1,0 +1,93 @@
+"""Asks Prometheus now and then what the replicas of every service are."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import MappingProxyType
+
+import aiohttp
+
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.settings import PrometheusSettings
+from millrace_operator.autoscaler.run.signals import Prometheus, fetch_reading
+from millrace_operator.autoscaler.signals.inventory import Replicas, build_question, read_replicas
+from millrace_operator.autoscaler.signals.queries import Scope
+from millrace_operator.autoscaler.signals.reading import PodKey, Reading
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.controller.cache import Cache
+from millrace_operator.kube.kinds import ServiceKey
+
+LOG = logging.getLogger(__name__)
+PERIOD_SECONDS = 15.0
+"""What is asked stays the same for as long as a replica's container runs."""
+NOTHING: Replicas = MappingProxyType({})
+
+
+class Inventory:
+    """Owner of what is known of each service's replicas. Empty while this operator does not lead.
+
+    What is known of a pod stays known while the pod exists, also where Prometheus is silent.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        settings: PrometheusSettings,
+        on_change: Callable[[ServiceKey], None],
+        is_leader: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = cache
+        self._matchers = settings.matchers
+        self._access = Access(settings)
+        self._on_change = on_change
+        self._is_leader = is_leader
+        self._clock = clock
+        self._replicas: dict[ServiceKey, Replicas] = {}
+
+    def read(self, key: ServiceKey) -> Replicas:
+        """Return what is known of a service's replicas, by pod."""
+        return self._replicas.get(key, NOTHING)
+
+    async def run(self) -> None:
+        """Ask again and again, until cancelled."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                if self._is_leader():
+                    await self._refresh_safely(session)
+                else:
+                    self._replicas.clear()
+                await asyncio.sleep(PERIOD_SECONDS if self._is_leader() else 1.0)
+
+    async def _refresh_safely(self, session: aiohttp.ClientSession) -> None:
+        try:
+            await self.refresh(session)
+        except Exception:  # the next time may do better
+            LOG.exception("what the replicas are is not known anew")
+
+    async def refresh(self, session: aiohttp.ClientSession) -> None:
+        """Ask once, for all services, and call `on_change` for each of which something new is known."""
+        pods = {key: [pod["metadata"]["name"] for pod in self._cache.pods(key)] for key in self._list_keys()}
+        owners = {PodKey(key.namespace, name): key for key, names in pods.items() for name in names}
+        if not owners:
+            return
+        question = build_question(Scope(tuple({key.namespace for key in owners.values()}), self._matchers))
+        prometheus, now = Prometheus(session, self._access), self._clock()
+        reading = await fetch_reading(prometheus, [question], owners, now, DEFAULT_WINDOWS)
+        for key, names in pods.items():
+            self._note(key, names, reading)
+
+    def _list_keys(self) -> list[ServiceKey]:
+        """Return the services that exist, and forget all others."""
+        keys = self._cache.service_keys()
+        for gone in self._replicas.keys() - set(keys):
+            del self._replicas[gone]
+        return keys
+
+    def _note(self, key: ServiceKey, names: list[str], reading: Reading) -> None:
+        before, found = self.read(key), read_replicas(reading.series.get(key, {}))
+        known = {name: one for name in names if (one := found.get(name) or before.get(name)) is not None}
+        self._replicas[key] = known
+        if known != before:
+            self._on_change(key)

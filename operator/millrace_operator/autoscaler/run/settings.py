@@ -1,0 +1,114 @@
+"""The scaling loop's settings, from the command line."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from millrace_operator.autoscaler.decide.policy import Policy
+
+TENANT_HEADER: Final = "X-Scope-OrgID"
+"""Names whose series are asked for, as Mimir, Cortex and Thanos' front ends read it."""
+
+_MATCHER = r'[A-Za-z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"'
+MATCHERS: Final = re.compile(rf"{_MATCHER}(\s*,\s*{_MATCHER})*")
+
+
+class AccessError(Exception):
+    """Prometheus cannot be asked with these settings; the text says what to set, and has no secret in it."""
+
+
+@dataclass(frozen=True)
+class PrometheusSettings:
+    """Where Prometheus is and how to ask it, from the command line."""
+
+    url: str
+    matchers: str = ""
+    """More label matchers for each of the replicas' and the gateway's series."""
+    tenant: str = ""
+    token_file: Path | None = None
+    username_file: Path | None = None
+    password_file: Path | None = None
+    headers_file: Path | None = None
+    """One `Name: value` a line."""
+    ca_file: Path | None = None
+    """Whose certificates are trusted instead of the system's."""
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    is_insecure: bool = False
+    """Whether any certificate is trusted."""
+
+    def __post_init__(self) -> None:
+        for wrong in self._list_wrong():
+            raise AccessError(wrong)
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether it is asked over TLS."""
+        return self.url.startswith("https://")
+
+    def _list_wrong(self) -> Iterator[str]:
+        yield from self._list_wrong_urls()
+        if (self.username_file is None) != (self.password_file is None):
+            yield "write --prometheus-username-file and --prometheus-password-file, or neither"
+        if (self.certificate_file is None) != (self.key_file is None):
+            yield "write --prometheus-certificate-file and --prometheus-key-file, or neither"
+        if self.token_file and self.username_file:
+            yield "write --prometheus-token-file or --prometheus-username-file, not both"
+        if not self.tenant.isprintable():
+            yield "--prometheus-tenant has a character that no header may have; write a name"
+        if self.matchers and not MATCHERS.fullmatch(self.matchers):
+            yield f'--prometheus-matchers is {self.matchers!r}; write it as in PromQL: cluster="eu"'
+        if self.is_insecure and self.ca_file:
+            yield "write --prometheus-ca-file or --prometheus-insecure, not both"
+
+    def _list_wrong_urls(self) -> Iterator[str]:
+        try:
+            url = urlsplit(self.url)
+            is_url = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            yield "--prometheus-url is no URL; write one that begins with http:// or https://"
+            return
+        if url.username is not None:
+            yield (
+                "--prometheus-url has a name or a password in it, which everybody can read; write "
+                "--prometheus-username-file and --prometheus-password-file instead"
+            )
+        if url.query or url.fragment:
+            yield "--prometheus-url has a ? or # in it; write the part before /api/v1 alone"
+        has_tls = self.is_insecure or self.ca_file or self.certificate_file
+        if has_tls and url.scheme == "http":
+            yield "--prometheus-url begins with http://; write https:// where certificates are to be used"
+
+
+def read_prometheus(url: str, flags: argparse.Namespace) -> PrometheusSettings:
+    """Return how to ask Prometheus, by its flags. Raises AccessError where they contradict each other."""
+    return PrometheusSettings(
+        url=url,
+        matchers=flags.prometheus_matchers,
+        tenant=flags.prometheus_tenant,
+        token_file=flags.prometheus_token_file,
+        username_file=flags.prometheus_username_file,
+        password_file=flags.prometheus_password_file,
+        headers_file=flags.prometheus_headers_file,
+        ca_file=flags.prometheus_ca_file,
+        certificate_file=flags.prometheus_certificate_file,
+        key_file=flags.prometheus_key_file,
+        is_insecure=flags.prometheus_insecure,
+    )
+
+
+@dataclass(frozen=True)
+class ScalingSettings:
+    """The same for every service."""
+
+    prometheus: PrometheusSettings
+    tick_seconds: float = Policy.tick_seconds
+    """Between two decisions."""
+    scale_down_window_seconds: float = Policy.scale_down_window_seconds
+    """Scale down only to what every moment of this long would have allowed."""

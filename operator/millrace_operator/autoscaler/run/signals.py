@@ -1,0 +1,118 @@
+"""Asks Prometheus. A question that fails leaves its own signals unknown."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.settings import AccessError
+from millrace_operator.autoscaler.signals.queries import Question
+from millrace_operator.autoscaler.signals.reading import (
+    PodKey,
+    Reading,
+    Sample,
+    SignalError,
+    parse_samples,
+    sort_samples,
+)
+from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.kube.kinds import ServiceKey
+
+UNTIMED = aiohttp.ClientTimeout()
+"""Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
+TIMEOUT_SECONDS = 2.0
+"""Of one question."""
+ADVICE = "set the chart's prometheus.url (--prometheus-url)"
+CREDENTIALS = {
+    401: "it wants to know who asks: set prometheus.tokenSecret, prometheus.serviceAccountToken, "
+    "prometheus.basicAuthSecret or prometheus.clientCertificateSecret in the chart",
+    403: "these credentials, or none, may not read it: give their owner the right to query, or set others "
+    "(prometheus.tokenSecret and its neighbours in the chart)",
+}
+"""What to do about the two answers that mean credentials."""
+
+
+class Prometheus:
+    """A Prometheus, or what speaks as one, that can be asked."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, access: Access, timeout: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._session = session
+        self._access = access
+        self._timeout = timeout
+
+    async def ask(self, query: str, at: float) -> list[Sample]:
+        """Run an instant query; raises SignalError. By POST: proxies limit how long an address may be."""
+        url = self._access.settings.url
+        try:
+            request = self._session.post(
+                f"{url.rstrip('/')}/api/v1/query",
+                data={"query": query, "time": f"{at:.3f}"},
+                headers=self._access.headers(),
+                ssl=self._access.trust(),
+                timeout=UNTIMED,
+                allow_redirects=False,  # credentials go nowhere else
+            )
+            async with asyncio.timeout(self._timeout), request as response:
+                return parse_samples(await self._read(response))
+        except AccessError as error:
+            raise SignalError(str(error)) from error
+        except TimeoutError as error:
+            raise SignalError(f"Prometheus did not answer within {self._timeout:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise SignalError(
+                f"Prometheus at {url} did not answer: {error}; if it is elsewhere, {ADVICE}"
+            ) from error
+
+    async def _read(self, response: aiohttp.ClientResponse) -> Any:
+        """Return the answer's JSON. Errors of Prometheus are JSON too, those of a proxy are not."""
+        url, status = self._access.settings.url, response.status
+        if status in CREDENTIALS:
+            raise SignalError(f"Prometheus at {url} answered {status}: {CREDENTIALS[status]}")
+        try:
+            body = await response.json(content_type=None)
+        except ValueError:
+            body = None
+        if body is None:
+            raise SignalError(
+                f"what answers at {url} is no Prometheus: status {status} and no JSON; {ADVICE}"
+            )
+        return body
+
+
+async def fetch_reading(
+    prometheus: Prometheus,
+    questions: Sequence[Question],
+    owners: Mapping[PodKey, ServiceKey],
+    now: float,
+    windows: Windows,
+) -> Reading:
+    """Return what Prometheus knows at `now` (seconds since 1970), or why it does not say.
+
+    `owners` are the services of the pods that the answer is for.
+    """
+    answers = await asyncio.gather(
+        *(prometheus.ask(question.text, now) for question in questions), return_exceptions=True
+    )
+    samples: list[Sample] = []
+    unknown: dict[str, str] = {}
+    for question, answer in zip(questions, answers, strict=True):
+        if isinstance(answer, list):
+            samples += answer
+        else:
+            unknown |= dict.fromkeys(question.signals, _explain(answer))
+    if all(not isinstance(answer, list) for answer in answers):
+        return Reading(now, windows, failure=next(iter(unknown.values()), "nothing was asked"))
+    return Reading(now, windows, sort_samples(samples, owners), unknown=unknown)
+
+
+def _explain(error: BaseException) -> str:
+    """Return the reason; whatever else is no failure of a question goes on its way."""
+    if isinstance(error, SignalError):
+        return str(error)
+    if isinstance(error, Exception):
+        return f"the question failed: {error!r}"
+    raise error

@@ -1,0 +1,297 @@
+"""The autoscaling tick: every service, every few seconds, on the leader alone."""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+import aiohttp
+
+from millrace_operator.api.conditions import parse_time
+from millrace_operator.api.types import ScalingMode
+from millrace_operator.autoscaler.decide.decide import decide
+from millrace_operator.autoscaler.decide.decision import Decision
+from millrace_operator.autoscaler.decide.evidence import gather_evidence
+from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.decide.policy import Policy
+from millrace_operator.autoscaler.decide.prior import note_present
+from millrace_operator.autoscaler.decide.situation import NODE_SECONDS
+from millrace_operator.autoscaler.run.access import Access
+from millrace_operator.autoscaler.run.advisor import read_policy, render_advice
+from millrace_operator.autoscaler.run.settings import ScalingSettings
+from millrace_operator.autoscaler.run.signals import Prometheus, fetch_reading
+from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
+from millrace_operator.autoscaler.signals.queries import Scope, build_questions
+from millrace_operator.autoscaler.signals.reading import (
+    ARRIVALS,
+    PodKey,
+    Reading,
+    add_arrivals,
+    list_sightings,
+    read_signals,
+)
+from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sightings
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows, fit_windows
+from millrace_operator.controller.cache import Cache
+from millrace_operator.kube.kinds import Obj, ServiceKey
+from millrace_operator.observed.pods import Pod, read_pod
+from millrace_operator.observed.snapshot import Advice
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Considered:
+    """A decision for a service, what it rests on, and when it was made, in seconds since 1970."""
+
+    decision: Decision
+    signals: Signals
+    memory: Memory
+    """As it is after the decision."""
+    advice: Advice
+    at: float
+
+
+BEGIN_SECONDS = 2.0
+TURN_SECONDS = 0.02
+"""After so long others have their turn, above all the Lease: 2,000 decisions take more than a second."""
+Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
+ReadArrivals = Callable[[ServiceKey, float], float | None]
+"""Returns what gateways got of a service in the last seconds, a second."""
+
+
+async def begin_anew(_: ServiceKey) -> Memory:
+    """Return a fresh memory, which learns everything itself."""
+    return Memory()
+
+
+class ScalingLoop:
+    """Owner of each service's memory and last decision. Calls `on_change` when a decision is another.
+
+    `recall` is asked once a service for the memory to begin with. While it says None, nothing is decided.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        settings: ScalingSettings,
+        on_change: Callable[[ServiceKey], None],
+        is_leader: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        recall: Recall = begin_anew,
+        arrivals: ReadArrivals = lambda *_: None,
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._on_change = on_change
+        self._is_leader = is_leader
+        self._clock = clock
+        self._monotonic = monotonic
+        self._recall = recall
+        self._arrivals = arrivals
+        self._access = Access(settings.prometheus)
+        self._memories: dict[ServiceKey, Memory] = {}
+        self._sightings: dict[ServiceKey, Sightings] = {}
+        self.considered: dict[ServiceKey, Considered] = {}
+        self._uids: dict[ServiceKey, str | None] = {}
+        """Of the services that all this is known of."""
+
+    def advice(self, key: ServiceKey) -> Advice | None:
+        """Return the last advice for a service; None before the first of this leadership."""
+        considered = self.find_considered(key)
+        return considered.advice if considered else None
+
+    def find_considered(self, key: ServiceKey) -> Considered | None:
+        """Return the last decision for a service, but not that for another one which had its name before."""
+        is_another = self._uids.get(key) != self._cache.service_uid(key)
+        return None if is_another else self.considered.get(key)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                started = time.monotonic()
+                if self._is_leader():
+                    await self._tick_safely(session)
+                else:
+                    self._forget_all_but(frozenset())
+                await asyncio.sleep(max(0.1, self._settings.tick_seconds - (time.monotonic() - started)))
+
+    async def _tick_safely(self, session: aiohttp.ClientSession) -> None:
+        try:
+            await self.tick(session)
+        except Exception:  # the next tick may do better
+            LOG.exception("no decisions in this tick")
+
+    async def tick(self, session: aiohttp.ClientSession) -> None:
+        """Decide for every service, except in mode External and where the spec can't be read.
+
+        Services of the same windows share their questions. No group waits for another's answers.
+        """
+        policies = dict(self._read_policies())
+        self._forget_all_but(policies.keys())
+        await self._begin_all(policies.keys() - self._memories.keys())
+        policies = {key: policy for key, policy in policies.items() if key in self._memories}
+        for key in [key for key in policies if _is_at_rest(self._cache.service(key))]:
+            del policies[key]  # it rests: there is no replica to learn of, and a request wakes it
+            self.considered.pop(key, None)
+        prometheus, groups = Prometheus(session, self._access), _group_by_windows(policies)
+        await asyncio.gather(*(self._consider_group(group, prometheus) for group in groups))
+
+    async def _begin_all(self, keys: AbstractSet[ServiceKey]) -> None:
+        """Begin with these services. Those that take too long begin in a later tick: the others go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_SECONDS):
+                await asyncio.gather(*(self._begin(key) for key in keys))
+
+    async def _begin(self, key: ServiceKey) -> None:
+        """Take up what is known of a service, and of its pods that are Ready. Raises nothing."""
+        try:
+            memory = await self._recall(key)
+        except Exception:  # what cannot be recalled is learned anew
+            LOG.exception("%s: nothing is recalled", key)
+            memory = Memory()
+        if memory is not None:
+            started = _list_started(self._cache.pods(key))
+            self._memories[key] = note_present(memory, started, self._monotonic())
+
+    async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
+        """Ask for services of the same windows, and decide for each. Raises nothing."""
+        now, windows = self._clock(), next(iter(policies.values())).windows
+        try:
+            reading = await self._fetch(policies, prometheus, now, windows)
+        except Exception as error:
+            LOG.exception("no answer of Prometheus can be read")
+            reading = Reading(now, windows, failure=f"the answer of Prometheus cannot be read: {error!r}")
+        yields_at = time.monotonic() + TURN_SECONDS
+        for key, policy in policies.items():
+            if time.monotonic() >= yields_at:
+                await asyncio.sleep(0)
+                yields_at = time.monotonic() + TURN_SECONDS
+            try:
+                self._consider(key, policy, reading)
+            except Exception:  # one service's trouble is not the others'
+                LOG.exception("no decision for %s", key)
+                self.considered.pop(key, None)  # an old one knows nothing of the present count
+
+    async def _fetch(
+        self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus, now: float, windows: Windows
+    ) -> Reading:
+        objectives = [objective for policy in policies.values() for objective in policy.objectives]
+        scope = Scope(tuple({key.namespace for key in policies}), self._settings.prometheus.matchers)
+        owners = {
+            PodKey(key.namespace, pod["metadata"]["name"]): key
+            for key in policies
+            for pod in self._cache.pods(key)
+        }
+        questions = build_questions(objectives, windows, scope)
+        reading = await fetch_reading(prometheus, questions, owners, now, windows)
+        return add_arrivals(reading, {key: self._read_arrivals(key, windows) for key in policies})
+
+    def _read_arrivals(self, key: ServiceKey, windows: Windows) -> dict[str, float]:
+        spans = dict(zip(ARRIVALS, (windows.rate, windows.recent), strict=True))
+        found = {name: self._arrivals(key, seconds) for name, seconds in spans.items()}
+        return {name: rate for name, rate in found.items() if rate is not None}
+
+    def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
+        for key in self._cache.service_keys():
+            try:
+                spec = self._cache.spec(key)
+                if spec.scaling.mode is not ScalingMode.EXTERNAL:
+                    yield key, read_policy(spec, self._settings, self._fit_windows(key))
+            except ValueError:
+                continue  # the planner says in status what is wrong with it
+
+    def _fit_windows(self, key: ServiceKey) -> Windows:
+        """Return how far back to look for a service, by how often its replicas were scraped so far."""
+        memory = self._memories.get(key)
+        return fit_windows(memory.cadence.interval_seconds) if memory else DEFAULT_WINDOWS
+
+    def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
+        """Forget the memories and decisions of all services but these. One that was made anew is another."""
+        uids = {key: self._cache.service_uid(key) for key in keys}
+        for gone in [key for key, uid in self._uids.items() if key not in uids or uids[key] != uid]:
+            for known in (self._memories, self._sightings, self.considered):
+                known.pop(gone, None)
+        self._uids = uids
+
+    def _consider(self, key: ServiceKey, policy: Policy, reading: Reading) -> None:
+        signals = self._observe(key, policy, reading)
+        decision, self._memories[key] = decide(policy, signals, self._memories[key], self._monotonic())
+        evidence = gather_evidence(policy, decision, signals, self._memories[key], reading.at)
+        advice, before = render_advice(decision, signals, evidence), self.advice(key)
+        self.considered[key] = Considered(decision, signals, self._memories[key], advice, reading.at)
+        if before is None or _has_changed(before, advice):
+            self._on_change(key)
+
+    def _observe(self, key: ServiceKey, policy: Policy, reading: Reading) -> Signals:
+        fleet = read_fleet(self._cache.service(key), self._cache.pods(key), reading.at)
+        before = self._sightings.get(key, NEVER_SEEN)
+        self._sightings[key] = before.observe(list_sightings(reading, key), fleet.revisions)
+        return read_signals(reading, key, fleet, policy.objectives, before)
+
+
+def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[ServiceKey, Policy]]:
+    groups: dict[Windows, dict[ServiceKey, Policy]] = {}
+    for key, policy in policies.items():
+        groups.setdefault(policy.windows, {})[key] = policy
+    return list(groups.values())
+
+
+def _list_started(pods: Iterable[Obj]) -> set[str]:
+    """Return the pods that are Ready, or whose start is known."""
+    staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
+    return {pod.name for pod in staying if pod.is_ready or pod.start_seconds is not None}
+
+
+def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
+    """Return what the API server says of a service's replicas, those that are going left out.
+
+    `now` is in seconds since 1970.
+    """
+    staying = [pod for pod in map(read_pod, pods) if pod.is_staying and pod.leaving_since is None]
+    return Fleet(
+        revisions={pod.name: pod.revision for pod in staying},
+        ready=frozenset(pod.name for pod in staying if pod.is_ready),
+        cold_starts={pod.name: seconds for pod in staying if (seconds := _find_cold_start(pod)) is not None},
+        unplaced={
+            pod.name: Unplaced(now - (parse_time(pod.created) or now), pod.unplaced)
+            for pod in staying
+            if pod.unplaced is not None
+        },
+        desired=_read_desired(service),
+    )
+
+
+def _find_cold_start(pod: Pod) -> float | None:
+    """Return what a start took. So long a wait for a node is one for room: others need not wait so."""
+    if pod.start_seconds is None or (pod.placed_seconds or 0.0) < NODE_SECONDS:
+        return pod.start_seconds
+    return pod.start_seconds - (pod.placed_seconds or 0.0)
+
+
+def _read_desired(service: Obj | None) -> int | None:
+    desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
+    return None if desired is None else int(desired)
+
+
+def _is_at_rest(service: Obj | None) -> bool:
+    return bool((service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas") == 0)
+
+
+def _has_changed(before: Advice, after: Advice) -> bool:
+    fields = (
+        "desired",
+        "made_from",
+        "reason",
+        "binding",
+        "is_held",
+        "are_objectives_met",
+        "objectives_message",
+    )
+    return any(getattr(before, field) != getattr(after, field) for field in fields)

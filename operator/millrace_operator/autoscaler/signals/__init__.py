@@ -1,0 +1,1 @@
+"""What Prometheus is asked, and what its answers say of one service. Pure."""

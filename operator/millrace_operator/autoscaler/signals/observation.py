@@ -1,0 +1,237 @@
+"""What was seen of a service at one moment. None means unknown, which is never read as zero."""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millrace_operator.api.evidence_limits import MIN_LATENCY_SAMPLES
+from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.signals.lengths import AnswerLengths
+
+ROUNDING = 1e-9
+"""Of a share of requests, and of seconds."""
+
+
+@dataclass(frozen=True)
+class StepMoments:
+    """Means over one replica's steps in a window."""
+
+    pod: str
+    seconds: float
+    sequences: float
+    tokens: float
+    """Tokens computed in a step: one a decoding sequence, and the prefilled ones."""
+    context_tokens: float
+    """KV tokens read in a step, over all its sequences."""
+    num_steps: float
+
+
+class TrialStep(NamedTuple):
+    """A step that a replica tried before its first request."""
+
+    seconds: float
+    tokens: float
+    """Tokens computed in it."""
+    context_tokens: float
+    """KV tokens read in it, over all its sequences."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The bounds of the bucket that a target is in, and how many requests were at or under each.
+
+    That is all a histogram knows exactly: where in the bucket a request was, nobody has counted.
+    """
+
+    lower: float
+    """In seconds; 0 under the first bound. Equal to `upper` where the target is a bound."""
+    upper: float
+    """In seconds; infinite above the last bound."""
+    lower_share: float
+    """The part of the requests that took `lower` or less."""
+    upper_share: float
+
+    def find_missed(self, share: float) -> bool | None:
+        """Return whether fewer than this part of the requests met the target; None where both may be."""
+        if self.lower_share >= share - ROUNDING:
+            return False
+        return True if self.upper_share < share - ROUNDING else None
+
+    def agrees(self, seconds: float, share: float) -> bool:
+        """Whether this part of the requests may have taken so long at most, as all bounds together tell.
+
+        It may not where some replicas have not counted at these bounds, being of a version without them.
+        """
+        if self.find_missed(share) is None:
+            return True
+        if self.find_missed(share):
+            return seconds >= self.upper * (1 - ROUNDING)
+        return seconds <= self.lower * (1 + ROUNDING)
+
+    @property
+    def doubt(self) -> str:
+        """Why it is not known whether a target between the bounds is met, and what to write."""
+        if self.upper == math.inf:
+            return f"its target is above the last bound of what is measured: choose at most {self.lower:g} s"
+        if not self.lower:
+            return f"its target is under the first bound of what is measured: choose {self.upper:g} s or more"
+        return f"between the bounds {self.lower:g} s and {self.upper:g} s: choose one of them as its target"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """An objective's percentile as measured, and from how many requests."""
+
+    objective: Objective
+    seconds: float
+    """The percentile, as if requests were spread evenly over their bucket: for people."""
+    num_samples: float
+    bracket: Bracket | None = None
+    """What decides whether the objective is missed; without one `seconds` does."""
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether there are requests enough to speak of: a quantile q takes 3/(1-q) of them."""
+        return self.num_samples >= MIN_LATENCY_SAMPLES / (1 - self.objective.percentile / 100)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be said that the objective is met or missed."""
+        return self.is_judged and self._find_missed() is not None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there are requests enough, or far too many late ones among few."""
+        return self.has_samples or self.is_flagrant
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the objective is known to be missed: also by few requests, where far too many are late."""
+        return self.is_judged and self._find_missed() is True
+
+    @property
+    def is_flagrant(self) -> bool:
+        """Whether more requests are late than three of a thousand such minutes would have by chance.
+
+        Late ones are about Poisson's: a mean μ of them, and no more than μ + 3·√μ + 3.
+        """
+        if self.bracket is None:
+            return False
+        usual = (1 - self.objective.percentile / 100) * self.num_samples
+        late = (1 - self.bracket.upper_share) * self.num_samples
+        return late > usual + 3 * math.sqrt(usual) + 3
+
+    @property
+    def may_be_missed(self) -> bool:
+        """Whether it is missed, or the histogram can't tell and the likely percentile is above the target."""
+        is_likely = self.has_samples and self.seconds > self.objective.target_seconds
+        return self.is_missed or (is_likely and not self.is_known)
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the histogram can't tell, though there are requests enough; None where it can."""
+        is_open = self.has_samples and self._find_missed() is None
+        return self.bracket.doubt if self.bracket and is_open else None
+
+    def _find_missed(self) -> bool | None:
+        if self.bracket is None:
+            return self.seconds > self.objective.target_seconds
+        return self.bracket.find_missed(self.objective.percentile / 100)
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """A pod without a node."""
+
+    seconds: float
+    """Since its creation."""
+    words: str
+    """The scheduler's."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What the API server says of a service's replicas, which pods that are going are not."""
+
+    revisions: dict[str, str] = field(default_factory=dict)
+    """The revision of each pod, ready or not, by the pod's name."""
+    ready: frozenset[str] = frozenset()
+    """The pods that are Ready."""
+    cold_starts: dict[str, float] = field(default_factory=dict)
+    """Seconds from a pod's creation until it was Ready, by pod."""
+    unplaced: dict[str, "Unplaced"] = field(default_factory=dict)
+    """The pods that no node has taken, though the scheduler has looked."""
+    desired: int | None = None
+    """How many there are to be, as status says; None before the first decision."""
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether replicas of several revisions serve, as in a rollout."""
+        return len({self.revisions[pod] for pod in self.ready}) > 1
+
+    @property
+    def current(self) -> int:
+        """How many replicas there are to be."""
+        return len(self.revisions) if self.desired is None else self.desired
+
+
+@dataclass(frozen=True)
+class Signals:
+    """One observation of a service."""
+
+    fleet: Fleet
+    reporting: frozenset[str] = frozenset()
+    """The pods with fresh samples."""
+    arrivals_per_second: float | None = None
+    """Over the long window."""
+    recent_arrivals_per_second: float | None = None
+    """Over the short window."""
+    waiting: float | None = None
+    """Requests queued in the replicas that report, summed: the least there are while some are `silent`."""
+    running: float | None = None
+    """Sequences in batches of the replicas that report, summed: the least there are while some are silent."""
+    in_flight: dict[str, float] = field(default_factory=dict)
+    """Requests running or waiting, by pod."""
+    kv_usage: float | None = None
+    """Mean over the replicas that report, 0 to 1."""
+    prompt_tokens: float | None = None
+    """Mean per finished request."""
+    generation_tokens: float | None = None
+    """Mean per finished request."""
+    answer_lengths: AnswerLengths | None = None
+    """Of finished requests; asked for only where an objective rests on them."""
+    max_sequences: float | None = None
+    """Sequences that a step of a replica computes at most."""
+    kv_tokens: float | None = None
+    """Tokens that a replica's KV cache holds."""
+    latencies: tuple[Latency, ...] = ()
+    unanswered: frozenset[str] = frozenset()
+    """Objectives of which it is not known what requests took, though there may have been some."""
+    steps: tuple[StepMoments, ...] = ()
+    trial_steps: dict[str, tuple[TrialStep, ...]] = field(default_factory=dict)
+    """What each Ready replica tried before its first request, by pod."""
+    sampled_at: dict[str, float] = field(default_factory=dict)
+    """When the newest sample of each replica was taken, in seconds since 1970, old ones too.
+
+    Where several scrape it, always by the same one while that goes on.
+    """
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Signals that are unknown, with the reason."""
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """The pods that are Ready and have no fresh samples."""
+        return self.fleet.ready - self.reporting
+
+    @property
+    def arrival_rate(self) -> float | None:
+        """Requests per second: the larger of both windows, or the known one."""
+        known = [r for r in (self.arrivals_per_second, self.recent_arrivals_per_second) if r is not None]
+        return max(known, default=None)
+
+    @property
+    def generated_tokens_per_second(self) -> float | None:
+        """Tokens a second that the load of the long window asks for, by the mean length of an answer."""
+        if self.arrivals_per_second is None or self.generation_tokens is None:
+            return None
+        return self.arrivals_per_second * self.generation_tokens

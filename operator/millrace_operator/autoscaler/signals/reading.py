@@ -1,0 +1,308 @@
+"""What Prometheus answered, and what it says of one service: never zero because it is absent. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.signals.lengths import AnswerLengths, read_lengths
+from millrace_operator.autoscaler.signals.observation import (
+    Bracket,
+    Fleet,
+    Latency,
+    Signals,
+    StepMoments,
+    TrialStep,
+)
+from millrace_operator.autoscaler.signals.queries import (
+    ANSWER_LENGTHS,
+    LABEL_SIGNAL,
+    find_bounds,
+    name_buckets,
+    needs_lengths,
+)
+from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sighting, Sightings
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.kube.kinds import ServiceKey
+
+EVERYTHING = "every signal"
+"""The key of `Signals.rejected` where nothing at all is known."""
+ARRIVALS = ("arrivals", "recent_arrivals")
+UNTOLD = "not every gateway has told it for so long"
+NO_SERIES = "Prometheus has no series of this service"
+NO_SAMPLES = "no samples"
+"""How the reason begins of a signal that Prometheus answered for, and has nothing of."""
+OWN_WARNING = "PromQL"
+"""How warnings about a query itself begin. Others are of Thanos and remote stores: a part did not answer."""
+OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
+"""The labels that say of what a sample speaks."""
+
+
+class SignalError(Exception):
+    """An answer that cannot be used; the text is the reason."""
+
+
+class PodKey(NamedTuple):
+    """Names one pod in the cluster."""
+
+    namespace: str
+    name: str
+
+
+class Sample(NamedTuple):
+    """One series of an instant query."""
+
+    labels: dict[str, str]
+    value: float
+
+    @property
+    def pod(self) -> str:
+        """The pod that it speaks of, empty where it speaks of a whole service."""
+        return self.labels.get("pod", "")
+
+    @property
+    def source(self) -> str:
+        """Whose scrape it is of: all labels but those that say of what."""
+        others = sorted(self.labels.items() - {(name, self.labels.get(name)) for name in OF_WHAT})
+        return ",".join(f"{name}={value}" for name, value in others)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The answers for all services."""
+
+    at: float
+    """When, in seconds since 1970."""
+    windows: Windows = DEFAULT_WINDOWS
+    series: Mapping[ServiceKey, Mapping[str, list[Sample]]] = field(default_factory=dict)
+    """By service and signal; finite values only."""
+    failure: str | None = None
+    """Why there is no answer at all."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """The signals whose question alone has no answer, with the reason."""
+
+
+def add_arrivals(reading: Reading, rates: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
+    """Return the reading with what gateways tell: requests a second by service and signal."""
+    series, names = dict(reading.series), {name for signals in rates.values() for name in signals}
+    unknown = {name: UNTOLD for name in ARRIVALS if name not in names}
+    for key, signals in ((key, signals) for key, signals in rates.items() if signals):
+        labels = {"namespace": key.namespace, "service": key.name}
+        told = {name: [Sample({**labels, LABEL_SIGNAL: name}, rate)] for name, rate in signals.items()}
+        series[key] = {**series.get(key, {}), **told}
+    return replace(reading, series=series, unknown={**reading.unknown, **unknown})
+
+
+def parse_samples(body: Any) -> list[Sample]:
+    """Return the finite samples of an instant query's answer; raises SignalError when it is none."""
+    if not isinstance(body, dict) or body.get("status") != "success":
+        reason = body.get("error", "no reason given") if isinstance(body, dict) else "not a JSON object"
+        raise SignalError(f"Prometheus refused the query: {reason}")
+    check_whole(body)
+    try:
+        series = [
+            Sample({name: str(text) for name, text in item["metric"].items()}, float(item["value"][1]))
+            for item in body["data"]["result"]
+        ]
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        raise SignalError(f"Prometheus answered in an unknown shape: {error!r}") from error
+    return [sample for sample in series if math.isfinite(sample.value)]
+
+
+def check_whole(body: Mapping[str, Any]) -> None:
+    """Refuse an answer that may lack a part of the series; raises SignalError."""
+    if body.get("isPartial") is True:
+        raise SignalError("what answers as Prometheus answered from a part of its stores only")
+    warnings = body.get("warnings") or []
+    if doubts := [str(text) for text in warnings if not str(text).startswith(OWN_WARNING)]:
+        raise SignalError(
+            f"what answers as Prometheus may not have answered from all its stores: {doubts[0]}"
+        )
+
+
+def sort_samples(
+    samples: Iterable[Sample], owners: Mapping[PodKey, ServiceKey]
+) -> dict[ServiceKey, dict[str, list[Sample]]]:
+    """Return the samples by service and signal. What speaks of a pod that nobody owns is left out."""
+    found: dict[ServiceKey, dict[str, list[Sample]]] = {}
+    for sample in samples:
+        labels, namespace = sample.labels, sample.labels.get("namespace", "")
+        owner = owners.get(PodKey(namespace, sample.pod))
+        if not sample.pod:
+            owner = ServiceKey(namespace, labels.get("service", ""))
+        if owner is not None:
+            found.setdefault(owner, {}).setdefault(labels.get(LABEL_SIGNAL, ""), []).append(sample)
+    return found
+
+
+def list_sightings(reading: Reading, service: ServiceKey) -> list[Sighting]:
+    """Return when each replica of a service was scraped last, by each that scrapes it."""
+    samples = reading.series.get(service, {}).get("age", [])
+    return [Sighting(sample.pod, sample.source, sample.value) for sample in samples]
+
+
+class _Reader:
+    """Turns one service's series into values and keeps the reason for each that is unknown."""
+
+    def __init__(self, reading: Reading, service: ServiceKey) -> None:
+        self._series = reading.series.get(service, {})
+        self._unknown = reading.unknown
+        self.rejected: dict[str, str] = {}
+
+    def by_pod(self, name: str, pods: frozenset[str]) -> dict[str, float]:
+        """Values of the given pods."""
+        return {sample.pod: sample.value for sample in self._answer(name) if sample.pod in pods}
+
+    def scalar(self, name: str) -> float | None:
+        """The one value, or None."""
+        answer = self._answer(name)
+        return answer[0].value if answer else None
+
+    def count(self, name: str) -> float:
+        """The one value of a counter that has no series before it first counts."""
+        answer = self._series.get(name, [])
+        return answer[0].value if answer else 0.0
+
+    def by_bound(self, name: str) -> dict[float, float]:
+        """Return the counts at or under each bound of a histogram."""
+        found = {}
+        for sample in self._answer(name):
+            with suppress(ValueError):  # an `le` that is no number is no bound of ours
+                found[float(sample.labels.get("le", ""))] = sample.value
+        return found
+
+    def list_trials(self, pods: frozenset[str]) -> dict[str, tuple[TrialStep, ...]]:
+        """Return the steps that each of these pods tried. Slow models and older replicas try none."""
+        found: dict[str, tuple[TrialStep, ...]] = {}
+        for sample in self._series.get("trial_steps", []):
+            with suppress(ValueError):  # a label that is no number is none of ours
+                tokens, context = (
+                    float(sample.labels.get(name, "")) for name in ("tokens", "context_tokens")
+                )
+                if sample.pod in pods:
+                    step = TrialStep(sample.value, tokens, context)
+                    found[sample.pod] = (*found.get(sample.pod, ()), step)
+        return found
+
+    def is_answered(self, name: str) -> bool:
+        """Whether the question for a signal has an answer, be it empty."""
+        return name not in self._unknown
+
+    def _answer(self, name: str) -> list[Sample]:
+        answer = self._series.get(name, [])
+        if not answer:
+            self.rejected[name] = self._unknown.get(name, NO_SAMPLES)
+        return answer
+
+
+def read_signals(
+    reading: Reading,
+    service: ServiceKey,
+    fleet: Fleet,
+    objectives: Iterable[Objective] = (),
+    before: Sightings = NEVER_SEEN,
+) -> Signals:
+    """Return what a reading says of one service; `before` is when its replicas were seen until now.
+
+    Series of pods that are not in the fleet are ignored. Pods whose samples are too old don't report.
+    """
+    if reading.failure is not None:
+        return Signals(fleet, rejected={EVERYTHING: reading.failure})
+    if service not in reading.series and reading.unknown.keys() <= set(ARRIVALS):
+        return Signals(fleet, rejected={EVERYTHING: NO_SERIES})
+    reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
+    sightings = before.observe(list_sightings(reading, service), fleet.revisions)
+    fresh = _find_fresh(reader, reading.at - max_age, sightings)
+    if silent := fleet.ready - fresh:
+        reader.rejected.setdefault("age", sightings.describe(silent, max_age))
+    running, waiting = (reader.by_pod(name, fresh) for name in ("running", "waiting"))
+    fresh = fresh.intersection(running, waiting) if running and waiting else fresh
+    usage = reader.by_pod("kv_usage", fresh)
+    latencies = tuple(_read_latencies(reader, objectives))
+    is_load_known = bool(fresh) or not fleet.ready  # with none Ready only the gateway knows
+    unanswered = {each.name for each in objectives if not reader.is_answered(each.name)}
+    return Signals(
+        fleet=fleet,
+        reporting=fresh,
+        arrivals_per_second=_read_arrivals(reader, "") if is_load_known else None,
+        recent_arrivals_per_second=_read_arrivals(reader, "recent_") if is_load_known else None,
+        waiting=sum(waiting.values()) if waiting else None,
+        running=sum(running.values()) if running else None,
+        in_flight={pod: count + waiting.get(pod, 0.0) for pod, count in running.items()},
+        kv_usage=sum(usage.values()) / len(usage) if usage else None,
+        prompt_tokens=reader.scalar("prompt_tokens"),
+        generation_tokens=reader.scalar("generation_tokens"),
+        answer_lengths=_read_lengths(reader, objectives),
+        max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
+        kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
+        latencies=latencies,
+        unanswered=frozenset(unanswered | _find_unmeasured(reader, objectives)),
+        steps=tuple(_read_steps(reader, fresh)),
+        trial_steps=reader.list_trials(fresh & fleet.ready),
+        sampled_at=sightings.by_one_source(max_age),
+        rejected=reader.rejected | {x.objective.name: x.doubt for x in latencies if x.doubt},
+    )
+
+
+def _find_fresh(reader: _Reader, oldest: float, sightings: Sightings) -> frozenset[str]:
+    """Return the pods with samples that are no older, if anything was said of pods at all."""
+    if not reader.is_answered("age"):
+        reader.by_pod("age", frozenset())
+        return frozenset()
+    return frozenset(pod for pod, at in sightings.newest.items() if at > oldest)
+
+
+def _read_arrivals(reader: _Reader, prefix: str) -> float | None:
+    """Sequences a second: the larger of what the gateway and what the replicas saw arrive.
+
+    Neither sees all. What comes past the gateway, or through one that is not scraped, only replicas count,
+    and the choices of a request too. What no replica was ready for only the gateway counts.
+    """
+    gateway, received = reader.scalar(f"{prefix}arrivals"), reader.scalar(f"{prefix}received")
+    known = [] if gateway is None else [gateway]
+    if received is not None:
+        known.append(max(received - reader.count(f"{prefix}refused"), 0.0))
+    return max(known, default=None)
+
+
+def _read_steps(reader: _Reader, fresh: frozenset[str]) -> Iterable[StepMoments]:
+    names = ("step_seconds", "step_sequences", "step_tokens", "step_context", "num_steps")
+    columns = [reader.by_pod(name, fresh) for name in names]
+    for pod in sorted(set.intersection(*(set(column) for column in columns))):
+        yield StepMoments(pod, *(column[pod] for column in columns))
+
+
+def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterable[Latency]:
+    for objective in objectives:
+        seconds, counts = reader.scalar(objective.name), reader.by_bound(name_buckets(objective.metric))
+        total = counts.get(math.inf)
+        if seconds is not None and total:
+            bracket = _read_bracket(objective, counts, total)
+            is_of_all = bracket is not None and bracket.agrees(seconds, objective.percentile / 100)
+            yield Latency(objective, seconds, total, bracket if is_of_all else None)
+
+
+def _find_unmeasured(reader: _Reader, objectives: Iterable[Objective]) -> set[str]:
+    """Name the objectives that replicas which have answered say nothing of, as another version may."""
+    if reader.scalar("generation_tokens") is None:
+        return set()
+    found = {each.name for each in objectives if math.inf not in reader.by_bound(name_buckets(each.metric))}
+    reader.rejected |= {
+        name: "replicas answered requests, and do not export it" for name in found if reader.is_answered(name)
+    }
+    return found
+
+
+def _read_lengths(reader: _Reader, objectives: Iterable[Objective]) -> AnswerLengths | None:
+    return read_lengths(reader.by_bound(ANSWER_LENGTHS)) if needs_lengths(objectives) else None
+
+
+def _read_bracket(objective: Objective, counts: Mapping[float, float], total: float) -> Bracket | None:
+    """Return what is known of the target's bucket, None where its bounds are not among the counts."""
+    lower, upper = find_bounds(objective)
+    under, over = (0.0 if lower is None else counts.get(lower)), counts.get(upper)
+    if under is None or over is None:
+        return None
+    return Bracket(lower or 0.0, upper, under / total, over / total)

@@ -1,0 +1,296 @@
+"""One replica's continuous batching in virtual time: events where the batch changes, closed forms between.
+
+While nothing joins or leaves, each step is longer than the one before by the keys that it adds:
+k steps of n sequences take k·T + γ·n·k·(k - 1)/2. Prompts are computed in chunks, a step at a time. A
+sequence that does not fit in the KV cache any more waits again, and its tokens are computed anew.
+"""
+
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from copy import copy
+from typing import NamedTuple
+
+from millrace_operator.autoscaler.decide.policy import LatencyMetric
+from millrace_operator.autoscaler.simulate.agenda import Agenda
+from millrace_operator.autoscaler.simulate.counters import Counters, Sample
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.load import Request
+from millrace_operator.autoscaler.simulate.stretch import Chunk, Sequence, Stretch
+from millrace_operator.autoscaler.simulate.trials import try_steps
+
+STEPS_WHILE_COLD = 16
+"""Of a stretch, whose steps are all slowed down alike."""
+
+
+class Answer(NamedTuple):
+    """A finished request, with its latencies in seconds."""
+
+    request: Request
+    time_to_first_token: float
+    time_per_output_token: float | None
+    """None of an answer of one token."""
+    queue_time: float
+    end_to_end_latency: float
+
+    def find_latency(self, metric: LatencyMetric) -> float | None:
+        """Return the latency that an objective's metric names; None where it has none."""
+        match metric:
+            case "TimeToFirstToken":
+                return self.time_to_first_token
+            case "TimePerOutputToken":
+                return self.time_per_output_token
+            case "QueueTime":
+                return self.queue_time
+            case "EndToEndLatency":
+                return self.end_to_end_latency
+
+
+class Engine:
+    """One replica that serves; tells each answer to `on_answer`."""
+
+    def __init__(
+        self,
+        agenda: Agenda,
+        hardware: Hardware,
+        rng: random.Random,
+        on_answer: Callable[[Answer], None],
+        *,
+        is_warm: bool = True,
+    ) -> None:
+        self.counters = Counters()
+        self.num_in_flight = 0
+        self._agenda = agenda
+        self._hardware = hardware
+        self._rng = rng
+        self._on_answer = on_answer
+        self._is_warm = is_warm
+        self._speed = math.exp(rng.gauss(0, hardware.unevenness))
+        self.trial_steps = try_steps(hardware, self._speed, is_warm=is_warm)
+        self._waiting: deque[Sequence] = deque()
+        self._prefilling: list[Sequence] = []
+        self._running: dict[Sequence, None] = {}
+        """In the order in which they joined."""
+        self._ends: list[tuple[int, int, Sequence]] = []
+        """By the step after which a sequence ends. One that was preempted stays until then."""
+        self._order = itertools.count()
+        self._step = 0
+        self._context = 0
+        """Tokens in the cache of all that run; of those whose prompt is computed in `_prefilled`."""
+        self._prefilled = 0
+        self._stretch: Stretch | None = None
+        self._ends_at = math.inf
+
+    def submit(self, request: Request) -> None:
+        """Take a request. Raises ValueError where it is longer than the KV cache."""
+        if request.prompt_tokens + request.generation_tokens > self._hardware.kv_tokens:
+            raise ValueError(f"{request} does not fit in a KV cache of {self._hardware.kv_tokens} tokens")
+        self.counters.received += 1
+        self.num_in_flight += 1
+        self._waiting.append(Sequence(request, request.generation_tokens, request.prompt_tokens))
+        if self._stretch is None:
+            self._begin()
+        elif self._stretch.num_steps > 1 and self._has_room():
+            self._cut(self._stretch)
+
+    def stop(self) -> int:
+        """End at once; return how many requests are lost."""
+        lost, self.num_in_flight = self.num_in_flight, 0
+        self._stretch, self._ends_at = None, math.inf
+        return lost
+
+    def sample(self) -> Sample:
+        """Return what a scrape would see now: the steps too that have ended since the batch changed."""
+        counters, context = self.counters, self._context + self._prefilled
+        stretch = self._stretch
+        if stretch is not None and (done := stretch.count_done(self._agenda.now - stretch.began)) > 0:
+            counters = copy(counters)
+            self._count_steps_done(counters, done, stretch.seconds(done))
+            context += done * len(self._running)
+        running, usage = len(self._running) + len(self._prefilling), context / self._hardware.kv_tokens
+        return counters.sample(self._agenda.now, running, len(self._waiting), min(usage, 1.0))
+
+    def _has_room(self) -> bool:
+        """Whether the first that waits may join the batch."""
+        if not self._waiting or len(self._running) + len(self._prefilling) >= self._hardware.max_sequences:
+            return False
+        used = self._context + self._prefilled + sum(sequence.uncomputed for sequence in self._prefilling)
+        free = self._hardware.kv_tokens - used - len(self._running)
+        return self._waiting[0].uncomputed <= free or not (self._running or self._prefilling)
+
+    def _begin(self) -> None:
+        """Begin the next stretch, if there is anything to compute."""
+        self._preempt()
+        chunks = self._take_chunks()
+        num_running = len(self._running)
+        if not chunks and not num_running:
+            self._stretch = None
+            return
+        tokens, num_steps = num_running, 1
+        if chunks:
+            tokens += sum(size for _, size in chunks)
+        else:
+            num_steps = self._count_steps()
+        slowness = 1.0
+        if not self._is_warm:
+            num_steps = min(num_steps, STEPS_WHILE_COLD)
+            slowness = self._find_slowness()
+        stretch = self._stretch = Stretch(
+            began=self._agenda.now,
+            num_steps=num_steps,
+            first_seconds=self._hardware.step_seconds(tokens, self._context + self._prefilled),
+            growth_seconds=self._hardware.context_seconds * num_running,
+            factor=slowness
+            * self._speed
+            * math.exp(self._rng.gauss(0, self._hardware.noise / math.sqrt(num_steps))),
+            chunks=chunks,
+        )
+        stretch.stall_seconds = self._draw_stalls(stretch.seconds(num_steps))
+        self._await_end(stretch)
+
+    def _find_slowness(self) -> float:
+        """Return how many times as long a step takes now, while the replica is new."""
+        slowness = self._hardware.slowness(self.counters.step_seconds)
+        self._is_warm = slowness == 1.0
+        return slowness
+
+    def _draw_stalls(self, busy_seconds: float) -> float:
+        """Return the seconds of all stalls that a stretch has, by Poisson."""
+        rate = self._hardware.stalls_per_hour / 3600
+        if not rate or (at := self._rng.expovariate(rate)) >= busy_seconds:
+            return 0.0
+        total = 0.0
+        while at < busy_seconds:
+            total += self._rng.expovariate(1 / self._hardware.stall_seconds)
+            at += self._rng.expovariate(rate)
+        return total
+
+    def _preempt(self) -> None:
+        """Put the newest back to wait while the next step's keys don't fit."""
+        while self._context + self._prefilled + len(self._running) > self._hardware.kv_tokens:
+            sequence, _ = self._running.popitem()
+            done = self._step - sequence.joined_at_step
+            self._context -= sequence.context + done
+            sequence.tokens_left -= done
+            sequence.uncomputed, sequence.context = sequence.context + done, 0
+            self._waiting.appendleft(sequence)
+
+    def _take_chunks(self) -> list[Chunk]:
+        """Return what the next step computes of prompts, after all that run."""
+        budget = self._hardware.max_batched_tokens - len(self._running)
+        chunks = []
+        for sequence in self._prefilling:
+            chunks.append(Chunk(sequence, size := min(sequence.uncomputed, budget)))
+            budget -= size
+        while budget > 0 and self._has_room():
+            sequence = self._waiting.popleft()
+            self._note_begun(sequence)
+            self._prefilling.append(sequence)
+            chunks.append(Chunk(sequence, size := min(sequence.uncomputed, budget)))
+            budget -= size
+        return [chunk for chunk in chunks if chunk.size > 0]
+
+    def _note_begun(self, sequence: Sequence) -> None:
+        """Note that the next step computes something of a sequence, if none has before."""
+        if sequence.begun_at is None:
+            sequence.begun_at = self._agenda.now
+            self.counters.observe_queue_time(self._agenda.now - sequence.request.at)
+
+    def _count_steps(self) -> int:
+        """Return after how many steps a sequence ends, or the KV cache is full."""
+        while self._ends[0][2] not in self._running or self._find_end(self._ends[0][2]) != self._ends[0][0]:
+            heapq.heappop(self._ends)  # of one that was preempted
+        until_end = self._ends[0][0] - self._step
+        free = self._hardware.kv_tokens - self._context - self._prefilled
+        return max(1, min(until_end, free // len(self._running)))
+
+    @staticmethod
+    def _find_end(sequence: Sequence) -> int:
+        return sequence.joined_at_step + sequence.tokens_left
+
+    def _await_end(self, stretch: Stretch) -> None:
+        stretch.total_seconds = stretch.seconds(stretch.num_steps)
+        self._ends_at = stretch.began + stretch.total_seconds
+        self._agenda.add(self._ends_at, self._end_due)
+
+    def _end_due(self) -> None:
+        """End the stretch, unless it was cut since: then it has ended before."""
+        if self._agenda.now == self._ends_at and self._stretch is not None:
+            self._end(self._stretch)
+
+    def _cut(self, stretch: Stretch) -> None:
+        """End a stretch with the step that has begun: somebody may join."""
+        num_steps = stretch.count_begun(self._agenda.now - stretch.began)
+        if num_steps < stretch.num_steps:
+            stretch.num_steps = num_steps
+            self._await_end(stretch)
+
+    def _end(self, stretch: Stretch) -> None:
+        self._count(stretch)
+        self._step += stretch.num_steps
+        self._context += stretch.num_steps * len(self._running)
+        for sequence, size in stretch.chunks:
+            self._note_chunk(sequence, size)
+        self._finish()
+        self._begin()
+
+    def _count(self, stretch: Stretch) -> None:
+        self._count_steps_done(self.counters, stretch.num_steps, stretch.total_seconds)
+        if stretch.chunks:
+            self.counters.step_sequences += len(stretch.chunks)
+            self.counters.step_tokens += sum(size for _, size in stretch.chunks)
+
+    def _count_steps_done(self, counters: Counters, steps: int, seconds: float) -> None:
+        """Count so many steps of the present batch."""
+        batch, context = len(self._running), self._context + self._prefilled
+        counters.steps += steps
+        counters.step_seconds += seconds
+        counters.step_sequences += steps * batch
+        counters.step_tokens += steps * batch
+        counters.step_context += steps * context + batch * steps * (steps - 1) / 2
+
+    def _note_chunk(self, sequence: Sequence, size: int) -> None:
+        """Note that prompt tokens are computed; the last of them give the next token."""
+        sequence.uncomputed -= size
+        sequence.context += size
+        self._prefilled += size
+        if sequence.uncomputed:
+            return
+        self._prefilling.remove(sequence)
+        self._prefilled -= sequence.context
+        self._context += sequence.context
+        if sequence.first_token_at is None:
+            sequence.first_token_at = self._agenda.now
+            self.counters.observe_first_token(self._agenda.now - sequence.request.at)
+        sequence.tokens_left -= 1
+        sequence.joined_at_step = self._step
+        self._running[sequence] = None
+        heapq.heappush(self._ends, (self._find_end(sequence), next(self._order), sequence))
+
+    def _finish(self) -> None:
+        """Let all go whose last token has come."""
+        while self._ends and self._ends[0][0] <= self._step:
+            end, _, sequence = heapq.heappop(self._ends)
+            if sequence in self._running and self._find_end(sequence) == end:
+                del self._running[sequence]
+                self._context -= sequence.context + end - sequence.joined_at_step
+                self._answer(sequence)
+
+    def _answer(self, sequence: Sequence) -> None:
+        request, counters, now = sequence.request, self.counters, self._agenda.now
+        begun, first = sequence.begun_at, sequence.first_token_at
+        assert begun is not None
+        assert first is not None
+        self.num_in_flight -= 1
+        counters.finished += 1
+        counters.prompt_tokens += request.prompt_tokens
+        counters.generation_tokens += request.generation_tokens
+        pace = None
+        if request.generation_tokens > 1:
+            pace = (now - first) / (request.generation_tokens - 1)
+            counters.observe_output_tokens(pace)
+        counters.observe_whole_request(now - request.at, request.generation_tokens)
+        self._on_answer(Answer(request, first - request.at, pace, begun - request.at, now - request.at))

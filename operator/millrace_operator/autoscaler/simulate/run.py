@@ -1,0 +1,190 @@
+"""A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.signals.observation import Signals
+from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.simulate.agenda import Agenda
+from millrace_operator.autoscaler.simulate.engine import Answer
+from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.load import Request
+from millrace_operator.autoscaler.simulate.prometheus import Prometheus, Scraping
+from millrace_operator.autoscaler.simulate.service import DRAIN_SECONDS, Service
+
+
+class Choice(NamedTuple):
+    """How many replicas a scaler wants, and why."""
+
+    replicas: int
+    why: str
+
+
+class Scaler(Protocol):
+    """What decides how many replicas there are."""
+
+    @property
+    def tick_seconds(self) -> float:
+        """How often it is asked."""
+
+    @property
+    def windows(self) -> Windows:
+        """How far back its signals look at the next tick."""
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Return the count from now on."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is made of, but for load and scaler."""
+
+    hardware: Hardware
+    objectives: tuple[Objective, ...]
+    scraping: Scraping = field(default_factory=Scraping)
+    initial_replicas: int = 1
+    seed: int = 1
+    capacity: int | None = None
+    """Pods that the cluster has room for; others stay Pending. None: all."""
+    drain_seconds: float = DRAIN_SECONDS
+    """A replica that goes is killed after so long, with what it has not finished."""
+    crashes_at: tuple[float, ...] = ()
+    """When the busiest pod is lost. Another is created."""
+    restarts_at: tuple[float, ...] = ()
+    """When the busiest pod's container ends and begins anew."""
+    rollout_at: float | None = None
+    """When all pods begin to be replaced, one by one."""
+    next_hardware: Hardware | None = None
+    """Of the pods that replace them. None: the same."""
+
+    def __post_init__(self) -> None:
+        if self.capacity is not None and self.capacity < self.initial_replicas:
+            raise ValueError(
+                f"capacity is {self.capacity}; write {self.initial_replicas} (initial_replicas) or more"
+            )
+        if self.next_hardware is not None and self.rollout_at is None:
+            raise ValueError("next_hardware has no rollout; write rollout_at, in seconds")
+
+
+class Moment(NamedTuple):
+    """One tick."""
+
+    at: float
+    choice: Choice
+    signals: Signals
+    num_ready: int
+    pod_seconds: float
+    """Of all pods until then."""
+
+
+@dataclass
+class Run:
+    """What happened."""
+
+    answers: list[Answer] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    num_arrived: int = 0
+    num_refused: int = 0
+    """While no replica was ready."""
+    num_killed: int = 0
+    """With their replica."""
+    pod_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def average_replicas(self) -> float:
+        """Pods there were on average, with those that start or drain."""
+        return self.pod_seconds / self.seconds
+
+    def attainment(self, objectives: Sequence[Objective]) -> float:
+        """Return the share of requests that met every objective's target.
+
+        Those without an answer did not: refused, killed, or not finished in time.
+        """
+        met = sum(all(is_within(answer, objective) for objective in objectives) for answer in self.answers)
+        return met / self.num_arrived if self.num_arrived else 1.0
+
+    def count_reversals(self, within_seconds: float = 600.0) -> int:
+        """Return how often the count turned back within so many seconds."""
+        return sum(
+            one.step * other.step < 0 and other.at - one.at <= within_seconds
+            for one, other in pairwise(self._changes())
+        )
+
+    def _changes(self) -> Iterator["_Change"]:
+        for one, other in pairwise(self.moments):
+            if one.choice.replicas != other.choice.replicas:
+                yield _Change(other.at, other.choice.replicas - one.choice.replicas)
+
+
+class _Change(NamedTuple):
+    """The count went up or down."""
+
+    at: float
+    step: int
+
+
+def is_within(answer: Answer, objective: Objective) -> bool:
+    """Whether one answer met an objective's target, or has no such latency."""
+    latency = answer.find_latency(objective.metric)
+    return latency is None or latency <= objective.target_seconds
+
+
+def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:
+    """Let a load come for so many seconds, and let what was begun end."""
+    run, agenda = Run(), Agenda()
+    service = Service(
+        agenda,
+        setting.hardware,
+        setting.seed,
+        run.answers.append,
+        capacity=setting.capacity,
+        drain_seconds=setting.drain_seconds,
+    )
+    service.start(setting.initial_replicas)
+    longest = max(scaler.windows.rate, scaler.windows.latency)
+    prometheus = Prometheus(agenda, service, setting.scraping, setting.seed + 1, longest)
+    requests, coming = iter(load), deque[Request]()
+
+    def arrive() -> None:
+        service.submit(coming.popleft())
+        await_next()
+
+    def await_next() -> None:
+        if (request := next(requests, None)) is not None and request.at < seconds:
+            coming.append(request)
+            agenda.add(request.at, arrive)
+
+    def tick() -> None:
+        signals = prometheus.observe(setting.objectives, scaler.windows)
+        choice = scaler.choose(signals, agenda.now)
+        service.settle()
+        run.moments.append(Moment(agenda.now, choice, signals, len(service.ready), service.pod_seconds))
+        service.scale(choice.replicas)
+        if agenda.now + scaler.tick_seconds < seconds:
+            agenda.add(agenda.now + scaler.tick_seconds, tick)
+
+    await_next()
+    agenda.add(scaler.tick_seconds, tick)
+    _add_mishaps(agenda, service, setting)
+    agenda.run_until(seconds)
+    service.settle()
+    run.num_arrived, run.num_refused = service.num_arrived, service.num_refused
+    run.pod_seconds, run.seconds = service.pod_seconds, seconds
+    agenda.run_until(seconds + DRAIN_SECONDS)
+    run.num_killed = service.num_killed
+    return run
+
+
+def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
+    for at in setting.crashes_at:
+        agenda.add(at, service.crash)
+    for at in setting.restarts_at:
+        agenda.add(at, service.restart)
+    if setting.rollout_at is not None:
+        hardware = setting.next_hardware or setting.hardware
+        agenda.add(setting.rollout_at, lambda: service.roll_out(hardware))

@@ -1,0 +1,126 @@
+"""What a Prometheus keeps of one target: its scrapes of the last minutes, and what they tell."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from operator import attrgetter, lt, sub
+from typing import NamedTuple
+
+from millrace_operator.autoscaler.signals.queries import ANSWER_LENGTHS
+from millrace_operator.autoscaler.simulate.counters import Counters, Sample
+from millrace_operator.autoscaler.simulate.rates import Span, find_span, increase
+
+LOOKBACK_SECONDS = 300.0
+"""How old a sample may be and still be a series' present value: Prometheus' default."""
+_INDEX = {name: index for index, name in enumerate(Counters.NAMES)}
+Read = Callable[[Sample], tuple[float, ...]]
+_read_counters: Read = attrgetter("counters")
+_READERS: dict[str, Read] = {
+    "TimeToFirstToken": attrgetter("first_tokens"),
+    "TimePerOutputToken": attrgetter("output_tokens"),
+    "EndToEndLatency": attrgetter("whole_requests"),
+    "QueueTime": attrgetter("queue_times"),
+    ANSWER_LENGTHS: attrgetter("answer_lengths"),
+}
+"""Of the buckets, by an objective's metric; and of the lengths of answers."""
+
+
+class Reset(NamedTuple):
+    """Two scrapes in sequence, between which at least one counter began anew."""
+
+    before: Sample
+    after: Sample
+
+
+class Increases:
+    """What a target's counters rose by in a window."""
+
+    def __init__(self, span: Span, first: Sample, last: Sample, resets: Sequence[Reset]) -> None:
+        self.span = span
+        self.first = first
+        self.last = last
+        self._resets = resets
+        self._rises = self._find_rises(_read_counters)
+        self._risen: dict[str, list[tuple[int, float, float]]] = {}
+        """By metric: the buckets that rose, each with its first value and by how much."""
+
+    def of(self, name: str) -> float:
+        """Return the increase of one counter."""
+        index = _INDEX[name]
+        return increase(self.span, self.first.counters[index], self._rises[index])
+
+    def add_buckets(self, metric: str, counts: list[float]) -> None:
+        """Add the increases of a histogram's buckets to these counts."""
+        if (risen := self._risen.get(metric)) is None:
+            read = _READERS[metric]
+            pairs = zip(read(self.first), self._find_rises(read), strict=True)
+            risen = self._risen[metric] = [(i, first, rise) for i, (first, rise) in enumerate(pairs) if rise]
+        for index, first, rise in risen:
+            counts[index] += increase(self.span, first, rise)
+
+    def _find_rises(self, read: Read) -> list[float]:
+        """Return by how much the samples of each counter rose; one that fell began anew at zero."""
+        rises = list(map(sub, read(self.last), read(self.first)))
+        for reset in self._resets:
+            pairs = zip(read(reset.before), read(reset.after), strict=True)
+            for index, (before, after) in enumerate(pairs):
+                if after < before:
+                    rises[index] += before
+        return rises
+
+
+class Series:
+    """The scrapes of one target over the last minutes."""
+
+    def __init__(self, keep_seconds: float) -> None:
+        self._keep_seconds = keep_seconds
+        self.times: list[float] = []
+        self.scrapes: list[Sample] = []
+        self._resets: list[Reset] = []
+        self._is_stale = False
+        self._known: dict[float, Increases] = {}
+        """The newest answer for each length of window."""
+
+    def add(self, scrape: Sample) -> None:
+        """Keep a scrape, and forget the oldest."""
+        if self.scrapes and _has_fallen(self.scrapes[-1], scrape):
+            self._resets.append(Reset(self.scrapes[-1], scrape))
+        self._is_stale = False
+        self.times.append(scrape.at)
+        self.scrapes.append(scrape)
+        if self.times[0] < scrape.at - 2 * self._keep_seconds:
+            kept = bisect_left(self.times, scrape.at - self._keep_seconds)
+            del self.times[:kept], self.scrapes[:kept]
+            self._resets = [reset for reset in self._resets if reset.before.at >= self.times[0]]
+
+    def mark_stale(self) -> None:
+        """Have no present value until the next scrape. Prometheus writes such a mark when a scrape fails."""
+        self._is_stale = True
+
+    def find_newest(self, now: float) -> Sample | None:
+        """Return what an instant query sees."""
+        return None if self._is_stale else self.find_last(now, LOOKBACK_SECONDS)
+
+    def find_last(self, now: float, window: float) -> Sample | None:
+        """Return the last sample in a window, as `last_over_time` does: marks don't matter."""
+        return self.scrapes[-1] if self.scrapes and self.times[-1] > now - window else None
+
+    def increases(self, end: float, window: float) -> Increases | None:
+        """Return by how much its counters rose in a window; None where nothing is known.
+
+        Marks don't matter here. Between two scrapes only the window's ends move, so what rose is found once.
+        """
+        span = find_span(self.times, end, window)
+        if span is None:
+            return None
+        first, last = self.scrapes[span.first], self.scrapes[span.last]
+        known = self._known.get(window)
+        if known is None or known.first is not first or known.last is not last:
+            resets = [reset for reset in self._resets if first.at < reset.after.at <= last.at]
+            known = self._known[window] = Increases(span, first, last, resets)
+        known.span = span
+        return known
+
+
+def _has_fallen(before: Sample, after: Sample) -> bool:
+    """Whether a counter is lower than it was: its process began anew."""
+    return any(any(map(lt, read(after), read(before))) for read in (_read_counters, *_READERS.values()))

@@ -1,0 +1,1 @@
+"""Watches the cluster, plans, and writes what a plan asks for. Only the leader writes."""

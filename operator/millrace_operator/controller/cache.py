@@ -1,0 +1,359 @@
+"""The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from millrace_kubernetes.model_names import ModelNames, Standing, read_served_name
+from millrace_operator.api.types import Spec
+from millrace_operator.controller.owners import (
+    has_to_fetch,
+    is_controlled,
+    is_replica,
+    lacks_room,
+    name_odd,
+    owner_of,
+)
+from millrace_operator.kube.compact import compact
+from millrace_operator.kube.kinds import (
+    Kind,
+    Listing,
+    Obj,
+    ObjectKey,
+    Role,
+    Scope,
+    ServiceKey,
+    kind_of,
+)
+from millrace_operator.kube.node import GpuNode, find_departure, find_gpus
+from millrace_runtime import contract
+
+Index = dict[ServiceKey, set[ObjectKey]]
+
+
+class ParsedSpec(NamedTuple):
+    """What was parsed, and what came of it."""
+
+    raw: Any
+    spec: Spec
+
+
+class Swept(NamedTuple):
+    """What a complete list changed."""
+
+    ghosts: list[Obj]
+    """What is gone."""
+    added: list[Obj]
+    """What was not there."""
+    edited: list[Obj]
+    """What was there in another version."""
+    known: list[Obj]
+    """What is there, but for the objects that nobody can read."""
+    odd: dict[str, Exception]
+    """By name, what was raised at those, but for what was as odd in the list before."""
+
+
+class Place(NamedTuple):
+    """Where an object belongs in the cache, and what is known of it there."""
+
+    role: Role
+    owner: ServiceKey | None
+    indexes: tuple[Index, ...]
+    """That name it; none for what belongs to no service."""
+    departure: str | None
+    """Of a node, as what follows."""
+    gpus: GpuNode | None
+    served_name: str | None
+    """Of a service."""
+
+
+_OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
+
+
+class Cache:
+    """Raw objects by kind, namespace and name, and by the service that they belong to.
+
+    `names` has the services' claims to model names.
+    """
+
+    def __init__(self, names: ModelNames[ServiceKey] | None = None) -> None:
+        self._names = names or ModelNames({})
+        self._objects: dict[ObjectKey, Obj] = {}
+        self._services: dict[ServiceKey, Obj] = {}
+        self._specs: dict[ServiceKey, ParsedSpec] = {}
+        self._fetching: Index = defaultdict(set)
+        """Pods that have a model to fetch still: few of all pods, so that nobody looks through them all."""
+        self._children: Index = defaultdict(set)
+        self._pods: Index = defaultdict(set)
+        self._job_pods: Index = defaultdict(set)
+        self._departures: dict[str, str] = {}
+        """Of nodes, by name: why they are being emptied."""
+        self._gpu_nodes: dict[str, GpuNode] = {}
+        self._graves: set[str] = set()
+        """The uids of what was deleted while answers were awaited that may have it still."""
+        self._num_awaited = 0
+        self._odd: dict[Scope, frozenset[str]] = {}
+        """What nobody could read of the last list of each scope."""
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, obj: Obj) -> bool:
+        """Store an object unless we hold it as it is, or newer. Return whether its version is new to us.
+
+        An odd object raises whatever reading it raises. Nothing has changed then.
+        """
+        return self._store(obj, compact)
+
+    def _store(self, obj: Obj, pack: Callable[[Obj], Obj]) -> bool:
+        key, version = _key_of(obj), _version(obj)
+        held = self._objects.get(key)
+        if held is not None and 0 < version <= _version(held) and _uid(held) == _uid(obj):
+            return False
+        obj, place = _leave_out_foreign(pack(obj)), self._find_place(obj)
+        if held is not None:
+            self._unlink(key, held)
+        self._objects[key] = obj
+        self._link(key, obj, place)
+        return True
+
+    def renew(self, found: Obj, before: Obj | None) -> bool:
+        """Store what a look by name has found, as `put` does. `before` was held under that name, if anything.
+
+        A watch may have told meanwhile that it is gone. Then the answer is older than that, and stored it
+        would be there for ever: no event tells of its end again.
+        """
+        is_as_before = self.find(found) is None if before is None else self.holds(before)
+        return (is_as_before or self.holds(found)) and self.put(found)
+
+    def find(self, obj: Obj) -> Obj | None:
+        """Return what is held under an object's name, whatever its version and its uid."""
+        return self._objects.get(_key_of(obj))
+
+    def holds(self, obj: Obj) -> bool:
+        """Whether this object is held, whatever its version. Another one that has its name by now is not."""
+        held = self.find(obj)
+        return held is not None and _uid(held) == _uid(obj)
+
+    def forget(self, obj: Obj) -> None:
+        """Forget an object that was deleted. Another object that has its name by now stays."""
+        self._bury(obj)
+        if self.holds(obj):
+            self._remove(_key_of(obj))
+
+    def drop(self, kind: Kind, namespace: str, name: str) -> None:
+        """Forget an object."""
+        self._remove(ObjectKey(kind.kind, namespace, name))
+
+    def _remove(self, key: ObjectKey) -> None:
+        obj = self._objects.pop(key, None)
+        if obj is None:
+            return
+        self._unlink(key, obj)
+        if kind_of(obj).role is Role.SERVICE:
+            self._specs.pop(ServiceKey(key.namespace, key.name), None)
+            self._names.remove(ServiceKey(key.namespace, key.name))
+
+    def service(self, key: ServiceKey) -> Obj | None:
+        """Return the service, or None."""
+        return self._services.get(key)
+
+    def standing(self, key: ServiceKey) -> Standing:
+        """Return how a service's claim to its model name stands."""
+        return self._names.judge(key)
+
+    def service_uid(self, key: ServiceKey) -> str | None:
+        """Return the uid of the service that has this name now, or None. One made anew has another."""
+        service = self._services.get(key)
+        return None if service is None else _uid(service)
+
+    def spec(self, key: ServiceKey) -> Spec:
+        """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
+        raw, held = self._services.get(key, {}).get("spec"), self._specs.get(key)
+        if held is None or held.raw is not raw:
+            is_same = held is not None and held.raw == raw
+            held = ParsedSpec(raw, held.spec if held and is_same else Spec.model_validate(raw))
+            self._specs[key] = held
+        return held.spec
+
+    def fetching(self) -> dict[ServiceKey, tuple[Obj, ...]]:
+        """Return the pods of each service whose own container fetches a model, or begins anew to do so."""
+        return {key: self._look_up(self._fetching, key) for key in self._fetching if key in self._services}
+
+    def children(self, key: ServiceKey) -> tuple[Obj, ...]:
+        """Return the objects that belong to the service, pods left out, by kind and name."""
+        return self._look_up(self._children, key)
+
+    def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
+        """Return the pods of the service's replicas, by name."""
+        return self._look_up(self._pods, key)
+
+    def job_pods(self, key: ServiceKey) -> tuple[Obj, ...]:
+        """Return the pods of the service's Jobs, by name."""
+        return self._look_up(self._job_pods, key)
+
+    def departures(self) -> Mapping[str, str]:
+        """Return the nodes that are being emptied, and why."""
+        return self._departures
+
+    def gpu_nodes(self) -> Mapping[str, GpuNode]:
+        """Return the nodes that have GPUs, by name."""
+        return self._gpu_nodes
+
+    def services_on(self, nodes: Collection[str]) -> list[ServiceKey]:
+        """Return the services that have pods on any of these nodes."""
+        return [
+            service
+            for service, keys in self._pods.items()
+            if any(self._objects[key].get("spec", {}).get("nodeName") in nodes for key in keys)
+        ]
+
+    def services_without_room(self) -> list[ServiceKey]:
+        """Return the services whose status says that their model fits on no device."""
+        return [key for key, service in self._services.items() if lacks_room(service)]
+
+    def service_keys(self) -> list[ServiceKey]:
+        """Return the keys of all services."""
+        return list(self._services)
+
+    @contextmanager
+    def noting_ends(self) -> Iterator[None]:
+        """Remember what is deleted while entered, for the answer to a list or to a creation.
+
+        The answer may have it still, if it was made before. No other answer that comes meanwhile needs less.
+        """
+        self._num_awaited += 1
+        try:
+            yield
+        finally:
+            self._num_awaited -= 1
+            if not self._num_awaited:
+                self._graves.clear()
+
+    def has_noted_end(self, obj: Obj) -> bool:
+        """Whether this object was deleted while somebody awaited an answer, who still does."""
+        return _uid(obj) in self._graves
+
+    def sweep(self, scope: Scope, listing: Listing) -> Swept:
+        """Bring a scope up to date with a complete list of it.
+
+        What came while the list was under way is newer than it, and what went meanwhile does not come back.
+        An object that nobody can read stays as it was known.
+        """
+        alive, swept = set[ObjectKey](), Swept([], [], [], [], {})
+        for obj in listing.objects:
+            try:
+                alive.add(_key_of(obj))
+                before = self.find(obj)
+                if not self.has_noted_end(obj) and self._store(obj, _keep):
+                    (swept.added if before is None else swept.edited).append(obj)
+            except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
+                swept.odd[name_odd(scope.kind, obj)] = error
+            else:
+                swept.known.append(obj)
+        told, self._odd[scope] = self._odd.get(scope, frozenset()), frozenset(swept.odd)
+        for name in told & swept.odd.keys():
+            del swept.odd[name]
+        swept.ghosts.extend(self._remove_ghosts(scope, alive, listing.version))
+        return swept
+
+    def _remove_ghosts(self, scope: Scope, alive: Collection[ObjectKey], version: int) -> list[Obj]:
+        """Remove what a list of this version would have, were it there still, and return it."""
+        ghosts = [
+            obj
+            for key, obj in self._objects.items()
+            if key.kind == scope.kind.kind
+            and scope.namespace in (None, key.namespace)
+            and key not in alive
+            and _version(obj) <= version
+        ]
+        for ghost in ghosts:
+            self._bury(ghost)
+            self._remove(_key_of(ghost))
+        return ghosts
+
+    def _bury(self, obj: Obj) -> None:
+        if self._num_awaited:
+            self._graves.add(_uid(obj))
+
+    def _find_place(self, obj: Obj) -> Place:
+        """Read all that is looked up of an object, before any of it is written down: an odd one raises."""
+        role, owner = kind_of(obj).role, owner_of(obj)
+        is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
+        return Place(
+            role,
+            owner,
+            self._list_indexes(obj) if is_owned else (),
+            find_departure(obj) if is_node else None,
+            find_gpus(obj) if is_node else None,
+            read_served_name(obj) if role is Role.SERVICE else None,
+        )
+
+    def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
+        if place.served_name is not None:
+            self._services[ServiceKey(key.namespace, key.name)] = obj
+            self._names.put(ServiceKey(key.namespace, key.name), place.served_name)
+        if place.departure:
+            self._departures[key.name] = place.departure
+        if place.gpus:
+            self._gpu_nodes[key.name] = place.gpus
+        if place.owner is not None:
+            for index in place.indexes:
+                index[place.owner].add(key)
+
+    def _unlink(self, key: ObjectKey, obj: Obj) -> None:
+        role, owner = kind_of(obj).role, owner_of(obj)
+        if role is Role.SERVICE:
+            del self._services[ServiceKey(key.namespace, key.name)]
+        elif role is Role.NODE:
+            self._departures.pop(key.name, None)
+            self._gpu_nodes.pop(key.name, None)
+        elif owner is not None:
+            for index in self._list_indexes(obj):
+                index[owner].discard(key)
+                if not index[owner]:
+                    del index[owner]
+
+    def _list_indexes(self, obj: Obj) -> tuple[Index, ...]:
+        """Return where an object of a service belongs; nowhere does a pod of somebody's with our label."""
+        if kind_of(obj).role is not Role.POD:
+            return (self._children,)
+        labels = obj["metadata"].get("labels", {})
+        component = labels.get(contract.LABEL_COMPONENT)
+        fetching = (self._fetching,) if has_to_fetch(obj) else ()
+        if component in _OF_JOBS:  # who asks a source fetches nothing
+            return (self._job_pods, *(fetching if component == contract.COMPONENT_FILLER else ()))
+        return (self._pods, *fetching) if is_replica(obj["metadata"], labels) else ()
+
+    def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
+        return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
+
+
+def _leave_out_foreign(obj: Obj) -> Obj:
+    """Return no more than the head of what has the names and labels of a child and is nobody's of ours.
+
+    Anybody may make such objects, of any size.
+    """
+    if kind_of(obj).role is not Role.CHILD or is_controlled(obj):
+        return obj
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "annotations"}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj["kind"], "metadata": metadata}
+
+
+def _keep(obj: Obj) -> Obj:
+    """Return what a list has made compact already."""
+    return obj
+
+
+def _key_of(obj: Obj) -> ObjectKey:
+    metadata = obj["metadata"]
+    return ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def _version(obj: Obj) -> int:
+    return int(obj["metadata"].get("resourceVersion", 0))
+
+
+def _uid(obj: Obj) -> str:
+    return str(obj["metadata"].get("uid", ""))

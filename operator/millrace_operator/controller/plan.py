@@ -1,0 +1,323 @@
+"""What to do about one service: pure. `loop.py` and `writer.py` act on it."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from millrace_operator.api.pin import find_active_pin
+from millrace_operator.api.types import Spec
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, POD, Obj
+from millrace_operator.model.job_plan import list_job_looks, list_witnesses, render_jobs
+from millrace_operator.observed.drift import has_drifted, seal
+from millrace_operator.observed.previous_owner import find_left_over
+from millrace_operator.observed.revisions import Moment, Observed, observe
+from millrace_operator.observed.snapshot import ObjectId, Snapshot, object_id
+from millrace_operator.render.apply_order import Child, Need, need
+from millrace_operator.render.metadata import revision_name
+from millrace_operator.render.network import (
+    render_headless_service,
+    render_service,
+    render_service_account,
+)
+from millrace_operator.render.settings import RenderSettings
+from millrace_operator.render.workload import (
+    render_controller_revision,
+    render_deployment,
+    render_disruption_budget,
+)
+from millrace_operator.rollout.revision import (
+    HISTORY_LIMIT,
+    find_expired,
+    read_hash,
+)
+from millrace_operator.rollout.surge import Step
+from millrace_operator.rollout.targets import Targets, choose_targets, find_revisions
+from millrace_operator.scaling.competing_autoscalers import LOOK_SECONDS, is_moved
+from millrace_operator.scaling.count import Count, choose_count
+from millrace_operator.scaling.drain import Mark, Traffic, plan_shrink
+from millrace_operator.scaling.rest import Rest, find_rest
+from millrace_operator.status.events import Note
+from millrace_operator.status.full_status import tell_status
+from millrace_operator.status.inherited_conditions import keep_hearsay
+from millrace_operator.status.inputs import StatusInputs
+from millrace_operator.status.notes import find_notes
+from millrace_operator.status.refused_spec import render_refused_status
+from millrace_runtime import contract
+
+CONFLICT_RETRY_SECONDS = 10.0
+LEAST_LOOK_SECONDS = 2.0
+"""Between two looks whether a service may rest, whatever its scaleToZeroAfter."""
+DRAIN_LOOK_SECONDS = 1.0
+"""Between two looks at the requests that a marked pod still has."""
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An object to create, or to bring back to what we want."""
+
+    obj: Obj
+    seen: Obj | None
+    """The object that is there; None where none is."""
+    why: str
+    needs: tuple[Need, ...] = ()
+    """What must be there before it is made."""
+    is_optional: bool = False
+    """Whether all goes on without it where it can't be made, for whatever reason."""
+
+
+@dataclass(frozen=True)
+class Delete:
+    """An object of ours that nothing needs any more."""
+
+    obj: Obj
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to write, in this order: status, scale, marks, applies, deletes, events."""
+
+    status: dict[str, Any] | None = None
+    scale: int | None = None
+    """The count to write into spec.replicas: an HPA does not begin without one."""
+    marks: tuple[Mark, ...] = ()
+    applies: tuple[Apply, ...] = ()
+    deletes: tuple[Delete, ...] = ()
+    events: tuple[Note, ...] = ()
+    requeue_after: float | None = None
+    is_moved: bool = False
+    """Whether somebody else changed the count of a Deployment."""
+    is_hearsay: bool = False
+    """Whether status repeats what a former leader told, and the next plan may tell something else."""
+    is_of_words: bool = False
+    """Whether of the status words alone are new."""
+    is_of_time: bool = False
+    """Whether of the status the rollout's time alone is new."""
+
+    def is_for_refused(self, refused: Collection[ObjectId]) -> bool:
+        """Whether beside the status some of these are to be written, and nothing else."""
+        writes = [object_id(write.obj) for write in self.list_writes()]
+        return bool(writes) and not self.marks and all(identity in refused for identity in writes)
+
+    def list_writes(self) -> list[Apply | Delete]:
+        """Return what is to be written of children, in order."""
+        return [*self.applies, *self.deletes]
+
+
+class Counts(NamedTuple):
+    """How far the Deployments may go now."""
+
+    by_revision: dict[str, int]
+    marks: tuple[Mark, ...]
+    """Pods to mark before a count may fall further."""
+    is_waiting: bool
+    """Whether a marked pod has requests that are waited for."""
+
+
+def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
+    """Return the writes that bring what is observed nearer to what is wanted. `now` is seconds since 1970."""
+    metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
+    if "deletionTimestamp" in metadata:
+        return Plan()  # garbage collection takes the children, whether we run or not
+    try:
+        spec = Spec.model_validate(snapshot.service["spec"])
+        deadline = spec.rollout.progress_deadline_seconds
+        moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
+        known = find_revisions(settings, snapshot, spec, now)
+    except (ValidationError, ValueError) as error:
+        status = render_refused_status(snapshot, error, now)
+        return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
+    pin = find_active_pin(snapshot.service, now)
+    observed = observe(snapshot, moment)
+    rest = find_rest(snapshot, observed, deadline)
+    count = choose_count(
+        spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
+    )
+    targets = choose_targets(snapshot, spec, observed, count, known)
+    counts = _plan_counts(snapshot, observed, targets.step, spec)
+    ordered = _order_counts(counts.by_revision, observed)
+    placed = count.desired - observed.count_homeless(count.desired)
+    children = _render_children(settings, snapshot.service, targets, ordered, placed)
+    children += [] if known.pending is None else render_jobs(settings, snapshot, spec, known.pending, now)
+    wanted = [child.obj for child in children]
+    foreign = snapshot.find_foreign(wanted)
+    left_over = find_left_over(snapshot, foreign, now)
+    inputs = StatusInputs(
+        settings,
+        snapshot,
+        spec,
+        observed,
+        count,
+        targets.step,
+        targets.choice,
+        targets.progress,
+        targets.target,
+        deadline,
+        now,
+        foreign - left_over,
+        left_over,
+        targets.evacuation,
+        known.error,
+        known.pending,
+        known.model,
+        targets.spent_order,
+    )
+    told = tell_status(inputs, targets)
+    status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
+    looks = [
+        *told.looks,
+        *observed.changes_after(),
+        *list_job_looks(snapshot, spec, known.pending, now),
+        *([CONFLICT_RETRY_SECONDS] if foreign else []),
+        *([LOOK_SECONDS] if snapshot.rivals else []),
+        *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
+        *([] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]),
+        *(_wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]),
+    ]
+    return Plan(
+        status=status if status != old else None,
+        scale=count.desired if spec.lacks_count else None,
+        events=tuple(find_notes(old, status)),
+        marks=counts.marks,
+        applies=tuple(_diff(children, snapshot, foreign)),
+        deletes=tuple(_prune(wanted, snapshot, targets)),
+        requeue_after=min(looks, default=None),
+        is_moved=is_moved(wanted, snapshot.owned()),
+        is_hearsay=status != told.status,
+        is_of_words=told.is_of_words,
+        is_of_time=told.is_of_time,
+    )
+
+
+def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec) -> Counts:
+    """Return the counts for now. A rollout waits for no request: replicas finish them while they end."""
+    running = snapshot.advice.in_flight if snapshot.advice else {}
+    traffic = Traffic(
+        observed.moment.now,
+        spec.pod.grace_seconds if len(step.counts) == 1 else 0.0,
+        running,
+        snapshot.loads,
+        is_resting=spec.scaling.may_rest,
+        departures=snapshot.departures,
+        is_mark_refused=any(refused.kind == POD.kind for refused in snapshot.refusals),
+    )
+    shrinks = {
+        digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
+        for digest, wanted in step.counts.items()
+    }
+    return Counts(
+        {digest: shrink.count for digest, shrink in shrinks.items()},
+        tuple(mark for shrink in shrinks.values() for mark in shrink.marks),
+        is_waiting=any(shrink.is_waiting for shrink in shrinks.values()),
+    )
+
+
+def _order_counts(counts: dict[str, int], observed: Observed) -> dict[str, int]:
+    """Return them with what shrinks last.
+
+    Where an operator dies between two writes, nothing was taken for what is not asked for yet.
+    """
+    return dict(sorted(counts.items(), key=lambda one: one[1] < observed.state(one[0]).num_wanted))
+
+
+def _render_children(
+    settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], placed: int
+) -> list[Child]:
+    """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
+    revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
+    account = seal(render_service_account(service))
+    recorded = [*revisions, *(one for one in (targets.refreshed, targets.answered) if one is not None)]
+    records = {one.hash: seal(render_controller_revision(service, one)) for one in recorded}
+    budget = render_disruption_budget(service, placed, holds_last=targets.evacuation.holds_last)
+    return [
+        Child(account),
+        Child(seal(render_headless_service(service))),
+        Child(seal(render_service(settings, service))),
+        *map(Child, records.values()),
+        *(
+            Child(
+                seal(render_deployment(service, one, counts[one.hash])),
+                _need_these(account, records[one.hash]),
+            )
+            for one in revisions
+        ),
+        Child(seal(budget)),
+    ]
+
+
+def _need_these(account: Obj, record: Obj) -> tuple[Need, ...]:
+    """Return the needs of a Deployment. A record of another model goes first, and is made anew."""
+    return (*need(account), Need(object_id(record), lambda seen: not _is_outdated(seen, record)))
+
+
+def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]) -> Iterable[Apply]:
+    owned = snapshot.owned()
+    for child in children:
+        obj, observed = child.obj, owned.get(child.id)
+        if observed is None:
+            if child.id not in foreign:
+                yield Apply(obj, None, "it does not exist", child.needs, is_optional=child.is_optional)
+        elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
+            yield Apply(obj, observed, _explain_drift(obj, observed), is_optional=child.is_optional)
+
+
+def _needs_apply(obj: Obj, observed: Obj) -> bool:
+    if obj["kind"] in (CONTROLLER_REVISION.kind, JOB.kind):  # what they say cannot be changed
+        obj = {"metadata": {field: obj["metadata"][field] for field in ("labels", "ownerReferences")}}
+    return has_drifted(obj, observed)
+
+
+def _explain_drift(obj: Obj, observed: Obj) -> str:
+    before, after = (found.get("spec", {}).get("replicas") for found in (observed, obj))
+    return "it differs from what is wanted" if before == after else f"replicas {before} -> {after}"
+
+
+def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
+    owned, records = snapshot.owned(), {object_id(obj): obj for obj in wanted if _is_record(obj)}
+    kept = {object_id(obj) for obj in wanted} - {
+        key for key, obj in records.items() if _is_outdated(owned.get(key), obj)
+    }
+    for key, obj in records.items():
+        if _has_to_be_written(owned.get(key), obj):
+            kept |= list_witnesses(snapshot, read_hash(obj))
+    in_use = frozenset(targets.step.counts) | {targets.stable}
+    old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
+    for key, obj in owned.items():
+        is_history = key.kind == "ControllerRevision" and key.name not in old and key not in records
+        if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
+            yield Delete(obj, _explain_delete(key))
+
+
+def _is_record(obj: Obj) -> bool:
+    return bool(obj["kind"] == CONTROLLER_REVISION.kind)
+
+
+def _is_outdated(seen: Obj | None, record: Obj) -> bool:
+    """Whether a pending revision's record says of its model what is no longer told."""
+    return seen is not None and _is_pending(seen) and seen["data"].get("model") != record["data"].get("model")
+
+
+def _has_to_be_written(seen: Obj | None, record: Obj) -> bool:
+    return seen is None or _is_outdated(seen, record) or (_is_pending(seen) and not _is_pending(record))
+
+
+def _is_pending(record: Obj) -> bool:
+    return bool(record["metadata"].get("labels", {}).get(contract.LABEL_PENDING) == "true")
+
+
+def _explain_delete(key: ObjectId) -> str:
+    if key.kind == "ControllerRevision":
+        return f"the {HISTORY_LIMIT} newest unused revisions are kept, and it is older"
+    return (
+        "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
+    )
+
+
+def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[float]:
+    """Return after how many seconds to look whether a service may rest."""
+    if not spec.scaling.may_rest or count.desired == 0:
+        return []
+    after = spec.scaling.rest_seconds
+    return [max(LEAST_LOOK_SECONDS, after if rest.idle_since is None else rest.idle_since + after - now)]

@@ -1,0 +1,171 @@
+"""Snapshot, plan, act. What is known of services, and what comes of a look at one.
+
+`writer.py` makes each write. These two alone of this package do I/O, with `looks.py` and `teller.py`: all of
+it by a Cluster.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.controller.cache import Cache
+from millrace_operator.controller.event_writer import Teller
+from millrace_operator.controller.lookups import Looks
+from millrace_operator.controller.outcome import REFUSED, SOON, Outcome, Retry
+from millrace_operator.controller.plan import Plan, plan
+from millrace_operator.controller.refusals import Refusals
+from millrace_operator.controller.writer import Done, Writer
+from millrace_operator.kube.errors import ClusterError
+from millrace_operator.kube.kinds import POD, Obj, ServiceKey
+from millrace_operator.kube.protocol import Cluster
+from millrace_operator.observed.snapshot import (
+    UNKNOWN_DEMAND,
+    Advice,
+    Demand,
+    Fetched,
+    ObjectId,
+    PodLoad,
+    Snapshot,
+    object_id,
+)
+from millrace_operator.render.settings import RenderSettings
+
+
+class Reconciler:
+    """Reconciles one service at a time.
+
+    `put_written` puts into the cache what a write returned. `advice` is the autoscaler's last word, and
+    `replicas` says what pods compute with, by name. `loads` says what gateways have at pods, by uid, and
+    `demand` what they know of a service's requests. `fetched` says how far pods are with their model.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        put_written: Callable[[Obj], object],
+        settings: RenderSettings,
+        advice: Callable[[ServiceKey], Advice | None],
+        *,
+        replicas: Callable[[ServiceKey], Mapping[str, ReplicaStatus]],
+        loads: Callable[[Iterable[str]], Mapping[str, PodLoad]] = lambda _: {},
+        demand: Callable[[ServiceKey], Demand] = lambda _: UNKNOWN_DEMAND,
+        fetched: Callable[[ServiceKey], Mapping[str, Fetched]] = lambda _: {},
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._advice = advice
+        self._replicas = replicas
+        self._loads = loads
+        self._demand = demand
+        self._fetched = fetched
+        self._clock = clock
+        self._refusals = Refusals()
+        self._looks = Looks(cluster, cache, clock)
+        self._writer = Writer(
+            cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
+        )
+        self._teller = Teller(cluster, clock)
+        self._worded: dict[ServiceKey, float] = {}
+        """When a status was written last of which words alone were new."""
+        self._tried: set[ServiceKey] = set()
+        """Services of which a whole plan was acted on."""
+        self._uids: dict[ServiceKey, str] = {}
+        """Of the services that something is known of."""
+
+    async def reconcile(self, key: ServiceKey) -> Outcome:
+        """Plan and act once.
+
+        Raises ClusterError when a write failed in a way worth another try; what was written stands.
+        """
+        service = self._cache.service(key)
+        if service is None:
+            self._forget(key)
+            return Outcome()
+        self._forget_another(key, service["metadata"]["uid"])
+        await self._looks.reveal(key, service)
+        conflicts = await self._looks.find_conflicts(key, service)
+        refusals = self._refusals.recall(key, self._clock())
+        pods, children, job_pods = self._cache.pods(key), self._cache.children(key), self._cache.job_pods(key)
+        snapshot = Snapshot(
+            service,
+            children,
+            pods,
+            self._advice(key),
+            conflicts,
+            refusals,
+            self._replicas(key),
+            await self._looks.find_rivals(key),
+            self._loads(pod["metadata"]["uid"] for pod in pods),
+            self._demand(key),
+            job_pods,
+            self._fetched(key),
+            await self._looks.find_claim(key, service),
+            self._cache.departures(),
+            self._cache.gpu_nodes(),
+            self._worded.get(key),
+            looking_since=self._looks.looking_since(key),
+            standing=self._cache.standing(key),
+            is_tried=key in self._tried,
+        )
+        chosen = plan(self._settings, snapshot, self._clock())
+        if chosen.is_moved:
+            self._looks.suspect_rivals(key)
+        return await self._act(key, service, chosen, refusals)
+
+    def _forget_another(self, key: ServiceKey, uid: str) -> None:
+        """Forget another service of this name. Its end and the begin of this one may have come together."""
+        if self._uids.get(key, uid) != uid:
+            self._forget(key)
+        self._uids[key] = uid
+
+    def _forget(self, key: ServiceKey) -> None:
+        """Forget a service that is gone."""
+        self._uids.pop(key, None)
+        self._refusals.forget(key)
+        self._looks.forget(key)
+        self._tried.discard(key)
+        self._worded.pop(key, None)
+
+    async def _act(
+        self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
+    ) -> Outcome:
+        """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
+        is_told = False
+        if chosen.status is not None:
+            came = await self._writer.write_status(key, service, chosen.status)
+            if came is Done.HELD:
+                return Outcome(None, REFUSED)  # nothing follows a decision that is not written
+            is_told = came is Done.WRITTEN
+            if chosen.is_of_words:
+                self._worded[key] = self._clock()
+        if chosen.is_of_time and chosen.is_for_refused(told):
+            return Outcome(self._find_look(key, chosen), goes_on=True)  # such a look would hasten each try
+        try:
+            done = await self._writer.write_all(key, service, chosen)
+        except ClusterError:  # status has the news already, so no later plan would tell it
+            await self._teller.tell_all(service, chosen.events)
+            raise
+        await self._teller.tell_all(service, chosen.events)
+        tried = {object_id(write.obj) for write in chosen.list_writes()}
+        tried |= {object_id(service)} if chosen.scale is not None else set()
+        self._refusals.keep(key, tried, self._clock())
+        self._tried.add(key)
+        has_news = chosen.is_hearsay or Done.AGAIN in done
+        retry = self._find_retry(key, told, has_news=has_news)
+        # Where words of a refusal alone were told, only the retry is due: it may have others each time.
+        has_told = is_told and (retry is None or not chosen.is_of_words)
+        return Outcome(self._find_look(key, chosen), retry, has_moved=has_told or Done.WRITTEN in done)
+
+    def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
+        """Return after how many seconds to plan again: as planned, or when marks are tried again."""
+        waits = (chosen.requeue_after, self._refusals.seconds_to_next(key, self._clock()))
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def _find_retry(self, key: ServiceKey, told: Mapping[ObjectId, str], *, has_news: bool) -> Retry | None:
+        refusals = self._refusals.recall(key, self._clock())
+        if has_news or refusals != told:
+            return SOON
+        is_tried = any(identity.kind != POD.kind for identity in refusals)
+        return REFUSED if is_tried else None

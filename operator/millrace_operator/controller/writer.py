@@ -1,0 +1,244 @@
+"""Makes each write of a plan, and notes what stands in its way. Like `loop.py` it does I/O, by a Cluster."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from typing import Any
+
+from millrace_operator.controller.cache import Cache
+from millrace_operator.controller.lookups import Looks
+from millrace_operator.controller.plan import Apply, Delete, Plan
+from millrace_operator.controller.refusals import Refusals
+from millrace_operator.controller.write_log import Written
+from millrace_operator.kube.errors import (
+    AbsentError,
+    ClusterError,
+    ConflictError,
+    RefusedError,
+    TransientError,
+)
+from millrace_operator.kube.kinds import INFERENCE_SERVICE, POD, Obj, ServiceKey, kind_of
+from millrace_operator.kube.protocol import Cluster
+from millrace_operator.observed.pods import read_pod
+from millrace_operator.observed.snapshot import ObjectId, is_owned, object_id
+from millrace_operator.render.apply_order import find_unmet
+from millrace_operator.scaling.drain import Mark
+from millrace_operator.status.status import describe_status
+
+LOG = logging.getLogger(__name__)
+MARK_TRIES = 4
+"""Of one mark in one look. Others write a pod at any time: its kubelet, or whoever keeps notes there."""
+
+
+class Done(Enum):
+    """What came of one planned write."""
+
+    WRITTEN = auto()
+    AGAIN = auto()
+    """Something is not as it was planned for, or a first step was taken: the next plan is due soon."""
+    HELD = auto()
+    """It was refused, or what it needs is not there."""
+    UNCHANGED = auto()
+    """It was answered, and all is as before: a webhook undoes it, or an older CRD drops a field."""
+
+
+class Writer:
+    """Writes what was planned, for one service at a time.
+
+    What it wrote enters the cache by `put_written`. What stands in its way enters `looks` and `refusals`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        put_written: Callable[[Obj], object],
+        *,
+        looks: Looks,
+        refusals: Refusals,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._cache = cache
+        self._put_written = put_written
+        self._looks = looks
+        self._refusals = refusals
+        self._clock = clock
+
+    async def write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> Done:
+        """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
+
+        Some policy of the cluster may refuse it: only the log can tell that.
+        """
+        metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
+        head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
+        try:
+            written = await self._cluster.apply_status({**head, "metadata": metadata, "status": status})
+        except AbsentError:
+            raise
+        except RefusedError as error:
+            LOG.error("%s: its status is refused, so that nothing else is written: %s", key, error)  # noqa: TRY400
+            return Done.HELD
+        self._put_written(written)
+        LOG.info("%s: status: %s", key, describe_status(status))
+        return Done.WRITTEN if _is_another(written, service) else Done.UNCHANGED
+
+    async def write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
+        """Write marks and children, and log what was written, also where one fails.
+
+        Raises ClusterError where one failed in a way worth another try.
+        """
+        written = Written()
+        try:
+            done = [] if chosen.scale is None else [await self._scale(key, service, chosen.scale, written)]
+            done += [await self._mark(key, mark, written) for mark in chosen.marks]
+            done += [await self._apply(key, service, apply, written) for apply in chosen.applies]
+            done += [await self._delete(key, service, delete, written) for delete in chosen.deletes]
+        finally:
+            _tell(key, written)
+        return done
+
+    async def _scale(self, key: ServiceKey, service: Obj, replicas: int, written: Written) -> Done:
+        """Write the count that a spec lacks, unless somebody has written one by now."""
+        identity, current = object_id(service), self._cache.service(key)
+        if current is None or "replicas" in current["spec"]:
+            return Done.AGAIN
+        try:
+            await self._cluster.write_scale(current, replicas)
+        except ConflictError:
+            return Done.AGAIN
+        except RefusedError as error:
+            self._note_refusal(key, identity, error, written)
+            return Done.HELD
+        self._refusals.forget(key, identity)
+        written.note("scale", identity, f"spec.replicas is absent, and {replicas} is the count now")
+        return Done.WRITTEN
+
+    async def _mark(self, key: ServiceKey, mark: Mark, written: Written) -> Done:
+        """Mark one pod, or unmark it."""
+        identity = ObjectId(POD.kind, mark.pod)
+        try:
+            pod = await self._annotate(key, mark)
+        except RefusedError as error:
+            self._note_refusal(key, identity, error, written)
+            return Done.HELD
+        if pod is None:
+            _tell(key, written)
+            LOG.info("%s: Pod %s has changed before it was marked", key, mark.pod)
+            return Done.AGAIN
+        self._put_written(pod)
+        written.note("mark" if mark.cost else "unmark", identity, mark.why)
+        return Done.AGAIN  # a count may fall at once, now that the pod is marked
+
+    async def _annotate(self, key: ServiceKey, mark: Mark) -> Obj | None:
+        """Return the pod with its mark; None where it has to be judged anew.
+
+        Others write pods at any time. So a mark that meets another version is tried on that one, unless what
+        it depends on is new there.
+        """
+        for _ in range(MARK_TRIES):
+            annotations, version = dict(mark.annotations), mark.judged.version
+            try:
+                return await self._cluster.annotate(
+                    POD, key.namespace, mark.pod, mark.uid, annotations, version=version
+                )
+            except (AbsentError, ConflictError):
+                renewed = await self._renew(key, mark)
+            if renewed is None:
+                return None
+            mark = renewed
+        return None
+
+    async def _renew(self, key: ServiceKey, mark: Mark) -> Mark | None:
+        """Return the mark for the pod as it is by now; None where that is gone, or to be judged anew."""
+        names = {"namespace": key.namespace, "name": mark.pod, "uid": mark.uid}
+        before: Obj = {"kind": POD.kind, "metadata": names}
+        found = await self._cluster.fetch(POD, key.namespace, mark.pod)
+        if found is None or found["metadata"]["uid"] != mark.uid:  # the DELETED event is late
+            self._cache.forget(before)
+            return None
+        self._cache.renew(found, before)
+        return mark.renew(read_pod(found))
+
+    async def _apply(self, key: ServiceKey, service: Obj, apply: Apply, written: Written) -> Done:
+        """Apply one child."""
+        identity = object_id(apply.obj)
+        if apply.needs and (unmet := find_unmet(apply.needs, self._find_standing(key, service))):
+            _tell(key, written)
+            LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
+            return Done.HELD
+        try:
+            done = await self._try_to(self._send(apply), key, service, identity, written)
+        except TransientError as error:
+            if not apply.is_optional:
+                raise
+            self._note_refusal(key, identity, error, written)
+            return Done.HELD
+        if done is Done.WRITTEN:
+            written.note("apply", identity, apply.why)
+        return done
+
+    async def _send(self, apply: Apply) -> bool:
+        """Apply one child. Return whether that changed it."""
+        if apply.seen is None:
+            with self._cache.noting_ends():
+                self._put_written(await self._cluster.apply_new(apply.obj))
+            return True
+        seen = apply.seen["metadata"]
+        written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
+        if self._cache.holds(apply.seen):  # else the watch has told already that it is gone
+            self._put_written(written)
+        return _is_another(written, apply.seen)
+
+    async def _delete(self, key: ServiceKey, service: Obj, delete: Delete, written: Written) -> Done:
+        """Delete one child."""
+        metadata, kind, identity = delete.obj["metadata"], kind_of(delete.obj), object_id(delete.obj)
+        seen = metadata["uid"], metadata["resourceVersion"]
+
+        async def send() -> bool:
+            await self._cluster.delete(kind, key.namespace, metadata["name"], *seen)
+            self._cache.drop(kind, key.namespace, metadata["name"])
+            return True
+
+        done = await self._try_to(send(), key, service, identity, written)
+        if done is Done.WRITTEN:
+            written.note("delete", identity, delete.why)
+        return done
+
+    async def _try_to(
+        self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId, written: Written
+    ) -> Done:
+        """Write one child. What stands in the way is kept for the next plan."""
+        try:
+            has_changed = await write
+        except ConflictError:
+            await self._looks.settle_conflict(key, service, identity)
+            return Done.AGAIN
+        except RefusedError as error:
+            self._note_refusal(key, identity, error, written)
+            return Done.HELD
+        self._refusals.forget(key, identity)
+        return Done.WRITTEN if has_changed else Done.UNCHANGED
+
+    def _find_standing(self, key: ServiceKey, service: Obj) -> dict[ObjectId, Obj]:
+        """Return our children as they are now, with those that were just written."""
+        uid = service["metadata"]["uid"]
+        return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
+
+    def _note_refusal(
+        self, key: ServiceKey, identity: ObjectId, error: ClusterError, written: Written
+    ) -> None:
+        _tell(key, written)
+        self._refusals.note(key, identity, str(error), self._clock())
+        LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
+
+
+def _tell(key: ServiceKey, written: Written) -> None:
+    """Log what was written so far."""
+    for line in written.take_lines():
+        LOG.info("%s: %s", key, line)
+
+
+def _is_another(written: Obj, before: Obj) -> bool:
+    """Whether a write has changed an object. Its event may be in the cache before the write's own answer."""
+    return bool(written["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"])

@@ -1,0 +1,71 @@
+"""The API server as the rest of the operator uses it. `connection` and `fake` implement this."""
+
+from typing import Protocol
+
+from millrace_operator.kube.kinds import Kind, Listing, Obj, Scope
+
+
+class Cluster(Protocol):
+    """Reads and writes of raw objects. The methods raise only subclasses of ClusterError."""
+
+    async def fetch(self, kind: Kind, namespace: str, name: str) -> Obj | None:
+        """Return the object as it is now, or None."""
+
+    async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
+        """Return all objects of a scope, with apiVersion and kind in each."""
+
+    async def apply_new(self, obj: Obj) -> Obj:
+        """Create by server-side apply. Raises ConflictError when an object of that name exists."""
+
+    async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
+        """Apply on the object of that uid, and of that resourceVersion where one is given.
+
+        Raises ConflictError when it is another one by now: what is late must not undo what came after it.
+        """
+
+    async def apply_status(self, obj: Obj) -> Obj:
+        """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed.
+
+        Raises AbsentError when the object is gone.
+        """
+
+    async def write_scale(self, service: Obj, replicas: int) -> None:
+        """Set spec.replicas by way of the object's /scale, at its resourceVersion.
+
+        Raises ConflictError when it has changed, and AbsentError when the object is gone.
+        """
+
+    async def annotate(
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        uid: str,
+        annotations: dict[str, str | None],
+        *,
+        version: str | None = None,
+    ) -> Obj:
+        """Set annotations of an object, None removing one: of that resourceVersion where one is given.
+
+        Raises ConflictError when it is another one by now, and AbsentError when it is gone.
+        """
+
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
+    ) -> None:
+        """Delete the object of that uid, and of that resourceVersion where one is given.
+
+        That it is gone already is no error. Raises ConflictError when it is another one by now.
+        """
+
+    async def create_event(self, event: Obj) -> Obj:
+        """Record an Event, and return it with its name."""
+
+    async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
+        """Change fields of an Event. Raises AbsentError when it is gone: it lasts for an hour."""
+
+    async def create_lease(self, lease: Obj) -> Obj:
+        """Create a Lease. Raises ConflictError when it exists."""
+
+    async def replace_lease(self, lease: Obj) -> Obj:
+        """Replace a Lease at its resourceVersion. Raises ConflictError when somebody else did."""

@@ -1,0 +1,158 @@
+"""What runs now, by revision. Pure."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from millrace_operator.api.conditions import Reason
+from millrace_operator.kube.kinds import DEPLOYMENT, Obj
+from millrace_operator.observed.pods import Pod, read_pod
+from millrace_operator.observed.snapshot import PodLoad, Snapshot
+from millrace_operator.render.metadata import revision_name
+from millrace_operator.rollout.revision import read_hash
+from millrace_operator.rollout.surge import RevisionState
+from millrace_operator.status.causes import UNREADY_REASONS, Cause
+from millrace_runtime import contract
+
+FAILED_SECONDS = 600.0
+"""Until a pod that failed is history: who fails again and again has younger ones."""
+ROUTING_SECONDS = 60.0
+"""How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
+ROUTING_LOOK_SECONDS = 0.5
+CLOCK_SECONDS = 5.0
+LOST_SECONDS = 30.0
+"""After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When, and how long a pod may wait for room by then."""
+
+    now: float
+    """Seconds since 1970."""
+    scheduling_timeout: float = math.inf
+    """Seconds."""
+
+    def has_waited(self, pod: Pod) -> bool:
+        """Whether the pod has had no node for longer than it may."""
+        return pod.unplaced_since is not None and self.now >= pod.unplaced_since + self.scheduling_timeout
+
+    def is_news(self, pod: Pod) -> bool:
+        """Whether the pod failed lately."""
+        return pod.has_ended and pod.cause is not None and self.now < pod.ended_at + FAILED_SECONDS
+
+    def holds_room(self, pod: Pod) -> bool:
+        """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
+        return pod.is_terminating and (pod.ends_by is None or self.now < pod.ends_by + LOST_SECONDS)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The pods that stay, and each revision's state."""
+
+    pods: tuple[Pod, ...]
+    states: dict[str, RevisionState]
+    moment: Moment
+    refusals: tuple[Cause, ...] = ()
+    leaving: tuple[Pod, ...] = ()
+    """Pods that hold room until they are gone."""
+    failed: tuple[Pod, ...] = ()
+    """Pods that failed lately as a whole: a node that did not admit them, say, and will not the next ones."""
+
+    def state(self, revision: str) -> RevisionState:
+        """Return a revision's state. It is all zero when nothing of the revision runs."""
+        return self.states.get(revision) or RevisionState(revision)
+
+    def pods_of(self, revision: str) -> list[Pod]:
+        """Return the revision's pods that stay."""
+        return [pod for pod in self.pods if pod.revision == revision]
+
+    @property
+    def num_wanted(self) -> int:
+        """Replicas that the Deployments ask for, of any revision."""
+        return sum(state.num_wanted for state in self.states.values())
+
+    @property
+    def num_ready(self) -> int:
+        """Replicas that answer now, of any revision."""
+        return sum(pod.is_ready for pod in self.pods)
+
+    def count_homeless(self, desired: int) -> int:
+        """Return how many of the desired replicas have had no node for longer than they may.
+
+        An extra one of a rollout is none of them: it is not missed.
+        """
+        homeless = sum(map(self.moment.has_waited, self.pods))
+        return min(homeless, max(desired - (len(self.pods) - homeless), 0))
+
+    def changes_after(self) -> Iterable[float]:
+        """Yield the seconds after which time alone makes another state of this one."""
+        patience = self.moment.scheduling_timeout
+        ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
+        ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
+        ends += [pod.ended_at + FAILED_SECONDS for pod in self.failed]
+        ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
+        return (end - self.moment.now for end in ends if self.moment.now < end < math.inf)
+
+
+def observe(snapshot: Snapshot, moment: Moment) -> Observed:
+    """Return what runs now."""
+    read = map(read_pod, snapshot.pods)
+    pods = [_note_route(pod, snapshot.loads, moment.now) for pod in read]
+    deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
+    hashes = {*deployments, *(pod.revision for pod in pods)}
+    states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
+    return Observed(
+        tuple(pod for pod in pods if pod.is_staying),
+        states,
+        moment,
+        tuple(c for d in deployments.values() if (c := _find_refusal(d))),
+        tuple(pod for pod in pods if moment.holds_room(pod)),
+        tuple(pod for pod in pods if moment.is_news(pod)),
+    )
+
+
+def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
+    """Return the pod with whether requests reach it: a gateway sees that it is Ready a moment later."""
+    load = loads.get(pod.uid)
+    if load is None or load.is_routable or pod.ready_since is None:
+        return pod
+    age = now - pod.ready_since  # by the node's clock: one that is ahead is not waited for
+    return replace(pod, is_routable=not 0.0 <= age + CLOCK_SECONDS <= ROUTING_SECONDS + CLOCK_SECONDS)
+
+
+def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
+    """Return the names of Deployments that pods of the service come from, and that nobody has seen."""
+    seen = {child["metadata"]["name"] for child in children if child["kind"] == DEPLOYMENT.kind}
+    staying = (pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    revisions = {metadata.get("labels", {}).get(contract.LABEL_REVISION) for metadata in staying} - {None}
+    return frozenset(revision_name(service, revision) for revision in revisions) - seen
+
+
+def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment: Moment) -> RevisionState:
+    own = [pod for pod in pods if pod.revision == digest]
+    alive = [pod for pod in own if pod.is_staying]
+    num_wanted = int((deployment or {}).get("spec", {}).get("replicas", 0))
+    reasons = {pod.cause.reason for pod in alive if pod.cause}
+    is_refused = len(alive) < num_wanted and _find_refusal(deployment) is not None
+    return RevisionState(
+        hash=digest,
+        num_wanted=num_wanted,
+        num_pods=len(alive),
+        num_placed=sum(pod.unplaced is None for pod in alive),
+        num_ready=sum(pod.is_reached for pod in alive),
+        num_serving=sum(pod.is_serving for pod in alive),
+        num_terminating=sum(map(moment.holds_room, own)),
+        num_ended=sum(pod.has_ended for pod in own),
+        newest_at=max((pod.created_at for pod in alive), default=None),
+        lacks_room=is_refused or any(map(moment.has_waited, alive)),
+        is_failing=bool(reasons - {Reason.UNSCHEDULABLE} - UNREADY_REASONS),
+    )
+
+
+def _find_refusal(deployment: Obj | None) -> Cause | None:
+    """Return why the API server refuses a Deployment's pods: a quota, a policy."""
+    for condition in (deployment or {}).get("status", {}).get("conditions", []):
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            return Cause(Reason.PODS_REFUSED, f"pods are refused: {condition.get('message', '')}")
+    return None

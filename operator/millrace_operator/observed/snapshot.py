@@ -1,0 +1,220 @@
+"""What a plan is made from: one service and its own objects, as they were seen at one moment."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millrace_kubernetes.model_names import Standing
+from millrace_operator.api.conditions import Reason, render_time
+from millrace_operator.api.quantities import show_bytes
+from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.kube.kinds import Obj
+from millrace_operator.kube.node import GpuNode
+from millrace_runtime import contract
+
+
+class ObjectId(NamedTuple):
+    """Names one object in the service's namespace."""
+
+    kind: str
+    name: str
+
+
+class Rival(NamedTuple):
+    """An autoscaler of somebody's, and the Deployment of ours that it scales."""
+
+    autoscaler: str
+    deployment: str
+
+
+def object_id(obj: Obj) -> ObjectId:
+    """Return kind and name of a raw object."""
+    return ObjectId(obj["kind"], obj["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The autoscaler's last decision, as the planner reads it. None means unknown."""
+
+    desired: int
+    reason: str
+    message: str
+    binding: str
+    is_held: bool
+    """Whether signals are missing, so that the count is not lowered."""
+    are_objectives_met: bool | None = None
+    objectives_message: str = ""
+    in_flight: Mapping[str, float] = field(default_factory=dict)
+    """Requests in progress by pod name, where known."""
+    wanted: int | None = None
+    """What the present load asks for, before any limit of bounds or speed."""
+    made_from: int | None = None
+    """The count that the decision began with; None where status had none."""
+    evidence: Mapping[str, Any] | None = None
+    """`status.scaling.evidence` without the replicas' states; None where nobody gathered it."""
+    missing: str = ""
+    """Which signals are missing, and why."""
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether no replica has been Ready for long enough to be measured."""
+        return self.reason == Reason.STARTING
+
+
+class PodLoad(NamedTuple):
+    """What all gateways together have at a pod at this moment."""
+
+    in_flight: int
+    """Requests, at those gateways that tell."""
+    has_left: bool
+    """Whether every gateway knows that the pod is to get nothing new."""
+    untold_since: float | None = None
+    """Since when a gateway does not tell, in seconds since 1970; None while all of them do."""
+    is_routable: bool = True
+    """Whether every gateway may send it requests, as far as that is known."""
+
+
+class Demand(NamedTuple):
+    """What the gateways know of a service's requests at this moment."""
+
+    num_open: int
+    """Requests that have come and have not ended."""
+    idle_since: float | None
+    """When the last one ended, in seconds since 1970; None while a gateway does not tell, or one is open."""
+    last_end: float | None = None
+    """When the last one ended of those that are known, also of one that was refused."""
+
+
+class Fetched(NamedTuple):
+    """How far a pod is with its model, as it tells: it is shown, and decides nothing."""
+
+    total_bytes: int | None
+    """None where the model's source does not tell it."""
+    done_bytes: int
+    bytes_per_second: int
+    quiet_until: float | None = None
+    """Until when its source asks to be left alone, in seconds since 1970; None where it does not."""
+
+    @property
+    def percent(self) -> int | None:
+        """Of the bytes, in whole numbers; 100 of an empty model, None where the total is not known."""
+        if self.total_bytes is None:
+            return None
+        return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
+
+    def describe(self) -> str:
+        """Return how much there is, and how fast it comes, or until when it does not."""
+        if self.quiet_until is not None:
+            quiet = f"the source asks for quiet until {render_time(self.quiet_until)}"
+            return f"{self._describe_amount()}, and {quiet}" if self.done_bytes else quiet
+        far = self._describe_amount()
+        return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
+
+    def _describe_amount(self) -> str:
+        if self.total_bytes is None:
+            return f"{show_bytes(self.done_bytes)} of an unknown size"
+        return f"{self.percent} % of {show_bytes(self.total_bytes)}"
+
+    def summarize(self) -> str:
+        """Return how much there is in one word: a share such as `42%`, else an amount such as `1.6GB`."""
+        if self.percent is None:
+            return show_bytes(self.done_bytes).replace(" ", "")
+        return f"{self.percent}%"
+
+
+class Claim(NamedTuple):
+    """A PersistentVolumeClaim, as far as a cache or a look at the model in it needs it."""
+
+    namespace: str
+    name: str
+    access_modes: frozenset[str] | None
+    """None: there is no such claim."""
+    volume: str | None = None
+    """The PersistentVolume that it is bound to; None where it waits for one, or has lost it."""
+    is_leaving: bool = False
+    """Whether it is being deleted: a pod that is to mount it never begins, and keeps it from going."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it has its volume: no pod chooses one for it any more."""
+        return self.volume is not None
+
+
+UNKNOWN_DEMAND = Demand(0, None)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One service as the cache has it, with the conflicts and refusals that earlier writes met."""
+
+    service: Obj
+    children: tuple[Obj, ...] = ()
+    pods: tuple[Obj, ...] = ()
+    advice: Advice | None = None
+    conflicts: frozenset[ObjectId] = frozenset()
+    refusals: Mapping[ObjectId, str] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
+    """What pods say that they compute with, by name, where known."""
+    rivals: tuple[Rival, ...] = ()
+    """Autoscalers of others that scale Deployments of the service."""
+    loads: Mapping[str, PodLoad] = field(default_factory=dict)
+    """By the pods' uids: what the gateways that tell have there. Empty where nobody asked them."""
+    demand: Demand = UNKNOWN_DEMAND
+    job_pods: tuple[Obj, ...] = ()
+    """Pods of Jobs that ask a model's source, look at a model in a claim, or fetch one into a claim."""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """How far pods are with their model, by name, where known."""
+    claim: Claim | None = None
+    """The claim of `spec.model.cache`, or the one that the model of a revision which is to be made is in.
+
+    None where there is neither, or nobody could look.
+    """
+    departures: Mapping[str, str] = field(default_factory=dict)
+    """The nodes that are being emptied, and why; empty where nodes may not be read."""
+    gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
+    """The nodes that have GPUs; empty where nodes may not be read."""
+    worded_at: float | None = None
+    """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
+    looking_since: float | None = None
+    """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
+    standing: Standing = Standing.HELD
+    """How its claim to its model name stands beside those of all other services."""
+    is_tried: bool = True
+    """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
+
+    @property
+    def uid(self) -> str:
+        """The service's uid, which its children's ownerReferences name."""
+        return str(self.service["metadata"]["uid"])
+
+    def owned(self) -> dict[ObjectId, Obj]:
+        """Return the children that are this service's own."""
+        return {object_id(child): child for child in self.children if is_owned(child, self.uid)}
+
+    def find_foreign(self, wanted: Iterable[Obj]) -> frozenset[ObjectId]:
+        """Return which of the `wanted` children's names others have: seen here, or met by earlier writes."""
+        seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
+        return (self.conflicts | seen) & {object_id(obj) for obj in wanted}
+
+    def find_left_over(self) -> frozenset[ObjectId]:
+        """Return the children of another service that had the name. Garbage collection is to take them."""
+        return frozenset(object_id(child) for child in self.children if is_of_former(child, self.service))
+
+
+def is_owned(obj: Obj, uid: str) -> bool:
+    """Whether the object's controller is the one of that uid."""
+    references = obj["metadata"].get("ownerReferences", [])
+    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
+
+
+def is_of_former(obj: Obj, service: Obj) -> bool:
+    """Whether the object's controller is a service of the same name that is gone: its uid is another one."""
+    references, metadata = obj["metadata"].get("ownerReferences", []), service["metadata"]
+    owner: Obj = next((one for one in references if one.get("controller")), {})
+    group = owner.get("apiVersion", "").partition("/")[0]
+    is_namesake = (group, owner.get("kind"), owner.get("name")) == (
+        contract.GROUP,
+        contract.KIND,
+        metadata["name"],
+    )
+    return is_namesake and owner.get("uid") != metadata["uid"]

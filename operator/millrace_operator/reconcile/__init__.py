@@ -1,1 +1,0 @@
-"""From a snapshot to a plan, purely; `loop` alone acts. Knows neither Kopf nor HTTP."""

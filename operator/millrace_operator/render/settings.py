@@ -1,0 +1,53 @@
+"""What the operator's flags say about every service."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millrace_operator.api.prices import Prices
+from millrace_operator.api.versions import VersionError
+
+
+@dataclass(frozen=True)
+class RenderSettings:
+    """Parsed once from the command line."""
+
+    runtime_image: str = "millrace/runtime:0.1.0"
+    """Image where a service names no version. A revision keeps the image that it was made with."""
+
+    fetch_image: str = "millrace/operator:0.1.0"
+    """Image of the container that fetches a model before a replica starts."""
+
+    runtime_versions: Mapping[str, str] = field(default_factory=dict)
+    """Images of the versions that a service can name."""
+
+    gateway_service: str = "millrace-gateway.millrace-system.svc.cluster.local"
+    """DNS name of the gateway's Service, to which each service's own name points."""
+
+    gateway_port: int = 80
+    """Port of the gateway's Service."""
+
+    cluster_domain: str = "cluster.local"
+    """DNS domain of the cluster."""
+
+    image_pull_policy: str = "IfNotPresent"
+    """When the nodes pull the replicas' image."""
+
+    prices: Prices = field(default_factory=Prices)
+    """What an hour of a replica's resources costs, where a service does not say."""
+
+    def find_image(self, version: str | None) -> str:
+        """Return the image of a new revision's replicas. Raises VersionError for a version without one."""
+        if version is None:
+            return self.runtime_image
+        if version not in self.runtime_versions:
+            known = ", ".join(sorted(self.runtime_versions))
+            raise VersionError(
+                f"spec.engine.version {version} is unknown to this operator: write one of {known}, leave it "
+                "out, or name its image in the chart's images.runtimeVersions"
+            )
+        return self.runtime_versions[version]
+
+    def url(self, namespace: str, name: str) -> str:
+        """Return where clients in the cluster reach a service."""
+        port = "" if self.gateway_port == 80 else f":{self.gateway_port}"
+        return f"http://{name}.{namespace}.svc.{self.cluster_domain}{port}"

@@ -1,0 +1,61 @@
+"""Deployment and ControllerRevision of a revision, and the budget of all."""
+
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, POD_DISRUPTION_BUDGET, Obj
+from millrace_operator.render.metadata import render_child, replica_labels, revision_name
+from millrace_operator.rollout.revision import Revision
+from millrace_runtime import contract
+
+
+def render_deployment(service: Obj, revision: Revision, replicas: int) -> Obj:
+    """Return a revision's Deployment. Its template never changes: another one is another revision."""
+    name = revision_name(service, revision.hash)
+    labels = {contract.LABEL_REVISION: revision.hash}
+    return {
+        **render_child(service, DEPLOYMENT, name, labels),
+        "spec": {
+            "replicas": replicas,
+            "revisionHistoryLimit": 0,
+            "selector": {"matchLabels": {**replica_labels(service), **labels}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": revision.template,
+        },
+    }
+
+
+def render_controller_revision(service: Obj, revision: Revision) -> Obj:
+    """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
+    name = revision_name(service, revision.hash)
+    labels = {contract.LABEL_REVISION: revision.hash}
+    if revision.is_pending is not None:  # those of earlier versions have no such label
+        labels[contract.LABEL_PENDING] = "true" if revision.is_pending else "false"
+    return {
+        **render_child(service, CONTROLLER_REVISION, name, labels),
+        "revision": revision.number,
+        "data": _render_record(revision),
+    }
+
+
+def _render_record(revision: Revision) -> Obj:
+    record: Obj = {"inputs": revision.inputs, "template": revision.template}
+    if revision.model is not None:
+        record["model"] = revision.model.render()
+    return record if revision.cached is None else {**record, "cache": revision.cached.render()}
+
+
+def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool = False) -> Obj:
+    """Return the budget over the replicas of all revisions: at least all but one are to serve.
+
+    `placed` are the desired replicas without those that wait in vain for a node. Such a replica is not
+    healthy, and would use up what may be disrupted: no node of a full cluster could be drained.
+    With a single replica it allows the eviction, or a node could never be drained, unless a replacement is
+    on its way (`holds_last`): `kubectl drain` asks again every 5 s. Pods that are not Ready never stand in a
+    drain's way.
+    """
+    return {
+        **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),
+        "spec": {
+            "minAvailable": max(1 if holds_last else 0, placed - 1),
+            "selector": {"matchLabels": replica_labels(service)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

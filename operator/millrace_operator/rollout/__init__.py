@@ -1,0 +1,1 @@
+"""Which revisions of a service run, each with how many replicas. Pure."""

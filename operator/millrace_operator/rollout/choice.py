@@ -1,0 +1,201 @@
+"""Which revision runs: the one that the spec asks for, unless that one was tried and rejected. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from millrace_operator.api.conditions import parse_time, render_time
+from millrace_operator.api.rollout_order import Action
+from millrace_operator.api.status_types import RejectionReason
+from millrace_operator.rollout.canary import Canary
+from millrace_operator.rollout.surge import RevisionState
+
+WORDS_LENGTH = 1024
+TURN_SECONDS = 60.0
+"""The operator's turn takes no time. It is written down each time so much of it has passed, at most.
+
+Where the deadline is short, half of that: else all of a turn would count at once when it ends.
+"""
+LEAST_TURN_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a rollout gets on. Its times are as the API writes them."""
+
+    revision: str
+    started_at: str
+    progressed_at: str
+    """When it began, one replica more was ready, or it was the operator's turn."""
+    num_ready: int
+    """The most replicas of the revision that were ready."""
+    now: float
+    """Seconds since 1970."""
+    canary: Canary | None = None
+    pods_since: float | None = None
+    """When its last pod was made, in seconds since 1970: before that nothing could be expected of it."""
+    waits_for_others: bool = False
+    """Whether the next step is the operator's, or that of Kubernetes' controllers, and not the revision's."""
+    fetched_at: float | None = None
+    """Until when any of its pods fetched the model, in seconds since 1970: kubelets tell it."""
+    noted_after: float | None = None
+    """In how many seconds to write down that it is the operator's turn; None where it is not."""
+
+    @classmethod
+    def read(
+        cls,
+        rollout: Mapping[str, Any],
+        state: RevisionState,
+        now: float,
+        canary: Canary | None = None,
+        *,
+        deadline: float,
+        fetched_at: float | None = None,
+    ) -> Self:
+        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
+
+        `deadline` is how many seconds it may go on without progress.
+        """
+        stamp = render_time(now)
+        if rollout.get("revision") != state.hash:
+            return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
+        pods_since = None if state.num_ended else state.newest_at
+        started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
+        since = rollout.get("progressedAt", started)
+        # While a canary serves no deadline runs, and nothing is written each minute for days.
+        is_turn = _is_operators_turn(state) and not (canary is not None and canary.is_serving)
+        turn, taken = _turn_seconds(deadline), now - (parse_time(since) or 0.0)
+        is_ours = is_turn and taken >= turn
+        has_moved = state.num_ready > before or _has_turned(rollout.get("canary", {}), canary)
+        is_noted = has_moved or is_ours
+        progressed = stamp if is_noted else since
+        noted_after = (turn if is_noted else turn - taken) if is_turn else None
+        num_ready = max(before, state.num_ready)
+        waits = _waits_for_pods(state) or _is_operators_turn(state)
+        return cls(
+            state.hash,
+            started,
+            progressed,
+            num_ready,
+            now,
+            canary,
+            pods_since,
+            waits,
+            fetched_at,
+            noted_after,
+        )
+
+    def seconds_left(self, deadline: float) -> float:
+        """Return how long it may go on without progress; 0 or less where it is late."""
+        since = parse_time(self.progressed_at)
+        is_serving = self.canary is not None and self.canary.is_serving
+        if since is None or is_serving or self.waits_for_others:
+            return deadline
+        return max(since, self.pods_since or 0.0, self.fetched_at or 0.0) + deadline - self.now
+
+    def render(self) -> dict[str, Any]:
+        """Return it as a part of `status.rollout`."""
+        canary = {} if self.canary is None else {"canary": self.canary.render()}
+        return {
+            "revision": self.revision,
+            "startedAt": self.started_at,
+            "progressedAt": self.progressed_at,
+            "readyReplicas": self.num_ready,
+            **canary,
+        }
+
+
+def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
+    """Whether a canary that served does so no longer: its owner took the time, and not the revision."""
+    was_serving = "readyAt" in before and "promotedAt" not in before
+    return was_serving and not (canary is not None and canary.is_serving)
+
+
+def _turn_seconds(deadline: float) -> float:
+    """Return how much of the operator's turn may pass until it is written down."""
+    return min(TURN_SECONDS, max(LEAST_TURN_SECONDS, deadline / 2))
+
+
+def _is_operators_turn(state: RevisionState) -> bool:
+    """Whether all replicas that were asked for are ready: then the revision is not to blame."""
+    return state.num_ready >= max(state.num_wanted, state.num_pods)
+
+
+def _waits_for_pods(state: RevisionState) -> bool:
+    """Whether Kubernetes has still to make a pod that nothing refuses, and those that there are did not fail.
+
+    Unlike the operator's turn this is not written down: a control plane that is away for an hour would have
+    each such service written each minute. When the pod is there, its own age tells.
+    """
+    is_short = state.num_pods < state.num_wanted
+    return is_short and state.num_ready >= state.num_pods and not (state.lacks_room or state.num_ended)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The revision that the spec asks for, and the one to run."""
+
+    asked: str
+    chosen: str
+    rejected: dict[str, Any] | None = None
+    """`status.rejectedRevision`; None unless the one asked for was tried and given up."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a revision is tried, and what is known of it."""
+
+    deadline: float
+    """Seconds that it may go on without progress."""
+    way: str
+    """What the spec says of rollouts: another way is another try."""
+    words: str = ""
+    """Why it is not ready."""
+    can_return: bool = True
+    """Whether it is given up without a person's doing."""
+    has_failed_as_canary: bool = False
+    order: Action | None = None
+
+
+def choose_revision(
+    asked: str, stable: str | None, old: Mapping[str, Any], progress: Progress, trial: Trial
+) -> Choice:
+    """Return what to run. `old` is the status as it was.
+
+    `stable` is the revision to go back to, None where there is none. What was given up is tried again only
+    when the spec asks for another revision, or in another way, or when somebody promotes it.
+    """
+    if stable is None or stable == asked:
+        return Choice(asked, asked)
+    before = old.get("rejectedRevision", {})
+    is_known = (before.get("revision"), before.get("way")) == (asked, trial.way)
+    if is_known and trial.order is not Action.PROMOTE:
+        return Choice(asked, stable, before)
+    reason = _find_fault(asked, old, progress, trial)
+    if reason is None:
+        return Choice(asked, asked)
+    return Choice(asked, stable, _reject(asked, reason, trial, progress.now))
+
+
+def _find_fault(
+    asked: str, old: Mapping[str, Any], progress: Progress, trial: Trial
+) -> RejectionReason | None:
+    """Return why to give the revision up; None where it is tried on."""
+    if trial.order is Action.ABORT:
+        return RejectionReason.ABORTED
+    is_tried = old.get("rollout", {}).get("revision") == asked
+    if not (is_tried and trial.can_return):
+        return None
+    if trial.has_failed_as_canary:
+        return RejectionReason.CANARY_FAILED
+    return RejectionReason.DEADLINE_EXCEEDED if progress.seconds_left(trial.deadline) <= 0 else None
+
+
+def _reject(asked: str, reason: RejectionReason, trial: Trial, now: float) -> dict[str, Any]:
+    return {
+        "revision": asked,
+        "at": render_time(now),
+        "way": trial.way,
+        "reason": reason.value,
+        "message": trial.words[:WORDS_LENGTH],
+    }

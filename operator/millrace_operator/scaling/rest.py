@@ -1,0 +1,60 @@
+"""Since when a service with minReplicas 0 has had nothing to do. Pure; `scale.py` decides what follows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.api.conditions import Reason, find_condition, parse_time
+from millrace_operator.api.status_lines import read_changes
+from millrace_operator.observed.revisions import Observed
+from millrace_operator.observed.snapshot import Snapshot
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Whether a service has requests, and since when it has had none."""
+
+    is_asked: bool
+    idle_since: float | None
+    """Seconds since 1970; None while it is not known, or nothing serves that could be idle."""
+
+    def is_due(self, seconds: float, now: float) -> bool:
+        """Whether it has been idle for so long."""
+        return self.idle_since is not None and now >= self.idle_since + seconds
+
+
+AWAKE = Rest(is_asked=False, idle_since=None)
+
+
+def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> Rest:
+    """Return what the gateways tell, counted from when a replica could have answered.
+
+    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One
+    that does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests
+    while a revision takes over: at zero nobody would see that it is bad, and a request would meet it alone.
+    """
+    demand, status = snapshot.demand, snapshot.service.get("status", {})
+    rested_at = _find_rest_time(status)
+    is_late = rested_at is not None and (demand.last_end or 0.0) > rested_at
+    is_asked = demand.num_open > 0 or is_late
+    if is_asked or demand.idle_since is None or "rollout" in status:
+        return Rest(is_asked, None)
+    ready, loaded = (find_condition(status, name) or {} for name in ("Ready", "ModelReady"))
+    times = [demand.idle_since, _find_change_time(status)]
+    if observed.num_ready and ready.get("reason") == Reason.SERVING:  # True since before the wake, if any
+        times += [parse_time(one.get("lastTransitionTime")) or 0.0 for one in (ready, loaded)]
+        return Rest(is_asked, max(times))
+    return Rest(is_asked, max(times) + start_seconds if "currentRevision" in status else None)
+
+
+def _find_change_time(status: dict[str, Any]) -> float:
+    """Return when the count was changed last. Where that is lost, it came to rest when its model went."""
+    changes = read_changes(status.get("scaling", {}).get("lastChanges", []))
+    loaded = find_condition(status, "ModelReady") or {}
+    at_zero = loaded.get("lastTransitionTime") if loaded.get("reason") == Reason.SCALED_TO_ZERO else None
+    return parse_time(changes[-1]["at"] if changes else at_zero) or 0.0
+
+
+def _find_rest_time(status: dict[str, Any]) -> float | None:
+    """Return since when a service has been at rest; None where it is not."""
+    is_at_rest = status.get("scaling", {}).get("desiredReplicas") == 0
+    return _find_change_time(status) + 1.0 if is_at_rest else None  # it is told in whole seconds

@@ -1,0 +1,1 @@
+"""What a service's status and Events say: causes, conditions, figures. Pure."""

@@ -1,0 +1,223 @@
+"""Why a pod does not serve, out of its status alone. Pure."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_fit.shard import CANNOT_SHARE
+from millrace_operator.api.conditions import Reason, parse_time
+from millrace_operator.observed.pod_status import (
+    find_condition,
+    find_container,
+    find_fetcher,
+    find_last_end,
+    find_state,
+    list_others,
+    read_fetch,
+)
+from millrace_runtime import contract
+
+UNREADY_REASONS = frozenset({Reason.PROBE_FAILED, Reason.NOT_READY})
+"""Of pods that were Ready, and whose container still runs."""
+_NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
+_IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_ABSENT_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+"""In the scheduler's words. No node that is added has it."""
+_KILLED = 137
+"""128 + SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a pod does not serve."""
+
+    reason: Reason
+    message: str
+
+
+def explain_refusal(kind: str, name: str, message: str) -> Cause:
+    """Return that the API server refuses a child, in its own words."""
+    return Cause(Reason.CHILD_REFUSED, f"the API server refuses {kind} {name}: {message}")
+
+
+def diagnose(name: str, status: dict[str, Any], *, is_asking: bool = False) -> Cause | None:
+    """Return the first cause why a pod that is not Ready is not; None where it is only on its way.
+
+    Of a pod that only asks a model's source (`is_asking`) another try is no way: what it said stays.
+    """
+    return next(_find_causes(name, status, is_asking=is_asking), None)
+
+
+def _find_causes(name: str, status: dict[str, Any], *, is_asking: bool) -> Iterator[Cause]:
+    container = find_container(status)
+    yield from _find_failure(status)
+    yield from _find_refusal(name, status)
+    limit = "spec.resources.limits.memory" if container else "a Job of the operator's may"
+    if is_asking or not read_fetch(status).is_believed:
+        yield from _find_fetch_failure(name, find_fetcher(status), limit)
+    yield from _find_obstacle(f"pod {name}", container)
+    yield from _find_failed_probe(name, status, container)
+    ended = find_last_end(container)
+    if ended and not _was_ready(status, container):
+        yield _explain_end(name, ended, int(container.get("restartCount", 0)))
+    for other in list_others(status):
+        who = f"container {other.get('name')} of pod {name}"
+        yield from _find_obstacle(who, other)
+        yield from _find_foreign_end(who, other)
+    if _was_ready(status, container):
+        yield _explain_unready(name, status)
+
+
+def _find_failure(status: dict[str, Any]) -> Iterator[Cause]:
+    if status.get("phase") == "Failed":
+        # Without its name: another one may fail each second, and the text is to stay.
+        words = ": ".join(text for text in (status.get("reason"), status.get("message")) if text)
+        yield Cause(Reason.POD_FAILED, f"a pod failed: {words or 'its containers ended'}")
+
+
+def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
+    scheduled = find_condition(status, "PodScheduled")
+    claim = find_absent_claim(status)
+    if claim is not None:
+        words = f"there is no PersistentVolumeClaim {claim} in this namespace"
+        advice = "create it, or correct the claim's name in spec.model.uri"
+        yield Cause(Reason.CLAIM_MISSING, f"pod {name} cannot start: {words}: {advice}")
+    if scheduled.get("status") == "False" and scheduled.get("reason") in _NO_ROOM_REASONS:
+        yield Cause(Reason.UNSCHEDULABLE, f"pod {name} cannot be scheduled: {scheduled.get('message', '')}")
+
+
+def find_absent_claim(status: dict[str, Any]) -> str | None:
+    """Return the claim that a pod names and that is not there; None where its claims are, as far as known."""
+    scheduled = find_condition(status, "PodScheduled")
+    found = _ABSENT_CLAIM.search(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
+    return found[1] if found else None
+
+
+def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Iterator[Cause]:
+    """Yield what keeps the model from being fetched. The kubelet tries it again and again.
+
+    `limit` says what the container must not use more memory than.
+    """
+    yield from _find_obstacle(f"container {contract.CONTAINER_FETCH} of pod {name}", container)
+    ended = find_last_end(container)
+    if ended is None or ended.get("exitCode") == 0:
+        return
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    if ended.get("reason") == "OOMKilled":
+        last_line = f"it was killed for using more memory than {limit} (OOMKilled)"
+    said = last_line.removeprefix("millrace fetch: ") or f"exit status {code}"
+    yield Cause(Reason.FETCH_FAILED, f"pod {name} cannot fetch the model: {said}")
+
+
+def _find_obstacle(who: str, container: dict[str, Any]) -> Iterator[Cause]:
+    """Yield what keeps a container from being created."""
+    waiting = find_state(container, "waiting") or {}
+    reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in _IMAGE_REASONS:
+        yield Cause(Reason.IMAGE_UNAVAILABLE, f"{who}: {reason}: {text}")
+    if reason in _REFUSED_REASONS:
+        yield Cause(Reason.CONTAINER_REFUSED, f"{who}: {reason}: {text}")
+
+
+def _was_ready(status: dict[str, Any], container: dict[str, Any]) -> bool:
+    """Whether the pod has been Ready since its container began, and is so no longer.
+
+    A pod is not Ready from its creation on, and after a crash from then on: both are before the container
+    began. For some seconds after its start a container has not been asked yet, and nothing fails.
+    """
+    running, ready = find_state(container, "running"), find_condition(status, "Ready")
+    if running is None or not container.get("started") or ready.get("status") != "False":
+        return False
+    began, since = parse_time(running.get("startedAt")), parse_time(ready.get("lastTransitionTime"))
+    return began is None or since is None or since > began
+
+
+def _find_failed_probe(name: str, status: dict[str, Any], container: dict[str, Any]) -> Iterator[Cause]:
+    if _was_ready(status, container) and not container.get("ready"):
+        words = f"pod {name} runs, and its readiness probe fails"
+        yield Cause(Reason.PROBE_FAILED, words + _quote_ready(status))
+
+
+def _explain_unready(name: str, status: dict[str, Any]) -> Cause:
+    """Return that a pod is not Ready whose probe succeeds: a lost node's pods are marked so from outside."""
+    told = _quote_ready(status) or "; if that stays so, its node is not heard from"
+    return Cause(
+        Reason.NOT_READY, f"pod {name} runs, and its readiness probe succeeds, but it is not Ready{told}"
+    )
+
+
+def _quote_ready(status: dict[str, Any]) -> str:
+    text = find_condition(status, "Ready").get("message")
+    return f": {text}" if text else ""
+
+
+def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
+    """Yield that another container failed. One that is ready again may have waited for others."""
+    is_backing_off = (find_state(container, "waiting") or {}).get("reason") == "CrashLoopBackOff"
+    is_working = container.get("ready") and not is_backing_off
+    ended = None if is_working else find_last_end(container)
+    if ended is None or (ended.get("exitCode") == 0 and not is_backing_off):
+        return
+    restarts = int(container.get("restartCount", 0))
+    if ended.get("reason") == "OOMKilled":
+        words = f"{who} was killed for using more memory than its limit"
+        yield Cause(Reason.SIDECAR_FAILED, f"{words} ({_describe_memory_kill(ended, restarts)})")
+        return
+    text = _describe_end(ended, restarts)
+    yield Cause(Reason.SIDECAR_FAILED, f"{who} ended{text}")
+
+
+def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = f": {last_line}" if last_line else f" with exit status {code}"
+    if code == contract.EXIT_BAD_MODEL and CANNOT_SHARE in last_line:
+        where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
+    if code == contract.EXIT_BAD_MODEL:
+        return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
+    if code == contract.EXIT_BAD_USAGE:
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said}")
+    if ended.get("reason") == "OOMKilled":
+        return Cause(
+            Reason.OUT_OF_MEMORY,
+            f"pod {name} was killed for using more memory than spec.resources.limits.memory "
+            f"({_describe_memory_kill(ended, restarts)}); write a larger one{_quote_last_line(last_line)}",
+        )
+    if code == _KILLED and ended.get("reason") == "Error":  # a container that is lost has the code, too
+        return Cause(Reason.CRASHING, f"pod {name} {_describe_kill(last_line, restarts)}")
+    return Cause(Reason.CRASHING, f"pod {name} ended{_describe_end(ended, restarts)}")
+
+
+def _describe_memory_kill(ended: dict[str, Any], restarts: int) -> str:
+    return f"OOMKilled, exit status {ended.get('exitCode')}, {_restarts(restarts)}"
+
+
+def _describe_kill(last_line: str, restarts: int) -> str:
+    """Return what is known of a kill. The pod does not say who sent the signal; its Events may."""
+    return (
+        f"was killed (SIGKILL, exit status {_KILLED}, {_restarts(restarts)}), and nothing says that it was "
+        "for its memory limit: probably its startup or liveness probe failed and its grace ended, or its "
+        f"node ran out of memory. The pod's Events say which{_quote_last_line(last_line)}"
+    )
+
+
+def _describe_end(ended: dict[str, Any], restarts: int) -> str:
+    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = f": {last_line}" if last_line else f" with exit status {code}"
+    return f"{said} (exit status {code}, {_restarts(restarts)})"
+
+
+def _quote_last_line(line: str) -> str:
+    return f". Its last line: {line}" if line else ""
+
+
+def _restarts(count: int) -> str:
+    """Return roughly how often. An exact count would write the status at every restart."""
+    return "first time" if count < 2 else "again and again"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

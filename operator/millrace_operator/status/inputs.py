@@ -1,0 +1,196 @@
+"""All that a status is rendered from. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from millrace_operator.api.conditions import Reason
+from millrace_operator.api.model_uri import is_fetched
+from millrace_operator.api.types import Spec
+from millrace_operator.api.versions import VersionError
+from millrace_operator.kube.kinds import JOB, POD
+from millrace_operator.model.claims import judge_claim
+from millrace_operator.model.fill import is_begun
+from millrace_operator.model.found_model import FoundModel
+from millrace_operator.model.pending_revision import Pending
+from millrace_operator.observed.pods import Pod
+from millrace_operator.observed.revisions import Observed
+from millrace_operator.observed.snapshot import ObjectId, Snapshot
+from millrace_operator.render.metadata import revision_name
+from millrace_operator.render.settings import RenderSettings
+from millrace_operator.rollout.choice import Choice, Progress
+from millrace_operator.rollout.evacuation import NO_EVACUATION, Evacuation
+from millrace_operator.rollout.revision import Revision
+from millrace_operator.rollout.surge import Method, Step
+from millrace_operator.scaling.competing_autoscalers import explain_rival
+from millrace_operator.scaling.count import Count
+from millrace_operator.scaling.wake import Wake, find_wake
+from millrace_operator.status.causes import Cause, explain_refusal
+
+
+@dataclass(frozen=True)
+class StatusInputs:
+    """All that a status is rendered from."""
+
+    settings: RenderSettings
+    snapshot: Snapshot
+    spec: Spec
+    observed: Observed
+    count: Count
+    step: Step
+    choice: Choice
+    progress: Progress
+    target: Revision
+    """The revision to run, as it was recorded."""
+    deadline_seconds: float
+    now: float
+    foreign: frozenset[ObjectId] = frozenset()
+    """Names of our children that objects of others have."""
+    left_over: frozenset[ObjectId] = frozenset()
+    """Names that objects of a service have that is gone: these go soon."""
+    evacuation: Evacuation = NO_EVACUATION
+    unserved: VersionError | None = None
+    """Why the revision that the spec asks for cannot be made."""
+    pending: Pending | None = None
+    """The revision that the spec asks for, where it cannot be made yet."""
+    model: FoundModel | None = None
+    """What is known of the model that the spec asks for."""
+    spent_order: str | None = None
+    """The annotation's order, where it counts no more."""
+
+    @property
+    def old(self) -> dict[str, Any]:
+        """The status as it was."""
+        status: dict[str, Any] = self.snapshot.service.get("status", {})
+        return status
+
+    @property
+    def name(self) -> str:
+        """The service's."""
+        return str(self.snapshot.service["metadata"]["name"])
+
+    @property
+    def place(self) -> str:
+        """The service's name and namespace, as kubectl takes them."""
+        return f"{self.name} -n {self.snapshot.service['metadata']['namespace']}"
+
+    @property
+    def revision(self) -> str:
+        """The revision to run."""
+        return self.choice.chosen
+
+    @property
+    def runs_another(self) -> bool:
+        """Whether the revision to run is another one than the spec asks for: that one has no way to run."""
+        waits_for = self.pending.revision if self.pending else self.choice.asked
+        return self.unserved is not None or waits_for != self.choice.chosen
+
+    @property
+    def current_revision(self) -> str | None:
+        """The revision that last served with all its replicas."""
+        return self.revision if self.step.is_done else self.old.get("currentRevision")
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether status says already of the revision that the spec asks for whether its model fits."""
+        is_same = self.choice.asked == self.old.get("updateRevision")
+        return is_same and is_begun(self.snapshot, self.choice.asked)
+
+    @property
+    def wake(self) -> Wake | None:
+        """The wake from zero that is under way; None where there is none, or a replica is Ready."""
+        if self.observed.num_ready or self.count.desired == 0:
+            return None
+        return find_wake(self.spec, self.old, self.count.changes, self.now)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the rollout has gone on for longer than its deadline without progress."""
+        return self.rollout() is not None and self.progress.seconds_left(self.deadline_seconds) <= 0
+
+    def rollout(self) -> dict[str, Any] | None:
+        """Return `status.rollout`, None when no revision is taking over."""
+        if self.pending or self.current_revision == self.revision or self.count.desired == 0:
+            return None
+        return {**self.progress.render(), "method": self.step.method.value}
+
+    def causes(self) -> list[Cause]:
+        """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
+        return [*self.own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
+
+    def grave_causes(self) -> list[Cause]:
+        """Return the causes without those of pods that may wait for room still."""
+        moment = self.observed.moment
+        pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
+        rivals = map(explain_rival, self.snapshot.rivals)
+        late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
+        late_fetch = [self.pending.late] if self.pending and self.pending.late else []
+        return [*self.own_causes(), *(pod.cause for pod in pods if pod.cause), *late_fetch, *late, *rivals]
+
+    def late_after(self) -> list[float]:
+        """Return after how many seconds pods that load now have done so for too long."""
+        return [
+            self._late_at(pod) - self.now + 1 for pod in self._list_loading() if self._late_at(pod) > self.now
+        ]
+
+    def _list_loading(self) -> list[Pod]:
+        """Return the pods that load the model, outside a rollout, whose own deadline tells more."""
+        pods = () if self.rollout() else self._sorted_pods()
+        return [pod for pod in pods if pod.is_running and not pod.has_started and pod.cause is None]
+
+    def _late_at(self, pod: Pod) -> float:
+        """Return when a pod has loaded for too long. That it waited for a node before is no part of it."""
+        return max(pod.created_at, pod.running_since or 0.0) + self.deadline_seconds
+
+    def _explain_lateness(self, pod: Pod) -> Cause:
+        deadline = self.spec.rollout.progress_deadline
+        return Cause(
+            Reason.DEADLINE_EXCEEDED,
+            f"pod {pod.name} has been loading the model for longer than rollout.progressDeadline "
+            f"({deadline}): raise that, or read the pod's log and delete the pod",
+        )
+
+    def own_causes(self) -> list[Cause]:
+        """Return what is wrong with the service itself, whatever its pods say."""
+        unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
+        obstacle = self.pending.cause if self.pending else judge_claim(self.spec, self.snapshot.claim)
+        unserved += [] if obstacle is None else [obstacle]
+        names = sorted(self.foreign)
+        found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
+        found += [
+            explain_refusal(kind, name, message)
+            for (kind, name), message in sorted(self.snapshot.refusals.items())
+            if (kind, name) not in self._optional_jobs  # nothing that serves waits for them
+            and (kind != POD.kind or self._wants_mark(name))
+        ]
+        found += self.observed.refusals
+        is_short = self.observed.num_ready < self.count.desired
+        return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
+
+    def _wants_mark(self, name: str) -> bool:
+        """Whether a pod has to be marked still, or to lose its mark."""
+        pods = [pod for pod in self.observed.pods if pod.name == name]
+        return any(pod.is_marked or self.observed.num_wanted > self.count.desired for pod in pods)
+
+    @property
+    def _optional_jobs(self) -> set[tuple[str, str]]:
+        """That of a look at a model in a claim."""
+        revision = self.pending.revision if self.pending else self.choice.asked
+        is_at_hand = not is_fetched(self.spec.model.uri)
+        return {(JOB.kind, revision_name(self.snapshot.service, revision))} if is_at_hand else set()
+
+    def _sorted_pods(self) -> list[Pod]:
+        return sorted(self.observed.pods, key=lambda pod: (pod.revision != self.revision, pod.name))
+
+    @property
+    def waits_for_its_owner(self) -> bool:
+        """Whether a rollout has no room, and only another strategy would make some."""
+        is_stuck = self.observed.state(self.revision).lacks_room and self.step.method is Method.SURGE
+        return is_stuck and self.rollout() is not None and len(self.step.counts) > 1
+
+
+def explain_conflict(kind: str, name: str) -> str:
+    """Return that another's object has a child's name, and what to do."""
+    return (
+        f"a {kind} named {name} exists that is not this service's; it is left alone. Delete or rename it, or "
+        "give the InferenceService another name"
+    )

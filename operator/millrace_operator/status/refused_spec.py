@@ -1,0 +1,103 @@
+"""The status of a service whose spec cannot be read or served. Pure.
+
+Nobody applies such an edit. So only what says that speaks of its generation, and `kubectl wait` for any other
+condition goes on waiting. Replicas stay as they are, and what is seen of them without the spec is told.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from millrace_operator.api.conditions import (
+    UNREAD,
+    Reason,
+    Truth,
+    find_condition,
+    merge_conditions,
+)
+from millrace_operator.api.versions import VersionError
+from millrace_operator.observed.revisions import Moment, Observed, observe
+from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.status.causes import Cause
+from millrace_operator.status.counting import count_replicas
+from millrace_operator.status.up_to_date import TYPE as UP_TO_DATE
+
+Json = dict[str, Any]
+_SILENT = Cause(Reason.STARTING, "no replica answers")
+_OF_MODELS = "Input should "
+_OF_VALIDATORS = "Value error, "
+
+
+def render_refused_status(snapshot: Snapshot, error: ValueError, now: float) -> Json:
+    """Return the status, as it was but for what is wrong and what is seen of the replicas."""
+    metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
+    generation, observed = int(metadata.get("generation", 0)), observe(snapshot, Moment(now))
+    message = _explain(error)
+    told = [
+        Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
+        Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
+    ]
+    if "scaling" not in old:  # no revision was ever made, and none will be before another edit
+        told = [Truth("Ready", False, Reason.SETTINGS_INVALID, message), *told]
+    counts = _count(old, observed)
+    before = old.get("conditions", [])
+    names = {truth.type for truth in told}
+    kept = [one for one in _tell_readiness({**old, **counts}, observed, now) if one["type"] not in names]
+    conditions = kept + merge_conditions(before, told, generation, now)
+    return {**old, **counts, "observedGeneration": generation, "conditions": conditions}
+
+
+def _explain(error: ValueError) -> str:
+    """Return what is wrong in plain words, and which fields it is about."""
+    if isinstance(error, VersionError):
+        return str(error)
+    if isinstance(error, ValidationError):
+        return f"{UNREAD}: " + "; ".join(
+            _describe_field(one["loc"], one["type"], one["msg"])
+            for one in error.errors(include_url=False, include_input=False, include_context=False)
+        )
+    return f"{UNREAD}: {error}"
+
+
+def _describe_field(place: tuple[int | str, ...], kind: str, words: str) -> str:
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    if kind == "missing":
+        return f"{name} is missing"
+    if words.startswith(_OF_MODELS):
+        return f"{name} should {words.removeprefix(_OF_MODELS)}"
+    return f"{name}: {words.removeprefix(_OF_VALIDATORS)}"
+
+
+def _count(old: Json, observed: Observed) -> Json:
+    """Return the counts of replicas; nothing where no count was ever decided."""
+    desired = old.get("scaling", {}).get("desiredReplicas")
+    if desired is None:
+        return {}
+    most = max(desired, old.get("replicas", 0))
+    return {"replicas": min(len(observed.pods), most), "readyReplicas": observed.num_ready}
+
+
+def _tell_readiness(status: Json, observed: Observed, now: float) -> list[Json]:
+    """Return the conditions as they were, with whether replicas answer. They speak of the spec before."""
+    truths = {truth.type: truth for truth in _list_seen(status, observed)}
+    found = []
+    for one in status.get("conditions", []):
+        truth = truths.get(one["type"])
+        again = (
+            [] if truth is None else merge_conditions([one], [truth], one.get("observedGeneration", 0), now)
+        )
+        found += again or [one]
+    return found
+
+
+def _list_seen(status: Json, observed: Observed) -> list[Truth]:
+    """Return what is seen of the replicas, whatever the spec says."""
+    desired = status.get("scaling", {}).get("desiredReplicas")
+    ready = find_condition(status, "Ready") or {}
+    is_newer = ready.get("status") == "True" and ready.get("reason") != Reason.SERVING
+    if not desired or ready.get("reason") == Reason.CONFLICT or (observed.num_ready and is_newer):
+        return []
+    if observed.num_ready:
+        return [Truth("Ready", True, Reason.SERVING, count_replicas(observed.num_ready, desired, "answer"))]
+    found = next((pod.cause for pod in observed.pods if pod.cause), _SILENT)
+    return [Truth(name, False, found.reason, found.message) for name in ("Ready", "ModelReady")]

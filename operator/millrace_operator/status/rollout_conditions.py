@@ -1,0 +1,131 @@
+"""What the conditions say of a rollout. Pure."""
+
+from dataclasses import replace
+
+from millrace_operator.api.conditions import Reason, Truth, render_time
+from millrace_operator.api.rollout_order import ANNOTATION, OrderError, find_order
+from millrace_operator.observed.previous_owner import explain_left_over
+from millrace_operator.status.counting import count_replicas
+from millrace_operator.status.inputs import StatusInputs
+
+_REJECTIONS = {
+    "DeadlineExceeded": "was not ready in time and was rolled back",
+    "CanaryFailed": "failed as a canary and was rolled back",
+    "Aborted": "was aborted and rolled back",
+}
+
+WAIT_SECONDS = 5.0
+"""A replica that goes sooner is not told of, which saves a write. Meanwhile the plan looks each second."""
+
+
+def progressing(inputs: StatusInputs) -> Truth:
+    """Return the condition Progressing."""
+    truth = _wait_for_names(inputs) or _wait_for_revision(inputs) or _progress(inputs)
+    return replace(truth, message=truth.message + _explain_order(inputs))
+
+
+def _wait_for_names(inputs: StatusInputs) -> Truth | None:
+    """Return that a former service's objects have to go first; None where there are none."""
+    if not inputs.left_over:
+        return None
+    return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.left_over))
+
+
+def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
+    """Return that the revision that the spec asks for is not made; None where it is.
+
+    It is True also where somebody has to mend something first. Who waits for False would take an edit that
+    nobody applied for done, and a model that somebody makes room for starts by itself.
+    """
+    pending = inputs.pending
+    if inputs.unserved is not None:
+        return Truth("Progressing", True, Reason.SETTINGS_INVALID, str(inputs.unserved))
+    if pending is None:
+        return None
+    if pending.is_stuck and pending.cause:
+        return Truth("Progressing", True, pending.cause.reason, pending.cause.message)
+    return Truth("Progressing", True, pending.reason, pending.describe())
+
+
+def _progress(inputs: StatusInputs) -> Truth:
+    state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
+    if inputs.is_late:
+        text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
+        # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
+        return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
+    if inputs.rollout():
+        return _rolling_out(inputs)
+    if inputs.evacuation.pods:
+        text = inputs.evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
+        return Truth("Progressing", True, Reason.REPLACING, text)
+    if state.num_ready != desired or len(inputs.observed.pods) != desired:
+        text = count_replicas(state.num_ready, desired, "are ready")
+        return Truth("Progressing", True, Reason.SCALING, text + _homeless(inputs) + _leaving(inputs))
+    if inputs.choice.rejected:
+        text = f"revision {inputs.revision} serves, as {inputs.choice.asked} was given up"
+        return Truth("Progressing", False, Reason.ROLLED_BACK, text)
+    return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
+
+
+def _homeless(inputs: StatusInputs) -> str:
+    """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
+    pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
+    words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
+    return next((f"; {text}" for text in words), "")
+
+
+def _coming(inputs: StatusInputs) -> str:
+    """Return which pod is to take the place of one on a node that is being emptied; nothing without it."""
+    nodes = inputs.evacuation.departures or {}
+    names = [pod.name for pod in inputs.observed.pods if not (pod.is_ready or pod.leaves_with(nodes))]
+    return f"; pod {min(names)} takes its place once it is Ready" if names else ""
+
+
+def _leaving(inputs: StatusInputs) -> str:
+    """Return which replica finishes its requests and goes, and by when; nothing where none does for long."""
+    leaving = {pod.name: pod.leaving_since for pod in inputs.observed.pods if pod.leaving_since is not None}
+    if not leaving or inputs.now < min(leaving.values()) + WAIT_SECONDS:
+        return ""
+    first = min(leaving)
+    ends_by = render_time(leaving[first] + inputs.spec.pod.grace_seconds)
+    others = f", and {len(leaving) - 1} more" if len(leaving) > 1 else ""
+    return f"; pod {first} finishes its requests and goes by {ends_by}{others}"
+
+
+def _rolling_out(inputs: StatusInputs) -> Truth:
+    revision, desired, canary = inputs.revision, inputs.count.desired, inputs.progress.canary
+    num_ready = inputs.observed.state(revision).num_ready
+    if canary is None or not canary.is_serving:
+        most = desired if canary is None or canary.most is None else canary.most
+        text = f"revision {revision} has {num_ready} of {most} replicas ready"
+        text += "" if canary is None or canary.most is None else " as a canary"
+        return Truth("Progressing", True, Reason.ROLLING_OUT, text + _homeless(inputs))
+    text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary"
+    if len(inputs.step.counts) > 1:
+        text += f" beside revision {inputs.current_revision}"
+    if canary.ends_at is not None:
+        text += f" until {render_time(canary.ends_at)}; then it is promoted"
+        return Truth("Progressing", True, Reason.CANARY, text)
+    text += f"; to go on write kubectl millrace promote {inputs.place}"
+    text += f", to give it up kubectl millrace abort {inputs.place}"
+    return Truth("Progressing", True, Reason.AWAITING_PROMOTION, text)
+
+
+def _explain_order(inputs: StatusInputs) -> str:
+    """Return what is wrong with the annotation of a rollout; nothing where it can be read."""
+    try:
+        find_order(inputs.snapshot.service)
+    except OrderError as error:
+        return f"; the annotation {ANNOTATION} is not obeyed: {error}"
+    return ""
+
+
+def explain_rollback(inputs: StatusInputs) -> str:
+    """Return which revision was given up, and why."""
+    rejected = inputs.choice.rejected or {}
+    words = f": {rejected['message']}" if rejected.get("message") else ""
+    what = _REJECTIONS.get(rejected.get("reason", ""), _REJECTIONS["DeadlineExceeded"])
+    return (
+        f"revision {inputs.choice.asked} {what} to {inputs.revision}{words}. It is not tried again until the "
+        f"spec changes, or somebody writes kubectl millrace promote {inputs.place}"
+    )

@@ -1,0 +1,225 @@
+"""When `status.scaling` is written: at every change, and of figures alone now and then. Pure.
+
+Figures change all the time, and a large cluster can't write all of them. So they go along where status is
+written anyway. Alone they are written every ten minutes, moved or not: what is older says that no operator
+leads. While something is wrong they are written every minute if one has moved by a tenth. A reason, a binding
+or one of the conditions ObjectivesMet and ScalingActive that changes alone waits for a minute too: near a
+limit they go back and forth with every tick. A count, a mode or another condition never waits.
+
+In mode External nobody measures. What is told of the replicas follows events, and nothing moves by time.
+"""
+
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from millrace_operator.api.conditions import Reason, parse_time, render_time
+from millrace_operator.api.evidence_limits import TRIED
+from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.status_lines import (
+    read_objectives,
+    render_change,
+    render_objective,
+    render_prediction,
+)
+from millrace_operator.api.types import ScalingMode
+from millrace_operator.observed.revisions import Observed
+from millrace_operator.observed.snapshot import Advice
+from millrace_operator.scaling.count import Change, Count
+
+Json = dict[str, Any]
+PERIOD_SECONDS = 600.0
+URGENT_PERIOD_SECONDS = 60.0
+LEAST_MOVE = 0.1
+PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning", "prediction"})
+"""Fields that always move, and say nothing new by it."""
+KEPT = (
+    "observedAt",
+    "arrivalsPerSecond",
+    "forecastPerSecond",
+    "perReplicaPerSecond",
+    "limit",
+    "running",
+    "waiting",
+    "futileSteps",
+)
+"""Figures that status has as they are."""
+STATES = ("starting", "failing", "unschedulable")
+RESTLESS = frozenset({"ObjectivesMet", "ScalingActive", "UpToDate"})
+"""Conditions that say what the last tick saw. UpToDate does so where it is True before and after."""
+
+
+class Scaling(NamedTuple):
+    """The `status.scaling` to write, and after how many seconds its figures may be written again."""
+
+    status: Json
+    look_again: float | None
+    holds_conditions: bool = False
+    """Whether the conditions stay as they were for now, too."""
+    figures: Json | None = None
+    """All figures of the moment, where those of the status are new; None where they are as they were."""
+
+
+def count_replicas(observed: Observed) -> Json:
+    """Return how many replicas are in which state."""
+    homeless = [pod for pod in observed.pods if pod.cause and pod.cause.reason is Reason.UNSCHEDULABLE]
+    failing = [pod for pod in observed.pods if pod.cause and pod not in homeless]
+    starting = [pod for pod in observed.pods if not pod.is_ready and not pod.cause]
+    since = min((pod.created for pod in starting if _is_time(pod.created)), default=None)
+    return {
+        "ready": observed.num_ready,
+        "starting": len(starting),
+        **({"startingSince": since} if since else {}),
+        "failing": len(failing),
+        "unschedulable": len(homeless),
+    }
+
+
+def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed, now: float) -> Json | None:
+    """Return the figures of this moment; None for a new leader, which knows none yet."""
+    if mode is ScalingMode.EXTERNAL:
+        return {"observedAt": render_time(now), "replicas": count_replicas(observed)}
+    if advice is None or advice.evidence is None:
+        return None
+    return {**advice.evidence, "replicas": count_replicas(observed)}
+
+
+def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, now: float) -> Scaling:
+    """Return what to write as `status.scaling` of the status `new`, where `old` is there."""
+    before: Json | None = old.get("scaling", {}).get("evidence")
+    changes = {"lastChanges": [render_change(one) for one in count.changes]} if count.changes else {}
+    period = URGENT_PERIOD_SECONDS if _is_in_trouble(count, new, figures) else PERIOD_SECONDS
+    if figures is None:
+        beside = {} if before is None else {"evidence": before}
+        return Scaling({**count.status, **changes, **beside}, None)
+    is_restless = _differ_in_restless_conditions(old, new)
+    is_written = _differ_elsewhere(old, new) and not is_restless
+    moves_by_events = count.status["mode"] == ScalingMode.EXTERNAL
+    shown = summarise_figures(figures, before, count.desired)
+    latest = {**count.latest, **changes, "evidence": shown}
+    is_first = before is None and (moves_by_events or bool(shown.keys() & {*KEPT[1:]}))
+    if is_first or count.change is Change.COUNT or is_written:
+        return Scaling(latest, None if moves_by_events else period, figures=figures)
+    has_news = count.change is Change.WORDS or is_restless
+    if moves_by_events and not has_news and before and not has_moved(before, shown):
+        return Scaling(old["scaling"], None)
+    period = URGENT_PERIOD_SECONDS if has_news else period
+    if before is None:  # that nothing is known yet is told with the next news
+        return Scaling({**count.status, **changes}, None)
+    age = now - (parse_time(before["observedAt"]) or 0.0)
+    if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, shown))):
+        return Scaling(latest, period, figures=figures)
+    return Scaling(old["scaling"], period - age if age < period else period, holds_conditions=is_restless)
+
+
+def summarise_figures(figures: Json, before: Json | None, desired: int) -> Json:
+    """Return the figures as status has them, flat. `before` is what it has now."""
+    states, model = figures.get("replicas", {}), figures.get("model")
+    rejected = {one["signal"]: one["reason"] for one in figures.get("rejected", [])}
+    latencies = [
+        render_objective(one, rejected.get(f"P{one['percentile']} {one['metric']}"))
+        for one in _date_states(figures, before)
+    ]
+    found = {
+        **{name: figures.get(name) for name in KEPT},
+        "wantedReplicas": max((one["replicas"] for one in figures.get("candidates", [])), default=None),
+        **{name: states.get(name) or None for name in STATES},
+        "startingSince": states.get("startingSince"),
+        "learning": _describe_learning(model) if "arrivalsPerSecond" in figures else None,
+        "prediction": render_prediction(figures.get("attainment", {}), desired),
+        "latencies": latencies or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _describe_learning(model: Json | None) -> str | None:
+    """Return what is missing of a replica's model; None where requests have shown it."""
+    if model is None:
+        return "no samples so far"
+    if model.get("tried"):
+        return TRIED
+    if model.get("fitted"):
+        return None
+    error, samples = parse_number(model.get("relativeError")), model.get("samples")
+    return f"{samples} samples so far" if error is None else f"{100 * error:.0f}% off after {samples} samples"
+
+
+def spread(evidence: Json) -> Json:
+    """Return the figures of status with the objectives' own."""
+    return {**evidence, "latencies": read_objectives(evidence.get("latencies", []))}
+
+
+def has_moved(before: Json, after: Json) -> bool:
+    """Whether any figure of status is another by more than a tenth, or any word another."""
+    return _has_moved(spread(before), spread(after))
+
+
+def _has_moved(before: Any, after: Any) -> bool:
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = (before.keys() | after.keys()) - PASSING
+        return any(_has_moved(before.get(name), after.get(name)) for name in names)
+    if isinstance(before, list) and isinstance(after, list):
+        return any(_has_moved(*pair) for pair in zip_longest(before, after))
+    if before == after:
+        return False
+    numbers = _read_number(before), _read_number(after)
+    if numbers[0] is None or numbers[1] is None:
+        return True
+    return abs(numbers[1] - numbers[0]) > LEAST_MOVE * max(numbers[0], numbers[1])
+
+
+def _read_number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_in_trouble(count: Count, status: Json, figures: Json | None) -> bool:
+    """Whether replicas are lacking, or an objective is missed."""
+    objectives = (figures or {}).get("objectives", [])
+    is_lacking = status.get("readyReplicas", 0) < count.desired
+    return is_lacking or any(objective["state"] == "Missed" for objective in objectives)
+
+
+def _differ_elsewhere(old: Json, new: Json) -> bool:
+    """Whether status is written anyway, so that new figures cost nothing."""
+    return {**old, "scaling": None} != {**new, "scaling": None}
+
+
+def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
+    """Whether no more than the restless ones of the conditions that were there are others.
+
+    That signals are lost is told at once, and that they are back when it is due: a source that comes and goes
+    is no more than two writes a minute.
+    """
+    before, after = ({one["type"]: one for one in status.get("conditions", [])} for status in (old, new))
+    differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    is_alone = not _differ_elsewhere({**old, "conditions": []}, {**new, "conditions": []})
+    if not (is_alone and differing and differing <= RESTLESS & before.keys() & after.keys()):
+        return False
+    is_lost = [conditions.get("ScalingActive", {}).get("reason") for conditions in (before, after)]
+    is_same = before.get("UpToDate", {}).get("status") == after.get("UpToDate", {}).get("status")
+    return bool(is_same and (is_lost[1] != Reason.SIGNALS_MISSING or is_lost[0] == is_lost[1]))
+
+
+def _date_states(figures: Json, before: Json | None) -> list[Json]:
+    """Return the objectives with the time since when each is in its state."""
+    known = {_identify(objective): objective for objective in spread(before or {})["latencies"]}
+    dated = []
+    for objective in figures.get("objectives", []):
+        former = known.get(_identify(objective), {})
+        is_same = former.get("state") == objective["state"]
+        dated.append({**objective, "since": former["since"] if is_same else figures["observedAt"]})
+    return dated
+
+
+def _identify(objective: Json) -> tuple[Any, ...]:
+    return objective["metric"], objective["percentile"], objective["targetSeconds"]
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return bool(datetime.fromisoformat(text))
+    except ValueError:
+        return False

@@ -1,0 +1,35 @@
+"""Amounts as Kubernetes writes them, and what only looks like one."""
+
+from decimal import Decimal
+
+import pytest
+
+from millrace_operator.api.quantities import parse_quantity
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("2", "2"),
+        ("+.5", "0.5"),
+        ("1.", "1"),
+        ("500m", "0.5"),
+        ("16Gi", "17179869184"),
+        ("3k", "3000"),
+        ("1e3", "1000"),
+        ("1E-2", "0.01"),
+        ("1E", "1000000000000000000"),
+        ("-1", "-1"),
+    ],
+)
+def test_an_amount_is_read(text: str, amount: str) -> None:
+    assert parse_quantity(text) == Decimal(amount)
+
+
+NO_AMOUNTS = ["", "NaN", "sNaN", "Infinity", "1_000", " 1", "1\n", "1K", "1e3Gi", ".", "٣", "1e999999999"]
+
+
+@pytest.mark.parametrize("text", NO_AMOUNTS)
+def test_what_kubernetes_refuses_is_no_amount(text: str) -> None:
+    with pytest.raises(ValueError, match="is no quantity"):
+        parse_quantity(text)
