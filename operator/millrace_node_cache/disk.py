@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace_fetch.folder import MANIFEST
-from millrace_fetch.lock import LOCK
-from millrace_fetch.marker import parse_marker
-from millrace_fetch.names import OWN_FOLDER
+from millrace_fetch.plan.names import OWN_FOLDER
+from millrace_fetch.store.folder import MANIFEST
+from millrace_fetch.store.lock import LOCK
+from millrace_fetch.store.marker import parse_marker
 from millrace_node_cache.beneath import FILE, NO_PLACE, list_folders, measure, opened, read_file, unlock
 from millrace_node_cache.marks import Marks
 from millrace_node_cache.models import DiskSpace, Model, ModelKey, Uses

@@ -20,9 +20,9 @@ SUB_COMMANDS = {
     "serve": SubCommand("millrace_runtime.replica.command", "runtime", "run one replica of a model"),
     "operator": SubCommand("millrace_operator.app.command", "operator", "run the Kubernetes operator"),
     "gateway": SubCommand("millrace_gateway.command", "operator", "run the front door of the services"),
-    "fetch": SubCommand("millrace_fetch.command", "fetch", "fetch a model into a folder"),
+    "fetch": SubCommand("millrace_fetch.cli.command", "fetch", "fetch a model into a folder"),
     "node-cache": SubCommand("millrace_node_cache.command", "operator", "keep models on this node's disk"),
-    "size": SubCommand("millrace_fetch.size", "fetch", "tell what a model takes of a device's memory"),
+    "size": SubCommand("millrace_fetch.cli.size", "fetch", "tell what a model takes of a device's memory"),
 }
 
 

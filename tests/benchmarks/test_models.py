@@ -21,7 +21,7 @@ from benchmarks.models.shards import INDEX, NUM_SHARDS, StoredModel, find_wrong,
 from benchmarks.models.sizes import find_error_percent
 from benchmarks.models.transfers import Contestant, Rounds, Turn, measure, serving
 from benchmarks.runtime.errors import BenchmarkError
-from millrace_fetch.selection import read_shards
+from millrace_fetch.plan.selection import read_shards
 from testing.checkpoints.models import MEDIUM
 from testing.checkpoints.models import write_model as write_medium
 from testing.model_sources.kills import SOURCES, Tale

@@ -46,8 +46,8 @@ MODULES = {
     "operator": "millrace_operator.app.command",
     "gateway": "millrace_gateway.command",
     "node-cache": "millrace_node_cache.command",
-    "fetch": "millrace_fetch.command",
-    "size": "millrace_fetch.size",
+    "fetch": "millrace_fetch.cli.command",
+    "size": "millrace_fetch.cli.size",
 }
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")

@@ -7,12 +7,12 @@ import pytest
 from botocore.loaders import create_loader
 
 from development.ports import holding_port
-from millrace_fetch import fetching
-from millrace_fetch.fetching import Outcome
-from millrace_fetch.order import Order
+from millrace_fetch import fetch
+from millrace_fetch.fetch import Outcome
+from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.uri import HubModel, parse_uri
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
-from millrace_fetch.uri import HubModel, parse_uri
 from testing.model_sources.registry import Registry
 from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.certificates import certify
@@ -85,7 +85,7 @@ class Fetcher:
         return Order(parse_uri(uri), self.folder, include, 4, verify)
 
     async def fetch_order(self, order: Order) -> Outcome:
-        return await fetching.fetch(order, self.open_source(order), self.witness)
+        return await fetch.fetch(order, self.open_source(order), self.witness)
 
     def hub_source(self) -> Source:
         return HubSource(HubModel("org/m"), self.endpoint)
@@ -93,7 +93,7 @@ class Fetcher:
     def open_source(self, order: Order) -> Source:
         if isinstance(order.uri, HubModel):
             return HubSource(order.uri, self.endpoint)
-        return fetching.open_source(order)
+        return fetch.open_source(order)
 
     def names(self) -> list[str]:
         found = (path for path in self.folder.rglob("*") if path.is_file())
@@ -120,7 +120,7 @@ def certificate_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick_and_anonymous(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate_of_nobody: Path
 ) -> None:
-    monkeypatch.setattr("millrace_fetch.retry._FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("millrace_fetch.transfer.backoff._FIRST_SECONDS", 0.01)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_of_nobody))
     monkeypatch.setattr("botocore.session.create_loader", lambda *_: SERVICES)
     monkeypatch.delenv("HF_TOKEN", raising=False)

@@ -21,12 +21,12 @@ from millrace_cli.main import main as run_millrace
 
 LIBRARIES = (
     *(
-        "millrace_fetch.command",
-        "millrace_fetch.looking",
-        "millrace_fetch.resolving",
-        "millrace_fetch.running",
+        "millrace_fetch.cli.command",
+        "millrace_fetch.cli.local_look",
+        "millrace_fetch.cli.resolve",
+        "millrace_fetch.cli.runner",
     ),
-    *("millrace_fetch.telling", "millrace_fetch.sources.hub", "millrace_fetch.sources.oci"),
+    *("millrace_fetch.cli.progress_server", "millrace_fetch.sources.hub", "millrace_fetch.sources.oci"),
     *("millrace_fetch.sources.s3", "millrace_fetch.sources.web"),
 )
 """What the command would load."""

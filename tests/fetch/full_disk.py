@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from millrace_fetch import command
-from millrace_fetch.folder import Folder
-from millrace_fetch.part import PartFile
+from millrace_fetch.cli import command
+from millrace_fetch.store.folder import Folder
+from millrace_fetch.transfer.partial_file import PartFile
 from testing.model_sources.kills import hash_file, list_files
 
 DISK_BYTES = 16 << 20

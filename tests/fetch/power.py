@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.marker import Marker, parse_marker
+from millrace_fetch.store.marker import Marker, parse_marker
 
 Listing = dict[str, int | None]
 """Inodes by name; None for a folder."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientTimeout, web
 
-from millrace_fetch import client
 from millrace_fetch.errors import (
     ChangedError,
     CorruptError,
@@ -17,6 +16,7 @@ from millrace_fetch.errors import (
     UnavailableError,
 )
 from millrace_fetch.sources import aws, registry_access, source
+from millrace_fetch.transfer import client
 from testing.model_sources.kills import SOURCES, Trial
 from testing.model_sources.processes import finish, start_fetch
 from testing.model_sources.registry import Registry

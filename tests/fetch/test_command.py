@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import UsageError
-from millrace_fetch.fetching import open_source
-from millrace_fetch.order import Order
-from millrace_fetch.uri import parse_uri
+from millrace_fetch.fetch import open_source
+from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.uri import parse_uri
+from millrace_fetch.transfer.download import NOTE_BYTES
 from testing.model_sources.processes import MILLRACE, Forked, execute_fetch, finish, start_fetch, until
 from testing.model_sources.servers import FakeHub
 from tests.fetch.certificates import certify
@@ -178,7 +178,7 @@ def test_bad_usage_exits_with_2(arguments: list[str], told: str) -> None:
 
 def test_it_loads_no_torch() -> None:
     heavy = "{'torch', 'kopf', 'millrace_runtime.replica'}"
-    code = f"import sys, millrace_fetch.command; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, millrace_fetch.cli.command; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -208,7 +208,7 @@ async def test_the_status_says_whether_to_try_again(
     assert (ended, str(answer) in err) == (status, status == 1), err
 
 
-_QUICK = "import millrace_fetch.retry; millrace_fetch.retry._FIRST_SECONDS = 0.01"
+_QUICK = "import millrace_fetch.transfer.backoff; millrace_fetch.transfer.backoff._FIRST_SECONDS = 0.01"
 
 
 async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ print({absent} & {{*sys.modules}})
 async def test_a_fetch_whose_progress_is_lines_loads_nothing_for_a_terminal_a_port_or_a_look(
     hub: FakeHub, fetcher: Fetcher
 ) -> None:
-    unused = {"rich", "aiohttp.web", "millrace_fetch.resolving", "millrace_fit.facts"}
+    unused = {"rich", "aiohttp.web", "millrace_fetch.cli.resolve", "millrace_fit.facts"}
     code = f"""
 import sys
 from millrace_fetch.command import main

@@ -8,11 +8,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_fetch import client, download, pace
 from millrace_fetch.errors import UnavailableError
-from millrace_fetch.headers import fetch_head
-from millrace_fetch.pace import Pace
 from millrace_fetch.sources import s3
+from millrace_fetch.transfer import client, download, stall
+from millrace_fetch.transfer.head_reader import fetch_head
+from millrace_fetch.transfer.stall import Pace
 from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
 from testing.model_sources.servers import FakeHub, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
@@ -23,7 +23,7 @@ GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row: run it again la
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience of some hundredths of a second."""
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 0.04)
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 0.04)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def let_drip(files: Files) -> None:
 
 def let_run(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     files.chunk_bytes, files.bytes_per_second = 1 << 18, None
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)  # a busy machine is no slow source
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)  # a busy machine is no slow source
 
 
 async def test_a_source_that_drips_is_given_up_by_name_and_gone_on_from(
@@ -59,14 +59,14 @@ async def test_a_source_that_drips_is_given_up_by_name_and_gone_on_from(
 async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_it_is_gone_on_with(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
-    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 0.04)
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 0.04)
     monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
     let_drip(hub.large)
     async with asyncio.timeout(10):
         with pytest.raises(UnavailableError, match="all connections together brought fewer than 64 KiB/s"):
             await fetcher.fetch("hf://org/m")
-    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 120.0)
+    monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 120.0)
     let_run(hub.large, monkeypatch)
     await fetcher.fetch("hf://org/m")
     fetcher.check(hub.files.contents)
@@ -75,8 +75,8 @@ async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_
 async def test_a_source_that_asks_for_quiet_does_not_stand_still(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
-    monkeypatch.setattr(pace, "STANDSTILL_SECONDS", 0.2)
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 0.2)
     monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
     paused: list[float] = []
 
@@ -122,7 +122,7 @@ async def test_a_byte_and_then_nothing_more_is_given_up(
 async def test_a_connection_that_is_cut_again_and_again_is_gone_on_with(
     fetcher: Fetcher, hub: FakeHub, contents: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)
     hub.large.become(contents := contents | {SHARDS[0]: bytes(100_000)})
     hub.files.become(contents)
     hub.large.break_bytes = 2000
@@ -242,12 +242,12 @@ async def test_a_bucket_whose_list_drips_is_given_up(
 def test_a_try_is_progress_by_what_it_brought(
     num_bytes: int, seconds: float, monkeypatch: pytest.MonkeyPatch, *, expected: bool
 ) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60.0)
-    assert pace.is_progress(num_bytes, seconds) is expected
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)
+    assert stall.is_progress(num_bytes, seconds) is expected
 
 
 def test_a_window_is_of_the_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "WINDOW_SECONDS", 60)
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60)
     steady, slow, stuck = Pace(), Pace(), Pace()
     assert [steady.add(60_000, 30.0) for _ in range(6)] == [False] * 6
     assert [slow.add(29_000, 30.0) for _ in range(4)] == [False, True, False, True]

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from millrace_fetch.client import Client
 from millrace_fetch.errors import FolderError, NoSpaceError
-from millrace_fetch.folder import Folder
-from millrace_fetch.lock import FolderLock
-from millrace_fetch.manifest import FileRecord
-from millrace_fetch.part import PartFile
-from millrace_fetch.placed import PlacedFiles
-from millrace_fetch.ranges import Span
-from millrace_fetch.whole import find_whole
+from millrace_fetch.plan.manifest import FileRecord
+from millrace_fetch.store.folder import Folder
+from millrace_fetch.store.install import PlacedFiles
+from millrace_fetch.store.lock import FolderLock
+from millrace_fetch.store.present_model import find_whole
+from millrace_fetch.transfer.client import Client
+from millrace_fetch.transfer.partial_file import PartFile
+from millrace_fetch.transfer.ranges import Span
 from testing.model_sources.processes import until
 from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import SHARDS, Fetcher

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from millrace_fetch.hashes import Algorithm, make_hash
+from millrace_fetch.plan.hashes import Algorithm, make_hash
 
 CHECK = b"123456789"
 KNOWN: dict[Algorithm, str] = {
@@ -32,5 +32,6 @@ def test_a_crc_keeps_its_zeros(algorithm: Algorithm) -> None:
 
 
 def test_the_library_is_loaded_for_a_crc_alone() -> None:
-    code = "import sys, millrace_fetch.part, millrace_fetch.sources.hub; sys.exit('awscrt' in sys.modules)"
+    modules = "millrace_fetch.transfer.partial_file, millrace_fetch.sources.hub"
+    code = f"import sys, {modules}; sys.exit('awscrt' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.download import NOTE_BYTES
+from millrace_fetch.transfer.download import NOTE_BYTES
 from testing.model_sources.kills import CHANGED, CONNECTIONS, SOURCES, Trial
 from testing.model_sources.processes import start_fetch
 from tests.fetch.conftest import NEEDED, SHARDS, make_model

@@ -79,7 +79,7 @@ async def test_a_volume_that_fails_when_two_files_are_closed_after_a_stop(
     """Each of them is closed, and tells of itself alone."""
     files = folder_server.files
     order = replace(fetcher.order(folder_server.uri), is_synced=False)
-    monkeypatch.setattr("millrace_fetch.download.REQUEST_BYTES", 10_000)
+    monkeypatch.setattr("millrace_fetch.transfer.download.REQUEST_BYTES", 10_000)
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", Disk(fetcher.folder, errno.EDQUOT).close)
         files.faults.append(_keep_open(SHARDS[0]))
@@ -115,7 +115,7 @@ async def test_a_disk_that_fails_once_while_others_write_the_same_file(
         sync(descriptor)
         disk.keep(descriptor)
 
-    monkeypatch.setattr("millrace_fetch.download.REQUEST_BYTES", 20_000)
+    monkeypatch.setattr("millrace_fetch.transfer.download.REQUEST_BYTES", 20_000)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", fail_once)
         with pytest.raises(StorageError):

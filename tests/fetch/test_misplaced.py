@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from millrace_fetch.client import Client
 from millrace_fetch.errors import UnavailableError
-from millrace_fetch.excerpt import read_excerpt
-from millrace_fetch.manifest import RemoteFile
-from millrace_fetch.ranges import Place, read_place
+from millrace_fetch.plan.manifest import RemoteFile
+from millrace_fetch.plan.uri import parse_uri
 from millrace_fetch.sources.web import WebSource
-from millrace_fetch.uri import parse_uri
+from millrace_fetch.transfer.client import Client
+from millrace_fetch.transfer.range_request import read_excerpt
+from millrace_fetch.transfer.ranges import Place, read_place
 from testing.model_sources.servers import Fault, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher
 
@@ -20,7 +20,7 @@ MISPLACED = r"model-0000.-of-00002\.safetensors came from byte 0 on, and byte \d
 
 @pytest.fixture(autouse=True)
 def _small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_fetch.download.REQUEST_BYTES", 60_000)
+    monkeypatch.setattr("millrace_fetch.transfer.download.REQUEST_BYTES", 60_000)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from millrace_fetch.errors import NoSpaceError
-from millrace_fetch.order import Order
-from millrace_fetch.whole import find_whole
+from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.store.present_model import find_whole
 from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 
@@ -23,7 +23,7 @@ class Machine:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._boot = folder / "boot_id"
         self.num_waits = 0
-        monkeypatch.setattr("millrace_fetch.marker._BOOT", self._boot)
+        monkeypatch.setattr("millrace_fetch.store.marker._BOOT", self._boot)
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, lambda _: self._wait())
 
@@ -51,7 +51,7 @@ async def fail_at_the_end(fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch, ord
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("millrace_fetch.folder.Folder.complete", die)
+        patch.setattr("millrace_fetch.store.folder.Folder.complete", die)
         with pytest.raises(RuntimeError, match="killed"):
             await fetcher.fetch_order(order)
 

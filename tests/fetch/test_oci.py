@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientTimeout, web
 
-from millrace_fetch import client
-from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError
+from millrace_fetch.plan.uri import OciImage
 from millrace_fetch.sources.oci import OciSource
-from millrace_fetch.uri import OciImage
+from millrace_fetch.transfer import client
+from millrace_fetch.transfer.download import NOTE_BYTES
 from testing.model_sources.processes import finish, start_fetch, until
 from testing.model_sources.registry import FILE, INDEX, TITLE, Registry
 from testing.model_sources.servers import once

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch import resolving
+from millrace_fetch.cli import resolve
 from millrace_fetch.errors import SourceError
-from millrace_fetch.resolved import Resolved
-from millrace_fetch.selection import is_of_another_format
+from millrace_fetch.plan.resolved_model import Resolved
+from millrace_fetch.plan.selection import is_of_another_format
 from millrace_fit.facts import ModelFacts
 from millrace_fit.formats import explain_formats
 from testing.checkpoints.models import MEDIUM
@@ -33,7 +33,7 @@ DEEPSPEED = ("bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt", "mp_rank_00_model
 
 async def ask(fetcher: Fetcher, uri: str) -> Resolved:
     order = fetcher.order(uri)
-    return await resolving.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    return await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
 
 
 def fault(found: Resolved) -> str:

@@ -32,7 +32,7 @@ class Boot:
 
 @pytest.fixture
 def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Boot:
-    monkeypatch.setattr("millrace_fetch.marker._BOOT", tmp_path / "boot_id")
+    monkeypatch.setattr("millrace_fetch.store.marker._BOOT", tmp_path / "boot_id")
     return Boot(tmp_path / "boot_id")
 
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_fetch.client import find_origin, read_retry_after, read_url
+from millrace_fetch.cli.progress_log import Meter
 from millrace_fetch.errors import SourceError, UnsafeNameError, UsageError
-from millrace_fetch.hashes import CRCS, Crc
-from millrace_fetch.manifest import Checksum, RemoteFile
-from millrace_fetch.names import MAX_FILES, check_names
-from millrace_fetch.progress import Meter
-from millrace_fetch.ranges import Span, find_frontier, find_missing, merge, split
-from millrace_fetch.retry import plan_wait
-from millrace_fetch.selection import read_shards, select
-from millrace_fetch.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
-from millrace_fetch.words import show_bytes, show_seconds
+from millrace_fetch.plan.hashes import CRCS, Crc
+from millrace_fetch.plan.manifest import Checksum, RemoteFile
+from millrace_fetch.plan.names import MAX_FILES, check_names
+from millrace_fetch.plan.selection import read_shards, select
+from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
+from millrace_fetch.transfer.backoff import plan_wait
+from millrace_fetch.transfer.client import find_origin, read_retry_after, read_url
+from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge, split
+from millrace_fetch.units import show_bytes, show_seconds
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -181,7 +181,7 @@ def test_a_crc_tells_no_two_files_apart_where_an_etag_does(algorithm: Crc) -> No
 
 
 def test_waits_grow_are_spread_and_heed_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_fetch.retry._FIRST_SECONDS", 0.5)
+    monkeypatch.setattr("millrace_fetch.transfer.backoff._FIRST_SECONDS", 0.5)
     assert [plan_wait(failures, None, 0.0) for failures in (1, 2, 3)] == [0.25, 0.5, 1.0]
     assert plan_wait(30, None, 0.999) < 30
     assert plan_wait(1, 12.0, 0.0) == 12.25

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.ranges import Span, find_missing, merge
+from millrace_fetch.transfer.ranges import Span, find_missing, merge
 from testing.model_sources.processes import start_fetch, until
 from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
@@ -16,7 +16,7 @@ SHARD_BYTES = 8 * REQUEST_BYTES
 CONNECTIONS = 4
 _SPLITTING = f"""
 import millrace_fetch.download
-millrace_fetch.download.REQUEST_BYTES = {REQUEST_BYTES}
+millrace_fetch.transfer.download.REQUEST_BYTES = {REQUEST_BYTES}
 """
 """A test's small shards are taken apart as large ones are."""
 
@@ -28,7 +28,7 @@ def contents() -> dict[str, bytes]:
 
 @pytest.fixture(autouse=True)
 def _splitting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_fetch.download.REQUEST_BYTES", REQUEST_BYTES)
+    monkeypatch.setattr("millrace_fetch.transfer.download.REQUEST_BYTES", REQUEST_BYTES)
 
 
 def read_noted(folder: Path, name: str) -> list[Span]:

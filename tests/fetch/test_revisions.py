@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from millrace_fetch.errors import FolderError, NoSpaceError
-from millrace_fetch.folder import Folder
+from millrace_fetch.store.folder import Folder
 from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
 

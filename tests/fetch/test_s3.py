@@ -15,10 +15,10 @@ import botocore.session
 import pytest
 from aiohttp import web
 
-from millrace_fetch.download import NOTE_BYTES
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
-from millrace_fetch.headers import fetch_head
 from millrace_fetch.sources import aws
+from millrace_fetch.transfer.download import NOTE_BYTES
+from millrace_fetch.transfer.head_reader import fetch_head
 from testing.model_sources.processes import finish, start_fetch, until
 from testing.model_sources.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
 from testing.model_sources.servers import Fault, Server, once

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError
-from millrace_fetch.fetching import open_source
-from millrace_fetch.head import ModelHead
-from millrace_fetch.headers import FIRST_BYTES, fetch_head
-from millrace_fetch.local_head import read_local_head
-from millrace_fetch.order import Order
-from millrace_fetch.size import main
+from millrace_fetch.fetch import open_source
+from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.head import ModelHead
+from millrace_fetch.plan.local_head import read_local_head
+from millrace_fetch.plan.uri import HubModel, parse_uri
 from millrace_fetch.sources.hub import HubSource
-from millrace_fetch.uri import HubModel, parse_uri
+from millrace_fetch.transfer.head_reader import FIRST_BYTES, fetch_head
 from testing.checkpoints.models import MEDIUM, write_model
 from testing.model_sources.servers import FakeHub, WebFolderServer, once
 from tests.fetch.conftest import INDEX, SHARDS
@@ -181,7 +181,7 @@ def test_other_formats_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.usefixtures("contents")
 def test_a_folder_needs_neither_torch_nor_a_client(tmp_path: Path) -> None:
     code = (
-        "import sys; from millrace_fetch.size import main; main([sys.argv[1]]);"
+        "import sys; from millrace_fetch.cli.size import main; main([sys.argv[1]]);"
         "heavy = {'torch', 'aiohttp', 'huggingface_hub', 'pydantic'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )

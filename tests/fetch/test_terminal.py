@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from millrace_fetch.bar import Bar
+from millrace_fetch.cli.terminal_bar import Bar
 from testing.model_sources.processes import MILLRACE, until
 from testing.model_sources.servers import FakeHub, once
 from tests.fetch.conftest import Fetcher, make_model

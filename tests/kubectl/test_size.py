@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace_fetch.size import main
+from millrace_fetch.cli.size import main
 from testing.checkpoints.models import MEDIUM, write_model
 from tests.kubectl.conftest import Terminal
 
@@ -50,7 +50,7 @@ def test_without_the_extra_it_says_what_to_install(
     load = builtins.__import__
 
     def refuse(name: str, *others: Any, **more: Any) -> Any:
-        if name == "millrace_fetch.fetching":
+        if name == "millrace_fetch.fetch":
             raise ModuleNotFoundError("No module named 'aiohttp'", name="aiohttp")
         return load(name, *others, **more)
 

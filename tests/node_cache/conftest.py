@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.manifest import FileRecord
-from millrace_fetch.marker import Marker
+from millrace_fetch.plan.manifest import FileRecord
+from millrace_fetch.store.marker import Marker
 from millrace_kubernetes.errors import ApiError
 from millrace_node_cache.disk import Disk
 from millrace_node_cache.models import ModelKey, Uses

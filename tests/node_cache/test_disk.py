@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.folder import Folder
+from millrace_fetch.store.folder import Folder
 from millrace_node_cache.disk import Disk
 from millrace_node_cache.models import ModelKey
 from testing.model_sources.processes import until

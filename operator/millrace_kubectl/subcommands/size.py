@@ -3,21 +3,21 @@
 import argparse
 
 from millrace_fetch import errors as fetching
-from millrace_fetch import question
+from millrace_fetch.cli import size_request
 from millrace_kubectl.errors import PluginError, UnfitError, UsageError
 from millrace_kubectl.kubectl import Services
 
-SUMMARY, DESCRIPTION = question.SUMMARY, question.DESCRIPTION
-add_arguments = question.add_arguments
+SUMMARY, DESCRIPTION = size_request.SUMMARY, size_request.DESCRIPTION
+add_arguments = size_request.add_arguments
 
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Return the screen. No cluster is asked. Raises PluginError: UnfitError with a screen of its own."""
     del services, now
-    from millrace_fetch.size import tell  # noqa: PLC0415  explain must not load it
+    from millrace_fetch.cli.size import tell  # noqa: PLC0415  explain must not load it
 
     try:
-        report = tell(question.read_question(arguments))
+        report = tell(size_request.read_question(arguments))
     except fetching.UsageError as error:
         raise UsageError(str(error)) from error
     except fetching.FetchError as error:

@@ -15,9 +15,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
-from millrace_fetch.client import ADVICE, find_origin, read_retry_after
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, is_busy
-from millrace_fetch.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
+from millrace_fetch.transfer.client import ADVICE, find_origin, read_retry_after
+from millrace_fetch.transfer.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 
 _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")

@@ -9,10 +9,10 @@ import json
 import os
 import re
 
-from millrace_fetch.client import Client, find_origin
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
-from millrace_fetch.manifest import Checksum, Manifest, RemoteFile
-from millrace_fetch.names import LAYERS
+from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile
+from millrace_fetch.plan.names import LAYERS
+from millrace_fetch.plan.uri import OciImage
 from millrace_fetch.sources.docker_config import find_basic
 from millrace_fetch.sources.oci_manifest import (
     MEDIA_TYPES,
@@ -23,8 +23,8 @@ from millrace_fetch.sources.oci_manifest import (
 )
 from millrace_fetch.sources.registry_access import RegistryAccess
 from millrace_fetch.sources.source import read_small
-from millrace_fetch.trying import Say, with_tries
-from millrace_fetch.uri import OciImage
+from millrace_fetch.transfer.client import Client, find_origin
+from millrace_fetch.transfer.retry import Say, with_tries
 
 ENV_PLAIN_HTTP = "MILLRACE_OCI_PLAIN_HTTP"
 """Registries that speak http, such as `registry.lan:5000`, with commas between them."""

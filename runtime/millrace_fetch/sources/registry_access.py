@@ -11,10 +11,10 @@ from time import time
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.client import naming, read_retry_after
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, is_busy
+from millrace_fetch.plan.uri import redact
 from millrace_fetch.sources.challenge import Challenge, read_challenge
-from millrace_fetch.uri import redact
+from millrace_fetch.transfer.client import naming, read_retry_after
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _ANSWER_BYTES = 1 << 20

@@ -10,15 +10,15 @@ from functools import partial
 
 import aiohttp
 
-from millrace_fetch.client import Client
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError
-from millrace_fetch.hashes import Algorithm
-from millrace_fetch.manifest import Checksum, Manifest, RemoteFile, hash_state
+from millrace_fetch.plan.hashes import Algorithm
+from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile, hash_state
+from millrace_fetch.plan.uri import S3Folder
 from millrace_fetch.sources.aws import Bucket, Listed, Page
 from millrace_fetch.sources.s3_refusals import explain_refusal
-from millrace_fetch.thread import call_in_thread
-from millrace_fetch.trying import Say, with_tries
-from millrace_fetch.uri import S3Folder
+from millrace_fetch.transfer.blocking_calls import call_in_thread
+from millrace_fetch.transfer.client import Client
+from millrace_fetch.transfer.retry import Say, with_tries
 
 MAX_OBJECTS = 100_000
 """Of a folder. A bucket of more is not a model's."""

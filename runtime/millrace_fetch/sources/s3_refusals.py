@@ -3,7 +3,7 @@
 import re
 
 from millrace_fetch.errors import ChangedError, FetchError, RefusedError, SourceError
-from millrace_fetch.uri import S3Folder
+from millrace_fetch.plan.uri import S3Folder
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import aiohttp
 
-from millrace_fetch.client import Chunks, Client
 from millrace_fetch.errors import CorruptError, FetchError, RefusedError, SourceError
-from millrace_fetch.manifest import Manifest, RemoteFile
-from millrace_fetch.part import make_other_hash
-from millrace_fetch.trying import Say, with_tries
+from millrace_fetch.plan.manifest import Manifest, RemoteFile
+from millrace_fetch.transfer.client import Chunks, Client
+from millrace_fetch.transfer.partial_file import make_other_hash
+from millrace_fetch.transfer.retry import Say, with_tries
 
 MAX_SMALL_BYTES = 64 << 20
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.client import Client, find_origin, read_file_bytes, read_validator
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
-from millrace_fetch.manifest import Manifest, RemoteFile, hash_state
-from millrace_fetch.names import check_names
-from millrace_fetch.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.plan.manifest import Manifest, RemoteFile, hash_state
+from millrace_fetch.plan.names import check_names
+from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.plan.uri import WebFolder, redact
 from millrace_fetch.sources.source import read_small
-from millrace_fetch.together import run_together
-from millrace_fetch.trying import Say, with_tries
-from millrace_fetch.uri import WebFolder, redact
+from millrace_fetch.transfer.client import Client, find_origin, read_file_bytes, read_validator
+from millrace_fetch.transfer.concurrent_requests import run_together
+from millrace_fetch.transfer.retry import Say, with_tries
 from millrace_fit.formats import USUAL_NAMES
 
 _TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token

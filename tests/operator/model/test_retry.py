@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace_fetch.uri import parse_uri
+from millrace_fetch.plan.uri import parse_uri
 from millrace_operator.api.model_uri import is_pinned
 from millrace_operator.kube.kinds import POD
 from testing.world import KEY, World

@@ -1,0 +1,1 @@
+"""The commands `millrace fetch` and `millrace size`, and what a terminal, a log or a port shows of them."""

@@ -1,0 +1,90 @@
+"""How far a fetch is, for whoever asks over HTTP: the operator does, for the status of a service."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic, time
+
+from aiohttp import web
+
+from millrace_fetch.transfer.watcher import Watch
+from millrace_runtime import contract
+from millrace_runtime.listener import open_listener
+
+
+class Tally:
+    """Counts, and passes on what it is told. Nothing is counted before the size is known."""
+
+    def __init__(
+        self, watch: Watch, clock: Callable[[], float] = monotonic, date: Callable[[], float] = time
+    ) -> None:
+        self._watch = watch
+        self._clock = clock
+        self._date = date
+        self._quiet_until = 0.0
+        """In seconds since 1970: until then the source wants to be left alone."""
+        self._total: int | None = None
+        self._first = self._done = 0
+        self._began: float | None = None
+
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Begin to count, with what is there."""
+        self._begin(total_bytes, done_bytes)
+        self._watch.begin(total_bytes, done_bytes)
+
+    def _begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        self._total, self._first, self._done = total_bytes, done_bytes, done_bytes
+        self._began = self._clock()
+
+    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Count what another fetch brings, while this one waits for it."""
+        if self._began is None or total_bytes != self._total or done_bytes < self._done:
+            self._begin(total_bytes, done_bytes)
+        self._done = done_bytes
+        self._watch.follow(total_bytes, done_bytes)
+
+    def advance(self, num_bytes: int) -> None:
+        """Count. Where another connection brings bytes, the source is not quiet."""
+        self._done += num_bytes
+        if num_bytes > 0:
+            self._quiet_until = 0.0
+        self._watch.advance(num_bytes)
+
+    def say(self, text: str, quiet_seconds: float = 0.0) -> None:
+        """Pass it on, and know until when the source is left alone."""
+        if quiet_seconds:
+            self._quiet_until = max(self._quiet_until, self._date() + quiet_seconds)
+        self._watch.say(text, quiet_seconds)
+
+    def render(self) -> dict[str, int]:
+        """Return the counts, and the rate since the beginning; none before it.
+
+        Without a total where nobody knows it. With until when the source asks for quiet, where it does.
+        """
+        quiet = {"quietUntil": round(self._quiet_until)} if self._quiet_until > self._date() else {}
+        return self._count() | quiet
+
+    def _count(self) -> dict[str, int]:
+        if self._began is None:
+            return {}
+        rate = (self._done - self._first) / max(self._clock() - self._began, 1e-3)
+        total = {} if self._total is None else {"totalBytes": self._total}
+        return total | {"doneBytes": self._done, "bytesPerSecond": max(0, round(rate))}
+
+
+@asynccontextmanager
+async def telling(tally: Tally, address: str, port: int) -> AsyncIterator[int]:
+    """Answer at contract.PATH_PROGRESS while entered. Yield the port. Raises OSError where it is taken."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(tally.render())
+
+    app = web.Application()
+    app.router.add_get(contract.PATH_PROGRESS, answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        listener = open_listener(address, port)
+        await web.SockSite(runner, listener).start()
+        yield listener.getsockname()[1]
+    finally:
+        await runner.cleanup()

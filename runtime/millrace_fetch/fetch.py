@@ -1,0 +1,195 @@
+"""One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
+from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.manifest import FileRecord, Manifest, RemoteFile
+from millrace_fetch.plan.names import check_names
+from millrace_fetch.plan.selection import read_shards, select
+from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder
+from millrace_fetch.sources.source import Source, complete
+from millrace_fetch.store.folder import Folder
+from millrace_fetch.store.marker import Marker
+from millrace_fetch.store.present_model import is_wanted, list_missing
+from millrace_fetch.store.shared_progress import Follower, Shared
+from millrace_fetch.transfer.blocking_calls import call_in_thread
+from millrace_fetch.transfer.client import Client
+from millrace_fetch.transfer.concurrent_requests import run_together
+from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
+from millrace_fetch.transfer.retry import Say
+from millrace_fetch.transfer.watcher import Watch
+
+_MAX_ROUNDS = 3
+"""Of a source that changes under way."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is there now."""
+
+    marker: Marker
+    has_fetched: bool
+
+
+def open_source(order: Order) -> Source:
+    """Return the source of the order's URI.
+
+    Raises SourceError where its settings can't be used, and UsageError where its library is absent.
+    """
+    try:
+        return _load_source(order)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
+
+
+def _load_source(order: Order) -> Source:
+    """Load the libraries of this source alone: those of all sources took half of a start."""
+    match order.uri:
+        case HubModel() as model:
+            from millrace_fetch.sources.hub import HubSource  # noqa: PLC0415
+
+            return HubSource(model)
+        case S3Folder() as folder:
+            from millrace_fetch.sources.s3 import S3Source  # noqa: PLC0415
+
+            return S3Source(folder)
+        case OciImage() as image:
+            from millrace_fetch.sources.oci import OciSource  # noqa: PLC0415
+
+            return OciSource(image)
+        case WebFolder() as folder:
+            from millrace_fetch.sources.web import WebSource  # noqa: PLC0415
+
+            return WebSource(folder, order.include)
+
+
+async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
+    """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
+    folder = Folder(order.folder, is_synced=order.is_synced, verify=order.verify)
+    async with folder.locked(watch.say, Follower(watch, folder.counts).look):
+        watch = Shared(watch, folder.counts)
+        await _revive(folder, watch.say)
+        marker, fixed = folder.read_marker(), order.fixed
+        # What was asked for never changes, so a pod that starts beside it needs no source.
+        if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):
+            return Outcome(marker, has_fetched=False)
+        async with Client(source.authorize, order.connections, source.certificates) as client:
+            try:
+                return await _Fetch(order, source, watch, folder, client).run(marker)
+            except RefusedError as error:
+                raise source.explain(error) from error
+
+
+async def _revive(folder: Folder, say: Say) -> None:
+    """Look what lasted where the disk was not waited for, and the machine has started again or it matters."""
+    marker = folder.find_doubtful()
+    if marker is not None:
+        say("nobody waited for the disk when the model came: hashing what is there")
+        folder.revive(marker, await call_in_thread(lambda: folder.list_lost(marker)))
+
+
+class _Fetch:
+    """The part of a fetch that needs the source."""
+
+    def __init__(self, order: Order, source: Source, watch: Watch, folder: Folder, client: Client) -> None:
+        self._order = order
+        self._source = source
+        self._watch = watch
+        self._folder = folder
+        self._client = client
+
+    async def run(self, marker: Marker | None) -> Outcome:
+        for _ in range(_MAX_ROUNDS):
+            manifest = await self._source.resolve(self._client, self._watch.say)
+            _check_revision(self._order, manifest)
+            if marker and _is_whole(self._order, self._folder, marker, manifest.revision, self._watch.say):
+                return Outcome(marker, has_fetched=False)
+            marker = None
+            try:
+                return await self._bring(manifest)
+            except ChangedError as error:
+                # All files are looked at again, so that what is there at the end is of one state.
+                self._watch.say(f"{error}; looking at the source again")
+        raise ChangedError(f"{self._order.uri} keeps changing: run it again when it is written completely")
+
+    async def _bring(self, manifest: Manifest) -> Outcome:
+        content = await self._open(manifest)
+        files = await self._complete_all(
+            choose_files(content.by_name, await content.read_index(), self._order.include)
+        )
+        self._folder.check_foreign(file.name for file in files)
+        kept = self._keep(files)
+        self._folder.drop_doubtful()
+        parts = prepare_parts(self._folder, content.begin, files, kept)
+        self._folder.begin(kept)
+        records = kept | await content.bring(parts)
+        return Outcome(self._complete(manifest, records), has_fetched=True)
+
+    async def _complete_all(self, files: list[RemoteFile]) -> list[RemoteFile]:
+        """Return the files with their checksums: of those that nobody reads, none is asked for."""
+        return await run_together(complete(file, self._watch.say) for file in files)
+
+    async def _open(self, manifest: Manifest) -> Content:
+        found = manifest.layers or manifest.files
+        remote = Remote(found, self._client, self._folder, self._watch, self._order.connections)
+        if not manifest.layers:
+            return remote
+        return await Layers.fetch(remote, [layer.name for layer in manifest.layers])
+
+    def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
+        """Return the files that an earlier revision has alike."""
+        previous = self._folder.read_previous()
+        records = previous.files if previous and self._folder.believes(previous) else {}
+        alike = {file.name: records[file.name] for file in files if file.name in records and file.is_known}
+        by_name = {file.name: file for file in files}
+        return {
+            name: record
+            for name, record in alike.items()
+            if record.identity == by_name[name].identity
+            and not self._folder.may_be_another(name)
+            and self._folder.keeps(name, record)
+        }
+
+    def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:
+        marker = Marker(
+            self._order.uri.place,
+            manifest.revision,
+            list(self._order.include),
+            records,
+            boot=self._folder.boot,
+        )
+        self._folder.complete(marker)
+        return marker
+
+
+def choose_files(
+    by_name: Mapping[str, RemoteFile], index: bytes | None, include: Sequence[str]
+) -> list[RemoteFile]:
+    """Return the files that a model needs, and those to include. `index` lists the weights' shards."""
+    names = select(by_name, None if index is None else read_shards(index), include)
+    check_names(names)
+    return [by_name[name] for name in names]
+
+
+def _check_revision(order: Order, manifest: Manifest) -> None:
+    """Raise where the source has moved on, and keeps no old revisions."""
+    if order.revision is not None and manifest.revision != order.revision:
+        raise SourceError(
+            f"{order.uri} has changed: it has revision {manifest.revision} now, and {order.revision} is "
+            "wanted, which is gone. Ask for what is there now"
+        )
+
+
+def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
+    """Whether the folder has what is wanted: by sizes, and by hashes where the user asks for it."""
+    if not is_wanted(order, marker, revision):
+        return False
+    bad = list_missing(folder, marker)
+    if order.verify and not bad:
+        bad = [name for name, record in marker.files.items() if folder.files.hash_file(name) != record.sha256]
+    for name in bad:
+        say(f"{name} is not what was fetched; fetching it anew")
+        folder.files.discard(name)
+    return not bad

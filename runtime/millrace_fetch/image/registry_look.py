@@ -1,0 +1,60 @@
+"""Looks into the layers of an image at its registry, before they are fetched.
+
+Only parts of them come, so no digest tells whether they are right. What is found here serves to refuse a
+model early and to tell whether it fits. The fetch verifies each layer before it opens it.
+"""
+
+from functools import partial
+
+from millrace_fetch.errors import NoPartsError
+from millrace_fetch.image.findings import SeenImage
+from millrace_fetch.image.layer_look import UNSEEN, Seen, Skim
+from millrace_fetch.image.look_budget import Budget, EnoughError
+from millrace_fetch.plan.manifest import Manifest, RemoteFile
+from millrace_fetch.transfer.blocking_calls import Loop, call_in_thread
+from millrace_fetch.transfer.client import Client
+from millrace_fetch.transfer.range_request import read_excerpt
+from millrace_fetch.transfer.remote_file import Blocks
+from millrace_fetch.transfer.retry import Say, with_tries
+
+MAX_LAYERS = 256
+"""A container can have 127. Each costs a request, also where it is empty."""
+
+
+async def look_at_image(client: Client, manifest: Manifest, say: Say) -> SeenImage:
+    """Return what is seen of an image's layers. Raises FetchError."""
+    with Loop() as loop:
+        look = _Look(client, loop, say)
+        return SeenImage(manifest.revision, await call_in_thread(partial(look.run, manifest.layers)))
+
+
+class _Look:
+    """A walk through archives, which blocks: it runs in a thread, and the loop brings its bytes."""
+
+    def __init__(self, client: Client, loop: Loop, say: Say) -> None:
+        self._client = client
+        self._loop = loop
+        self._say = say
+        self._budget = Budget()
+
+    def run(self, layers: tuple[RemoteFile, ...]) -> list[Seen]:
+        """Return what is seen, the lowest layer first. Below one that was not seen whole nothing counts."""
+        skim, found = Skim(self._budget), list[Seen]()
+        for number in reversed(range(len(layers))):
+            found.insert(0, UNSEEN if len(found) == MAX_LAYERS else self._look(skim, layers[number], number))
+            if not found[0].is_whole:
+                break
+        return found
+
+    def _look(self, skim: Skim, layer: RemoteFile, number: int) -> Seen:
+        size = layer.size_bytes or 0
+        blocks = Blocks(partial(self._fetch, layer), size, self._budget.fetched, has_ranges=layer.has_ranges)
+        return skim.look(blocks, size, number)
+
+    def _fetch(self, layer: RemoteFile, begin: int, end: int) -> bytes:
+        try:
+            return self._loop.run(
+                lambda: with_tries(lambda: read_excerpt(self._client, layer, begin, end), self._say)
+            ).content
+        except NoPartsError as error:  # such as a cache on the way that does not have the layer yet
+            raise EnoughError from error

@@ -1,0 +1,253 @@
+"""HTTP for all sources: redirects, certificates, and what a status means.
+
+A source sees each request before it is sent, also one of a redirect. It adds its credentials to those for its
+own host alone: the origin of a request's address is then that of `find_origin`.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
+from typing import Self
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+import aiohttp
+from yarl import URL
+
+from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError, is_busy
+from millrace_fetch.plan.uri import redact
+from millrace_fetch.transfer.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
+from millrace_fetch.transfer.ranges import read_place
+from millrace_fetch.transfer.stall import Pace, describe_slow
+
+ADVICE = (
+    "name the authorities to trust in SSL_CERT_FILE or --ca-file; a service has them in the key ca.crt of "
+    "the Secret of spec.model.credentials"
+)
+MAX_REDIRECTS = 10
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
+LONGEST_WAIT_SECONDS = 120.0
+"""For the headers of an answer, connecting included, and then for each next byte of its body.
+
+Silence ends a wait before. But a server that sends a header byte by byte, or one 102 after the other, or the
+extensions of a chunk, is never silent.
+"""
+_FOR_EVER_SECONDS = 1e9
+"""A number of many digits is more than a float can be, or than a text can say."""
+_REASON_BYTES = 4096
+"""Of a refusal's body. Registries and S3 say there what is wrong."""
+
+
+class Client:
+    """A session of one fetch. Its proxy is that of the environment."""
+
+    def __init__(
+        self, authorize: aiohttp.ClientMiddlewareType, connections: int, certificates: str | None = None
+    ) -> None:
+        self._authorize = authorize
+        self._free = asyncio.Semaphore(connections)
+        """Waited for before a request begins. aiohttp's own limit is waited for as if it were the server."""
+        self._certificates = certificates
+        """A file of those to trust. None trusts those of the system, or in SSL_CERT_FILE."""
+
+    async def __aenter__(self) -> Self:
+        # Bodies are counted as the server stores them, so they are neither asked for nor decoded as gzip.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=_trust(self._certificates)),
+            timeout=_TIMEOUT,
+            trust_env=True,
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "millrace-fetch"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # As a middleware, because aiohttp refuses the header where ~/.netrc names the same host.
+            middlewares=(self._authorize, _await_headers),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Follow redirects and hand out an answer of 2xx. Raises RefusedError or UnavailableError.
+
+        UnavailableError is also raised for a connection that breaks while the answer is read.
+        """
+        async with self._free:
+            with naming(url):
+                response = await self._follow(method, read_url(url), dict(headers or {}))
+                async with response:
+                    yield response
+
+    async def _follow(self, method: str, url: URL, headers: dict[str, str]) -> aiohttp.ClientResponse:
+        for _ in range(MAX_REDIRECTS):
+            response = await self._session.request(method, url, headers=headers, allow_redirects=False)
+            if response.status not in _REDIRECTS:
+                return await self._check(response)
+            response.release()
+            url = _next_url(url, response)
+        raise RefusedError(f"{redact(str(url))} redirects again and again", 310)
+
+    async def _check(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+        status = response.status
+        if 200 <= status < 300:
+            return response
+        if status == WANTS_PASSWORD:
+            response.release()
+            raise explain_proxy(redact(str(response.url)), status)
+        message = f"{redact(str(response.url))} answered {status}"
+        if is_busy(status):
+            response.release()
+            raise UnavailableError(message, read_retry_after(response.headers.get("Retry-After"), time()))
+        async with response, asyncio.timeout(LONGEST_WAIT_SECONDS):
+            reason = await response.content.read(_REASON_BYTES)
+        code = response.headers.get("X-Error-Code", "")
+        raise RefusedError(message, status, code, reason.decode(errors="replace"))
+
+
+async def _await_headers(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Send a request. Raises TimeoutError where no headers come in the time that is waited for them."""
+    async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+        return await handler(request)
+
+
+class Chunks:
+    """A body as it comes, in pieces of so many bytes at most. Raises UnavailableError where it drips."""
+
+    def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
+        self._place = redact(str(response.url))
+        self._content = response.content
+        self._most_bytes = most_bytes
+        self._pace = Pace()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        began = monotonic()
+        # What is there needs no timer: one for each of 4 GB's pieces takes 0.14 s in all, of some nine.
+        if not (chunk := self._content.read_nowait(self._most_bytes)):
+            async with asyncio.timeout(LONGEST_WAIT_SECONDS):
+                chunk = await self._content.read(self._most_bytes)
+        if not chunk:
+            raise StopAsyncIteration
+        if self._pace.add(len(chunk), monotonic() - began):
+            raise UnavailableError(f"{self._place}: {describe_slow()}")
+        return chunk
+
+
+def find_origin(address: str, variable: str = "") -> URL:
+    """Return scheme, host and port of an address, as its requests have them. Raises UsageError.
+
+    `variable` is that of the environment which has the address, where one has.
+    """
+    where = f"{variable}: " if variable else ""
+    try:
+        origin = read_url(address).origin()
+    except ValueError:
+        origin = URL()
+    if origin.scheme not in ("http", "https"):
+        raise UsageError(f"{where}'{redact(address)}' names no host that can be asked: write https://host")
+    return origin
+
+
+def read_url(address: str) -> URL:
+    """Return an address with path and query as they are written, which may be signed. Raises ValueError.
+
+    One host has one name: in small letters, in ASCII, and without the usual port.
+    """
+    given, plain = urlsplit(address), urlsplit(str(URL(address)))
+    return URL(urlunsplit((plain.scheme, plain.netloc, given.path, given.query, "")), encoded=True)
+
+
+@contextmanager
+def naming(url: str) -> Iterator[None]:
+    """Say of what breaks inside that it was this address. Raises SourceError or UnavailableError."""
+    try:
+        yield
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise SourceError(_describe(error, url)) from error
+    except aiohttp.ClientHttpProxyError as error:
+        raise explain_proxy(redact(url), error.status) from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UnavailableError(_describe(error, url)) from error
+
+
+def _trust(certificates: str | None) -> ssl.SSLContext:
+    try:
+        # Not aiohttp's own: that one reads SSL_CERT_FILE when it is imported.
+        return ssl.create_default_context(cafile=certificates)
+    except OSError as error:
+        raise SourceError(f"the certificates to trust can't be read from {certificates}") from error
+
+
+def read_retry_after(value: str | None, now: float) -> float | None:
+    """Return the seconds that a Retry-After asks for, be it a number or a date."""
+    if not value:
+        return None
+    if value.strip().isdecimal():
+        return min(float(value), _FOR_EVER_SECONDS)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except ValueError:
+        return None
+
+
+def read_validator(response: aiohttp.ClientResponse) -> str | None:
+    """Return what changes when the file does: its ETag, else its date."""
+    return response.headers.get("ETag") or response.headers.get("Last-Modified")
+
+
+def read_file_bytes(response: aiohttp.ClientResponse, name: str, begin: int) -> int | None:
+    """Return how large the file is that an answer has, or has a part of. None where it is not said.
+
+    Raises UnavailableError for a part that does not begin at `begin`: there may be no checksum to tell it.
+    A server that does not say where its part begins is believed.
+    """
+    if response.status != 206:
+        length = response.headers.get("Content-Length", "")
+        return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+    place = read_place(response.headers.get("Content-Range", ""))
+    if place.start not in (None, begin):
+        raise UnavailableError(f"{name} came from byte {place.start} on, and byte {begin} was asked for")
+    return place.file_bytes
+
+
+def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
+    location = response.headers.get("Location", "")
+    try:
+        following = read_url(urljoin(str(url), location))
+    except ValueError:
+        following = URL()
+    if not location or following.scheme not in ("http", "https") or not following.host:
+        raise RefusedError(f"{redact(str(url))} redirects to nowhere", response.status)
+    if url.scheme == "https" and following.scheme == "http":
+        raise RefusedError(
+            f"{redact(str(url))} redirects from https to http, where anybody could change it: refused",
+            response.status,
+        )
+    return following
+
+
+def _describe(error: Exception, url: str) -> str:
+    """Say what broke. The text of aiohttp's errors may hold the whole URL, so it is not used."""
+    place = redact(url)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{place}: its certificate is not trusted; {ADVICE}"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"{place}: there is no host {error.host}, or no DNS to find it"
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"{place}: {UNREACHABLE}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{place}: no connection to {error.host}:{error.port} ({error.strerror or 'failed'})"
+    if isinstance(error, TimeoutError):
+        return f"{place}: no answer in time"
+    return f"{place}: the connection broke ({type(error).__name__})"

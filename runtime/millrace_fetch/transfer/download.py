@@ -1,0 +1,290 @@
+"""Downloads files in ranges, several at a time, for all sources alike.
+
+Each of a few workers takes the next range of the next file. What a worker has written it notes in the file's
+journal every 8 MiB, which is all that a kill loses of a connection.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, TypeVar
+
+import aiohttp
+
+from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, UnavailableError
+from millrace_fetch.plan.manifest import FileRecord, RemoteFile
+from millrace_fetch.store.folder import Folder
+from millrace_fetch.transfer.backoff import MAX_TRIES
+from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes, read_validator
+from millrace_fetch.transfer.concurrent_requests import find_first
+from millrace_fetch.transfer.partial_file import PartFile
+from millrace_fetch.transfer.ranges import Span, split
+from millrace_fetch.transfer.retry import Say, give_up, pause
+from millrace_fetch.transfer.stall import Flow, describe_standstill, is_progress
+
+REQUEST_BYTES = 64 << 20
+"""A range that one request asks for."""
+NOTE_BYTES = 8 << 20
+"""Written bytes between two lines of a journal."""
+CHUNK_BYTES = 1 << 20
+_MAX_BEGINNINGS = 2
+"""Of a file whose bytes came wrong: the second time the source itself is wrong."""
+
+TICK_SECONDS = 1.0
+"""Between two looks whether the source is waited for."""
+
+T = TypeVar("T")
+
+
+class _Waits:
+    """Owner of who waits for the source, and of what that brings.
+
+    Neither the time that the disk takes counts, nor that for which a source asks to be left alone.
+    """
+
+    def __init__(self) -> None:
+        self._flow = Flow()
+        self._num_fetching = self._num_on_disk = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count bytes that came."""
+        self._flow.num_bytes += num_bytes
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        """Know that a connection fetches while entered."""
+        self._num_fetching += 1
+        try:
+            yield
+        finally:
+            self._num_fetching -= 1
+
+    @contextmanager
+    def on_disk(self) -> Iterator[None]:
+        """Know that a worker waits for the disk while entered."""
+        self._num_on_disk += 1
+        try:
+            yield
+        finally:
+            self._num_on_disk -= 1
+
+    async def watch(self) -> None:
+        """Raise UnavailableError once the source brings too little."""
+        while True:
+            # By ticks and no clock: a process that was stopped has not waited.
+            await asyncio.sleep(TICK_SECONDS)
+            if self._num_fetching > self._num_on_disk and self._flow.wait(TICK_SECONDS):
+                raise UnavailableError(describe_standstill())
+
+
+@dataclass
+class _Item:
+    """A file whose ranges are being fetched."""
+
+    part: PartFile
+    threads: ThreadPoolExecutor
+    waits: _Waits
+    num_open_spans: int = 0
+    num_beginnings: int = 1
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run what waits for the disk in a thread."""
+        with self.waits.on_disk():
+            return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What a worker takes. `span` is None for a file that comes whole, in whatever size."""
+
+    item: _Item
+    span: Span | None
+
+
+class Download:
+    """The files of one manifest, on their way into a folder."""
+
+    def __init__(self, client: Client, folder: Folder, advance: Callable[[int], None], say: Say) -> None:
+        self._client = client
+        self._folder = folder
+        self._advance = advance
+        self._say = say
+        self._pieces: deque[_Piece] = deque()
+        self._records: dict[str, FileRecord] = {}
+        self._waits = _Waits()
+
+    async def run(self, parts: Sequence[PartFile], connections: int) -> dict[str, FileRecord]:
+        """Fetch all files and return what they came to. Raises the first FetchError."""
+        source = self._generate(parts)
+        try:
+            # Left only when no thread writes any more: another attempt may begin at once.
+            with ThreadPoolExecutor(connections) as self._threads:
+                async with asyncio.TaskGroup() as group:
+                    watching = group.create_task(self._waits.watch())
+                    async with asyncio.TaskGroup() as workers:
+                        for _ in range(connections):
+                            workers.create_task(self._work(source))
+                    watching.cancel()
+        except ExceptionGroup as error:
+            raise find_first(error) from error
+        finally:
+            _close_all(parts)
+        assert len(self._records) == len(parts), "a file was left out"
+        return self._records
+
+    def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
+        """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""
+        for part in parts:
+            if record := self._folder.settle(part):
+                self._records[part.file.name] = record
+                continue
+            if part.finished:
+                self._advance(-part.num_done_bytes)
+                part.reset()
+            part.open()
+            yield from self._plan(_Item(part, self._threads, self._waits))
+
+    def _plan(self, item: _Item) -> list[_Piece]:
+        file, spans = item.part.file, list[Span | None]()
+        if file.is_resumable:
+            spans += [piece for gap in item.part.missing() for piece in split(gap, REQUEST_BYTES)]
+            # A file that has all its bytes has one piece too, after which it is verified.
+            end = file.size_bytes or 0
+            spans = spans or [Span(end, end)]
+        pieces = [_Piece(item, span) for span in spans or [None]]
+        item.num_open_spans = len(pieces)
+        return pieces
+
+    async def _work(self, source: Iterator[_Piece]) -> None:
+        while piece := self._pieces.popleft() if self._pieces else next(source, None):
+            size = await self._fetch_with_tries(piece)
+            piece.item.num_open_spans -= 1
+            if piece.item.num_open_spans == 0:
+                await self._finish(piece.item, size)
+
+    async def _finish(self, item: _Item, size: int) -> None:
+        part = item.part
+        try:
+            record = await item.call(part.finish, size)
+        except CorruptError as error:
+            if item.num_beginnings >= _MAX_BEGINNINGS:
+                raise CorruptError(f"{error}, twice: the source or a proxy on the way is broken") from error
+            self._say(f"{error}; fetching it anew")
+            item.num_beginnings += 1
+            self._advance(-size)
+            part.reset()
+            self._pieces.extend(self._plan(item))
+            return
+        self._folder.files.install(part.path, part.file.name)
+        self._records[part.file.name] = record
+
+    async def _fetch_with_tries(self, piece: _Piece) -> int:
+        """Fetch a piece and return the file's size. Failures in a row count, where too little came."""
+        position = piece.span.start if piece.span else 0
+        num_failures = 0
+        while True:
+            began = monotonic()
+            transfer = _Transfer(self._client, piece.item, self._advance, position)
+            try:
+                with self._waits.fetching():
+                    return await transfer.run(piece.span)
+            except RefusedError as error:
+                if error.status == 416:  # it has become shorter
+                    raise ChangedError(f"{piece.item.part.file.name} changed while it was fetched") from error
+                raise
+            except UnavailableError as error:
+                if piece.span is None:
+                    self._advance(-transfer.position)
+                gained = transfer.noted - position if piece.span else 0
+                num_failures = 1 if is_progress(gained, monotonic() - began) else num_failures + 1
+                position = transfer.noted if piece.span else 0
+                if num_failures >= MAX_TRIES:
+                    raise give_up(error) from error
+                # What a source asks for is no standstill; a pause of our own is.
+                with nullcontext() if error.retry_after_seconds else self._waits.fetching():
+                    await pause(error, num_failures, self._say)
+
+
+class _Transfer:
+    """One request's bytes, from the socket to the disk."""
+
+    def __init__(self, client: Client, item: _Item, advance: Callable[[int], None], position: int) -> None:
+        self._client = client
+        self._item = item
+        self._advance = advance
+        self.position = self.noted = position
+
+    async def run(self, span: Span | None) -> int:
+        """Fetch the rest of a span, or the whole file, and return the file's size."""
+        file = self._item.part.file
+        if span and self.position == span.end:
+            return span.end
+        headers = _range_headers(file, Span(self.position, span.end)) if span else {}
+        async with self._client.request("GET", file.url, headers) as response:
+            _check_answer(file, response, self.position, is_range=bool(headers))
+            try:
+                await self._copy(response, span.end if span else file.size_bytes)
+            finally:
+                await self._note()
+        return file.size_bytes if file.size_bytes is not None else self.position
+
+    async def _copy(self, response: aiohttp.ClientResponse, end: int | None) -> None:
+        part = self._item.part
+        async for chunk in Chunks(response, CHUNK_BYTES):
+            if end is not None and self.position + len(chunk) > end:
+                raise CorruptError(f"{part.file.name} came with more bytes than announced: run it again")
+            await self._item.call(part.write, self.position, chunk)
+            self.position += len(chunk)
+            self._advance(len(chunk))
+            self._item.waits.count(len(chunk))
+            if self.position - self.noted >= NOTE_BYTES:
+                await self._note()
+        if end is not None and self.position < end:
+            raise UnavailableError(f"{part.file.name} ended {end - self.position} bytes early")
+
+    async def _note(self) -> None:
+        if self.position > self.noted and self._item.part.file.is_resumable:
+            async with self._item.lock:
+                await self._item.call(self._item.part.note, Span(self.noted, self.position))
+            self.noted = self.position
+
+
+def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
+    if span == (0, file.size_bytes):
+        return {}  # the whole: also a server that gives no ranges can do it
+    headers = {"Range": f"bytes={span.start}-{span.end - 1}"}
+    is_strong = file.validator and not file.validator.startswith("W/")
+    if file.validator and is_strong:
+        headers["If-Range"] = file.validator
+    return headers
+
+
+def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, begin: int, *, is_range: bool) -> None:
+    """Raise where this is not the file that the manifest has, or does not begin at `begin`.
+
+    A file that has a checksum alone is judged by that, at its end: the hosts behind a Hub may have ETags of
+    their own.
+    """
+    total = read_file_bytes(response, file.name, begin)
+    has_other_size = None not in (total, file.size_bytes) and total != file.size_bytes
+    is_judged_by_checksum = file.checksum is not None and file.validator is None
+    if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
+        raise ChangedError(f"{file.name} changed while it was fetched")
+    if has_other_size:
+        raise CorruptError(
+            f"{file.name} came with {total} bytes, and {file.size_bytes} were announced: try it later"
+        )
+    if is_range and response.status != 206:
+        raise RefusedError(f"the server gives no part of {file.name}, which it said it does", response.status)
+
+
+def _close_all(parts: Sequence[PartFile]) -> None:
+    """Close each of them, also where one can't be: a volume tells of every file that it could not write."""
+    with ExitStack() as exits:
+        for part in parts:
+            exits.callback(part.close)

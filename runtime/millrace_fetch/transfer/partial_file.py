@@ -1,0 +1,231 @@
+"""One file on its way: its bytes so far, and a journal of which they are.
+
+Both are in `.millrace/parts/`, so that no half file has a model's name. The journal's lines are JSON,
+appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill
+cut short is ignored, and so are bytes without a line.
+
+Who does not wait for the disk notes which boot of the machine it was: later ones believe nothing of it.
+What was waited for is believed by all.
+"""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError, StorageError
+from millrace_fetch.plan.hashes import Hash, make_hash
+from millrace_fetch.plan.manifest import FileRecord, RemoteFile
+from millrace_fetch.store.links import NOFOLLOW, refuse_links
+from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge
+
+JOURNAL = ".journal"
+"""Ends the name of a file's journal."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
+_HASH_BYTES = 1 << 20
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what an OSError means for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
+                "from there"
+            ) from error
+        kind = StorageError if error.errno in _PASSING else FolderError
+        raise kind(f"{path} can't be written ({error.strerror or error})") from error
+
+
+class PartFile:
+    """A file that is being fetched. Its owner calls it from one thread at a time, but for `write`."""
+
+    def __init__(self, parts: Path, file: RemoteFile, boot: str | None = None) -> None:
+        """`boot` is that of the machine, where nobody waits for the disk; None where it is waited for."""
+        self.file = file
+        self._boot = boot
+        self.path = refuse_links(parts, parts / f"{file.name}.part")
+        self._journal_path = refuse_links(parts, parts / f"{file.name}{JOURNAL}")
+        self.finished: FileRecord | None = None
+        """Once all bytes are there and verified."""
+        self._spans: list[Span] = []
+        self._hashed = 0
+        self._hashes: tuple[Hash, Hash | None] = (hashlib.sha256(), None)
+        self._data = self._journal = -1
+        self._has_lost = False
+        """Whether the disk has told that it could not write. It tells so once, and not of which bytes."""
+        self._recall()
+
+    def _recall(self) -> None:
+        """Read what an earlier process left, if it is of the same file."""
+        lines = _read_lines(self._journal_path)
+        if self.file.is_known and lines[:1] == [_make_head(self.file, None)]:
+            self._boot = None  # it goes on as it began
+        if not self.file.is_known or lines[:1] != [_make_head(self.file, self._boot)]:
+            return
+        if finished := [line["finished"] for line in lines if "finished" in line]:
+            self.finished = FileRecord(self.file.size_bytes or 0, finished[-1], self.file.identity)
+        elif self.file.is_resumable and self.path.exists():
+            self._spans = merge(Span(*line["done"]) for line in lines if "done" in line)
+
+    def open(self) -> None:
+        """Make the files, or go on with those that are there."""
+        if self._spans:
+            with writing(self.path):
+                self._open_files(0)
+        else:
+            self.reset()
+
+    def reset(self) -> None:
+        """Begin from nothing. The journal stays there: it tells that an earlier fetch was here."""
+        self.close()
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._open_files(os.O_CREAT | os.O_TRUNC)
+            self.finished, self._spans, self._hashed, self._has_lost = None, [], 0, False
+            self._hashes = (hashlib.sha256(), None)
+            self._append(_make_head(self.file, self._boot))
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        try:
+            self._close_data()
+        finally:
+            journal, self._journal = self._journal, -1
+            if journal >= 0:
+                os.close(journal)
+
+    def _close_data(self) -> None:
+        """Close the file. Some volumes tell only now that they could not write it."""
+        data, self._data = self._data, -1
+        if data >= 0:
+            with writing(self.path), self._waiting():
+                os.close(data)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Wait for the disk. Where it fails nothing more is noted, and what was noted without it goes."""
+        try:
+            yield
+        except OSError:
+            self._has_lost = True
+            if self._boot is not None:
+                os.ftruncate(self._journal, 0)
+            raise
+
+    @property
+    def num_done_bytes(self) -> int:
+        """How many bytes need not be fetched again."""
+        if self.finished:
+            return self.finished.size_bytes
+        return sum(span.num_bytes for span in self._spans)
+
+    def missing(self) -> list[Span]:
+        """Return the ranges that are to be fetched."""
+        return list(find_missing(self.file.size_bytes or 0, self._spans))
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put bytes in their place. Threads may do it side by side."""
+        with writing(self.path):
+            view = memoryview(data)
+            while view:
+                written = os.pwrite(self._data, view, offset)
+                offset, view = offset + written, view[written:]
+
+    def note(self, span: Span) -> None:
+        """Write down that a range is there, once the disk has it, and hash what has no gap before it.
+
+        After the disk has failed, nothing is written down: the range may be what it has lost.
+        """
+        if self._has_lost:
+            return
+        with writing(self.path):
+            if self._boot is None:
+                with self._waiting():
+                    os.fdatasync(self._data)
+            self._append({"done": list(span)})
+        self._spans = merge([*self._spans, span])
+        self._hash_up_to(find_frontier(self._spans))
+
+    def finish(self, size: int) -> FileRecord:
+        """Verify the whole, and write down that it is. Raises CorruptError."""
+        self._hash_up_to(size)
+        sha256, other = self._hashes
+        wanted = self.file.checksum
+        actual = other.hexdigest() if other else sha256.hexdigest()
+        if wanted and actual != wanted.hexdigest:
+            raise CorruptError(
+                f"{self.file.name} came with {wanted.algorithm} {actual[:12]}…; announced was "
+                f"{wanted.hexdigest[:12]}…"
+            )
+        with writing(self.path):
+            if self._boot is None:
+                with self._waiting():
+                    os.fsync(self._data)
+            self._close_data()
+            self._append({"finished": sha256.hexdigest()})
+        self.close()
+        identity = self.file.identity if self.file.is_known else None
+        self.finished = FileRecord(size, sha256.hexdigest(), identity)
+        return self.finished
+
+    def _hash_up_to(self, end: int) -> None:
+        """Hash in order while ranges come out of order: from the page cache, as far as there is no gap."""
+        if self._hashed == 0:
+            self._hashes = (self._hashes[0], make_other_hash(self.file, end))
+        while self._hashed < end:
+            data = os.pread(self._data, min(_HASH_BYTES, end - self._hashed), self._hashed)
+            if not data:
+                raise CorruptError(f"{self.file.name} is shorter on the disk than what was written of it")
+            for hasher in self._hashes:
+                if hasher:
+                    hasher.update(data)
+            self._hashed += len(data)
+
+    def _open_files(self, flags: int) -> None:
+        """Open both, the journal first: it never tells of bytes that are just being emptied."""
+        appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._journal = os.open(self._journal_path, flags | appending | NOFOLLOW, 0o644)
+        self._data = os.open(self.path, flags | os.O_RDWR | NOFOLLOW, 0o644)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        # It begins with the line's end too: what a kill cut short before it is then a line of its own.
+        os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
+
+
+def make_other_hash(file: RemoteFile, end: int) -> Hash | None:
+    """Return the hash that the source announced of a file, where that is not the sha256.
+
+    `end` is the size of a file of which the source did not say it.
+    """
+    if file.checksum is None or file.checksum.algorithm == "sha256":
+        return None
+    return make_hash(file.checksum.algorithm, end if file.size_bytes is None else file.size_bytes)
+
+
+def _make_head(file: RemoteFile, boot: str | None) -> dict[str, Any]:
+    """Return a journal's first line."""
+    return {"file": file.identity} | ({} if boot is None else {"boot": boot})
+
+
+def _read_lines(journal: Path) -> list[dict[str, Any]]:
+    try:
+        text = journal.read_text(errors="replace")
+    except FileNotFoundError:
+        return []
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return [line for line in lines if isinstance(line, dict)]

@@ -1,0 +1,132 @@
+"""What a fetch tells over HTTP of itself."""
+
+import asyncio
+import json
+from pathlib import Path
+from time import time
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from millrace_fetch.cli.command import main
+from millrace_fetch.cli.progress_server import Tally, telling
+from millrace_fetch.fetch import fetch
+from millrace_operator.api.conditions import render_time
+from millrace_operator.controller.fetch_progress import read_answer
+from millrace_runtime.contract import PATH_PROGRESS
+from testing.model_sources.processes import finish, until
+from testing.model_sources.servers import FakeHub, WebFolderServer
+from tests.fetch.conftest import NEEDED, Fetcher, Witness, make_model
+from tests.fetch.test_command import start
+
+
+async def ask(port: int) -> dict[str, int]:
+    url = f"http://127.0.0.1:{port}{PATH_PROGRESS}"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        found: dict[str, int] = await response.json()
+        return found
+
+
+async def test_it_tells_the_counts_and_the_rate_since_its_beginning() -> None:
+    times = iter([10.0, 14.0])
+    witness = Witness()
+    tally = Tally(witness, lambda: next(times))
+    async with telling(tally, "127.0.0.1", 0) as port:
+        assert await ask(port) == {}, "the size is not known yet"
+        tally.begin(1000, 200)
+        tally.advance(400)
+        assert await ask(port) == {"totalBytes": 1000, "doneBytes": 600, "bytesPerSecond": 100}
+    assert (witness.total, witness.done) == (1000, 600)
+
+
+async def test_of_a_model_whose_size_is_not_known_the_bytes_are_told() -> None:
+    times = iter([10.0, 14.0])
+    tally = Tally(Witness(), lambda: next(times))
+    tally.begin(None, 200)
+    tally.advance(400)
+    assert tally.render() == {"doneBytes": 600, "bytesPerSecond": 100}
+
+
+async def test_a_source_that_asks_for_quiet_is_told_until_it_is_over_or_goes_on() -> None:
+    now = 1000.0
+    tally = Tally(Witness(), lambda: 0.0, lambda: now)
+    tally.say("busy, and asks for 1h00m of quiet; waiting", quiet_seconds=3600.0)
+    assert tally.render() == {"quietUntil": 4600}, "before the size is known"
+    tally.say("another connection", quiet_seconds=60.0)
+    tally.say("something else")
+    tally.begin(1000, 0)
+    assert tally.render() == {"totalBytes": 1000, "doneBytes": 0, "bytesPerSecond": 0, "quietUntil": 4600}
+    tally.advance(-400)
+    assert "quietUntil" in tally.render(), "it begins a file anew"
+    tally.advance(500)
+    assert "quietUntil" not in tally.render(), "another connection gets on"
+    tally.say("busy again", quiet_seconds=3600.0)
+    now = 4600.0
+    assert "quietUntil" not in tally.render()
+
+
+async def test_the_first_answer_that_asks_for_quiet_is_told_over_http(fetcher: Fetcher, hub: FakeHub) -> None:
+    def ask_for_quiet(_: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "3600"})
+
+    hub.api_faults.append(ask_for_quiet)
+    tally, order = Tally(fetcher.witness), fetcher.order("hf://org/m")
+    fetching = asyncio.create_task(fetch(order, fetcher.open_source(order), tally))
+    await until(lambda: bool(fetcher.witness.said))
+    async with telling(tally, "127.0.0.1", 0) as port:
+        told = await ask(port)
+    fetching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    answer = read_answer(json.dumps(told).encode(), time())
+    assert answer is not None
+    assert answer.describe() == f"the source asks for quiet until {render_time(told['quietUntil'])}"
+    assert told["quietUntil"] == pytest.approx(time() + 3600, abs=10)
+
+
+async def test_a_web_server_that_tells_no_sizes_never_seems_to_be_done(fetcher: Fetcher) -> None:
+    told: list[bytes] = []
+
+    class Told(Tally):
+        def advance(self, num_bytes: int) -> None:
+            super().advance(num_bytes)
+            told.append(json.dumps(self.render()).encode())
+
+    async with WebFolderServer(make_model()) as server:
+        server.files.has_lengths = False
+        order = fetcher.order(server.uri)
+        await fetch(order, fetcher.open_source(order), Told(Witness()))
+    answers = [read_answer(text, 0.0) for text in told]
+    assert all(answer is not None and answer.percent is None for answer in answers)
+    sizes = [len(content) for name, content in make_model().items() if name in NEEDED]
+    assert json.loads(told[-1])["doneBytes"] == sum(sizes)
+
+
+async def test_a_fetch_can_be_asked_how_far_it_is(fetcher: Fetcher, free_port: int) -> None:
+    async with FakeHub(make_model(4 << 20)) as hub:
+        hub.large.bytes_per_second = 4e6
+        process = await start(hub, fetcher.folder, "--progress-port", str(free_port))
+        seen: list[dict[str, int]] = []
+        while process.returncode is None and not (seen and seen[-1].get("doneBytes")):
+            try:
+                seen.append(await ask(free_port))
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
+        hub.large.bytes_per_second = None
+        status, _, err = await finish(process)
+    assert status == 0, err
+    assert 0 < seen[-1]["doneBytes"] <= seen[-1]["totalBytes"]
+
+
+async def test_a_port_that_is_taken_keeps_no_model_away(hub: FakeHub, fetcher: Fetcher) -> None:
+    async with telling(Tally(Witness()), "", 0) as port:
+        status, _, err = await finish(await start(hub, fetcher.folder, "--progress-port", str(port)))
+    assert status == 0
+    assert f"port {port} tells no progress" in err
+    fetcher.check(hub.files.contents)
+
+
+def test_a_port_is_a_number(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["hf://org/m", "--to", str(tmp_path), "--progress-port", "x"])
