@@ -15,8 +15,7 @@ from benchmarks.runtime.machine import describe_machine
 from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.windows import Windows
 from millrace_operator.autoscaler.simulate.policies.contestants import build_ours
-from millrace_operator.autoscaler.simulate.run import Choice, Scaler
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Choice, Scaler, Static
 from millrace_operator.autoscaler.simulate.workloads import Ramp, Workload, ramp
 
 RATE, SECONDS, REPLICAS, SEED = 10.0, 1800.0, 8, 2

@@ -12,7 +12,7 @@ from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
 from benchmarks.gpu.rows import Check, Figure, Row, at_most
 from benchmarks.gpu.serving import random_tokens, record, serve
 from benchmarks.gpu.weights import LLAMA_8B, TINY
-from millrace_fit.recordings import choose_sizes
+from millrace_fit.plan import choose_sizes
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import Generate, NewSequence

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.words import show_rate
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 
 LEAST_RATIO = 1.1
 MOST_CAUSES = 2

@@ -15,8 +15,8 @@ from millrace_operator.api.evidence_limits import (
     SPENT_SECONDS,
     TRIED,
 )
-from millrace_operator.api.numbers import parse_number
 from millrace_operator.api.pin import ANNOTATION, Pin, find_active_pin
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import read_changes, read_objectives
 
 OLD_SECONDS = 900.0

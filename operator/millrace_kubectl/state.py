@@ -4,7 +4,7 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import name_objective, shorten, show_apart, show_latency
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 
 STATES = {"Missed": "MISSING", "Infeasible": "CAN'T MEET", "Unknown": "UNKNOWN", "Met": "MEETING"}
 DAY_SECONDS = 86400.0

@@ -24,8 +24,8 @@ from millrace_kubectl.words import (
     show_share,
 )
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.numbers import parse_number
 from millrace_operator.api.pin import Pin
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import read_prediction
 
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})

@@ -10,9 +10,8 @@ from millrace_fetch.plan.names import check_names
 from millrace_fetch.plan.selection import read_shards, select
 from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder
 from millrace_fetch.sources.source import Source, complete
-from millrace_fetch.store.folder import Folder
+from millrace_fetch.store.folder import Folder, is_wanted, list_missing
 from millrace_fetch.store.marker import Marker
-from millrace_fetch.store.present_model import is_wanted, list_missing
 from millrace_fetch.store.shared_progress import Follower, Shared
 from millrace_fetch.transfer.blocking_calls import call_in_thread
 from millrace_fetch.transfer.client import Client

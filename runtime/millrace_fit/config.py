@@ -1,4 +1,7 @@
-"""A Llama-family config.json, checked."""
+"""A Llama-family config.json, checked.
+
+How the rotary position embedding is stretched for contexts beyond those of the first training.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +9,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions divided by a factor."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Llama3Scaling:
+    """Llama 3.1: long wavelengths stretched by `factor`, short ones kept, a ramp between."""
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_length: int
+
+
+RotaryScaling = LinearScaling | Llama3Scaling
+
 
 MAX_COUNT: Final = 2**53 - 1
 """Of whatever is counted: JSON carries no larger one for everybody."""

@@ -9,14 +9,16 @@ from typing import Any, Final, get_type_hints
 from millrace_fit.config import (
     FAMILIES,
     MAX_COUNT,
+    LinearScaling,
+    Llama3Scaling,
     LlamaConfig,
+    RotaryScaling,
     find_architecture_name,
     parse_llama_config,
 )
 from millrace_fit.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.errors import ArchitectureError, FactsError
 from millrace_fit.headers import StoredTensor
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_fit.tensors import find_fault
 
 MAX_FAULT: Final = 400

@@ -1,23 +1,48 @@
-"""The plan that a replica will make of a device's memory, before there is a replica: `execution/build.py`."""
+"""The plan that a replica will make of a device's memory, before there is a replica: `execution/build.py`.
+
+Which decode steps a GPU's replica records, by their numbers of rows.
+"""
 
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_fit.budget import (
+from millrace_fit.config import LlamaConfig
+from millrace_fit.errors import NoRoomError
+from millrace_fit.kv_cache import (
+    BLOCK_SIZE,
     SHARE_OF_LIMIT,
     Budget,
+    CacheDemand,
+    CacheShape,
     bound_recordings,
+    plan_cache,
     plan_host,
     plan_text_memory,
     share_out,
 )
-from millrace_fit.config import LlamaConfig
-from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import BLOCK_SIZE, CacheDemand, CacheShape, plan_cache
 from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights
-from millrace_fit.recordings import choose_sizes
 from millrace_fit.settings import Settings
 from millrace_fit.steps import step_bytes, tables_bytes
+
+CLOSE_SIZES: Final = 8
+WIDE_SIZES: Final = 16
+CLOSE_UNTIL: Final = 32
+MOST_ROWS: Final = 512
+"""A step of more rows computes for longer than its launches take: for so many rows a model of 8 billion
+weights needs 8 ms of a device with 10^15 operations a second."""
+
+
+def choose_sizes(max_rows: int) -> tuple[int, ...]:
+    """Return the numbers of rows that are recorded: 1, 2, 4, 8, 16, 24, 32, 48, … up to `max_rows`.
+
+    A step reads all weights whatever its rows, so a few more rows cost little; but each size takes about as
+    long to record as some steps take, and memory.
+    """
+    max_rows = min(max_rows, MOST_ROWS)
+    sizes = {1, 2, 4, *range(CLOSE_SIZES, CLOSE_UNTIL, CLOSE_SIZES)}
+    sizes |= set(range(CLOSE_UNTIL, max_rows, WIDE_SIZES))
+    return (*sorted(size for size in sizes if size < max_rows), max_rows)
+
 
 CPU_OVERHEAD: Final = 96 << 20
 WORKER_OVERHEAD: Final = 320 << 20

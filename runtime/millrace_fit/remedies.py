@@ -10,8 +10,7 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.settings import WEIGHTS, Settings, can_round
 from millrace_fit.shard import MOST_GPUS
-from millrace_fit.wording import Wording
-from millrace_fit.words import show_count
+from millrace_fit.wording import Wording, show_count
 
 MOST_GIB: Final = 4096
 """Of a pod's memory."""

@@ -14,7 +14,7 @@ from millrace_fit.plan import MemoryPlan
 from millrace_fit.remedies import count_gpus, find_limit
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
 from millrace_fit.verdict import Answer, Verdict, judge
-from millrace_fit.words import show_count, show_gib, show_kib, show_parameters
+from millrace_fit.wording import show_count, show_gib, show_kib, show_parameters
 
 WIDTH: Final = 110
 _NAMES: Final = 48

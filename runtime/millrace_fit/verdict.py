@@ -10,8 +10,7 @@ from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.remedies import find_remedy
 from millrace_fit.settings import FROM_CHECKPOINT, Settings, can_round
 from millrace_fit.shard import Shard
-from millrace_fit.wording import FLAGS, Wording
-from millrace_fit.words import show_count, show_gib
+from millrace_fit.wording import FLAGS, Wording, show_count, show_gib
 
 
 class Answer(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from millrace_fit.budget import Budget
+from millrace_fit.kv_cache import Budget
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_runtime.execution.build import LoadedModel, LoadPlan, load_model

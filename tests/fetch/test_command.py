@@ -208,7 +208,7 @@ async def test_the_status_says_whether_to_try_again(
     assert (ended, str(answer) in err) == (status, status == 1), err
 
 
-_QUICK = "import millrace_fetch.transfer.backoff; millrace_fetch.transfer.backoff._FIRST_SECONDS = 0.01"
+_QUICK = "import millrace_fetch.transfer.retry; millrace_fetch.transfer.backoff._FIRST_SECONDS = 0.01"
 
 
 async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from millrace_fetch.errors import NoSpaceError
 from millrace_fetch.plan.fetch_request import Order
-from millrace_fetch.store.present_model import find_whole
+from millrace_fetch.store.folder import find_whole
 from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher
 

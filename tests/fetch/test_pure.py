@@ -14,9 +14,9 @@ from millrace_fetch.plan.manifest import Checksum, RemoteFile
 from millrace_fetch.plan.names import MAX_FILES, check_names
 from millrace_fetch.plan.selection import read_shards, select
 from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder, parse_uri, redact
-from millrace_fetch.transfer.backoff import plan_wait
 from millrace_fetch.transfer.client import find_origin, read_retry_after, read_url
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge, split
+from millrace_fetch.transfer.retry import plan_wait
 from millrace_fetch.units import show_bytes, show_seconds
 from tests.fetch.conftest import INDEX, NEEDED, SHARDS, make_model
 

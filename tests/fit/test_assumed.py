@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from millrace_fit.assumed import MAX_ASSUMED, assume_tensors
 from millrace_fit.facts import find_facts
 from millrace_fit.headers import StoredTensor
+from millrace_fit.tensors import MAX_ASSUMED, assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
 
 NORM = "model.norm.weight"

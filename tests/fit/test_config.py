@@ -2,9 +2,16 @@ from typing import Any
 
 import pytest
 
-from millrace_fit.config import LLAMA, MISTRAL, QWEN2, Family, parse_llama_config
+from millrace_fit.config import (
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    Family,
+    LinearScaling,
+    Llama3Scaling,
+    parse_llama_config,
+)
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.rotary import LinearScaling, Llama3Scaling
 from millrace_runtime.models.registry import find_architecture
 
 RAW: dict[str, Any] = {

@@ -9,7 +9,7 @@ from millrace_fit.errors import SettingError
 from millrace_fit.screen import WIDTH, render_json
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, judge
-from millrace_fit.words import read_amount
+from millrace_fit.wording import read_amount
 from tests.fit.screens import CASES, EXPECTED, find, make, render
 
 ANSWERS = {

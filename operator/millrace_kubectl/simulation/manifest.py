@@ -10,8 +10,8 @@ from typing import Any
 from millrace_kubectl.errors import UsageError
 from millrace_kubectl.words import METRICS
 from millrace_kubernetes.durations import parse_duration
-from millrace_operator.api.numbers import parse_number
 from millrace_operator.api.prices import PriceError, Prices, add_prices, is_accelerator, list_items
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.autoscaler.decide.policy import Objective, PolicyError
 
 KIND = "InferenceService"

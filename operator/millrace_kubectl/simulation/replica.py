@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from millrace_kubectl.errors import PluginError, UsageError
 from millrace_kubectl.simulation.manifest import Manifest
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Hardware)}

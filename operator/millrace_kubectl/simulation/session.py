@@ -16,8 +16,7 @@ from millrace_operator.autoscaler.simulate.policies.clairvoyant import SHARES, f
 from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
 from millrace_operator.autoscaler.simulate.run import Choice as Count
-from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, Static
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 FIRST_SECONDS = 300.0

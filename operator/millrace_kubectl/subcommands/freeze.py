@@ -2,10 +2,10 @@
 
 import argparse
 
-from millrace_kubectl.commands import find_place
 from millrace_kubectl.errors import ConflictError, PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.pinning import add_lapse, check_mode, describe_pin, find_lapse, scaling_status
+from millrace_kubectl.remedies import find_place
 from millrace_operator.api.pin import ANNOTATION, Pin
 
 SUMMARY = "hold the present count for a time"

@@ -7,7 +7,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
 from millrace_kubernetes.durations import parse_duration
-from millrace_operator.api.numbers import NUMBER_PATTERN
+from millrace_operator.api.quantities import NUMBER_PATTERN
 
 NumberText = Annotated[str, Field(max_length=32, pattern=NUMBER_PATTERN)]
 ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}

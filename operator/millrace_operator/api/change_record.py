@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.evidence_limits import NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH
-from millrace_operator.api.numbers import parse_number, render_number
+from millrace_operator.api.quantities import parse_number, render_number
 from millrace_runtime import contract
 
 Change = dict[str, Any]

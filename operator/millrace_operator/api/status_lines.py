@@ -10,7 +10,7 @@ from typing import Any
 
 from millrace_operator.api.change_record import LOAD, pick_load
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 
 Json = dict[str, Any]
 UNKNOWN = "?"

@@ -33,8 +33,14 @@ from millrace_operator.controller.handlers import Ingest
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.reconcile import Reconciler
-from millrace_operator.controller.relist import Relisted, relist, relist_changes, wait_for_round
-from millrace_operator.controller.relist_schedule import Round, Rounds
+from millrace_operator.controller.relist import (
+    Relisted,
+    Round,
+    Rounds,
+    relist,
+    relist_changes,
+    wait_for_round,
+)
 from millrace_operator.controller.watch_supervisor import supervise_watches
 from millrace_operator.controller.worker import Worker
 from millrace_operator.gateways.follow import Gateways

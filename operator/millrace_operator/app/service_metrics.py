@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millrace_kubernetes.model_names import Standing
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.types import Objective, ObjectiveMetric, ScalingMode, Spec
 from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.memory import Memory

@@ -18,8 +18,7 @@ import kopf
 
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.changes import is_late, is_news
-from millrace_operator.controller.oddities import tell_odd
-from millrace_operator.controller.owners import owner_of
+from millrace_operator.controller.owners import owner_of, tell_odd
 from millrace_operator.controller.queue import Cause, WorkQueue
 from millrace_operator.kube.kinds import (
     EVERYWHERE,

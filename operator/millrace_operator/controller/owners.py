@@ -1,5 +1,9 @@
-"""Which service an object belongs to and as what, and what services say of themselves. Pure."""
+"""Which service an object belongs to and as what, and what services say of themselves. Pure.
 
+Tells of the objects of a list that nobody can read. They are left out, so that all others are known.
+"""
+
+import logging
 from collections.abc import Mapping
 
 from millrace_operator.api.conditions import Reason
@@ -62,3 +66,12 @@ def _find_controller(metadata: Obj) -> str | None:
         if reference.get("controller") and (group, reference.get("kind")) == (contract.GROUP, contract.KIND):
             return str(reference["name"])
     return None
+
+
+LOG = logging.getLogger(__name__)
+
+
+def tell_odd(odd: Mapping[str, Exception]) -> None:
+    """Log each of these objects, with the trace of what was raised at it."""
+    for name, error in odd.items():
+        LOG.error("%s cannot be read, and is left as it was known: %r", name, error, exc_info=error)

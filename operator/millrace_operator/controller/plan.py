@@ -15,11 +15,11 @@ from millrace_operator.observed.previous_owner import find_left_over
 from millrace_operator.observed.revisions import Moment, Observed, observe
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, object_id
 from millrace_operator.render.apply_order import Child, Need, need
-from millrace_operator.render.metadata import revision_name
-from millrace_operator.render.network import (
+from millrace_operator.render.metadata import (
     render_headless_service,
     render_service,
     render_service_account,
+    revision_name,
 )
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.render.workload import (

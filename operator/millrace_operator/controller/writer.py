@@ -1,15 +1,20 @@
-"""Makes each write of a plan, and notes what stands in its way. Like `loop.py` it does I/O, by a Cluster."""
+"""Makes each write of a plan, and notes what stands in its way. Like `loop.py` it does I/O, by a Cluster.
 
+What was written of one service, for the log: pure. Writes in a row of one kind and reason share a line.
+
+A new service has six. A line for each took a twentieth of the operator's CPU time.
+"""
+
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.lookups import Looks
 from millrace_operator.controller.plan import Apply, Delete, Plan
 from millrace_operator.controller.refusals import Refusals
-from millrace_operator.controller.write_log import Written
 from millrace_operator.kube.errors import (
     AbsentError,
     ClusterError,
@@ -24,6 +29,33 @@ from millrace_operator.observed.snapshot import ObjectId, is_owned, object_id
 from millrace_operator.render.apply_order import find_unmet
 from millrace_operator.scaling.drain import Mark
 from millrace_operator.status.status import describe_status
+
+
+class _Write(NamedTuple):
+    verb: str
+    why: str
+    identity: ObjectId
+
+
+class Written:
+    """The writes of one plan, in order."""
+
+    def __init__(self) -> None:
+        self._writes: list[_Write] = []
+
+    def note(self, verb: str, identity: ObjectId, why: str) -> None:
+        """Know that an object was written."""
+        self._writes.append(_Write(verb, why, identity))
+
+    def take_lines(self) -> list[str]:
+        """Return what the log says of those that it has not said yet."""
+        writes, self._writes = self._writes, []
+        rows = itertools.groupby(writes, key=lambda write: (write.verb, write.why))
+        return [
+            f"{verb} {', '.join(' '.join(write.identity) for write in writes)}: {why}"
+            for (verb, why), writes in rows
+        ]
+
 
 LOG = logging.getLogger(__name__)
 MARK_TRIES = 4

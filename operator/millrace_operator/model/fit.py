@@ -2,13 +2,18 @@
 
 Refused is what can't serve for certain: a model that no replica reads, and weights that are larger than the
 memory. The rest of a replica's memory is reckoned, and partly guessed: where that is too much, status warns.
+
+Whether a model fits the GPUs of the nodes that are there, where its service names none.
+
+It is refused for certain only where it fits on none of them. A node that tells nothing of its GPUs, or no
+node at all, refuses nothing: an autoscaler may add one of any size.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from millrace_fit.accelerators import Accelerator, find_accelerator, read_labels
+from millrace_fit.accelerators import LABEL_MEMORY, LABEL_PRODUCT, Accelerator, find_accelerator, read_labels
 from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.facts import ModelFacts
 from millrace_fit.settings import Settings
@@ -19,9 +24,67 @@ from millrace_operator.api.conditions import Reason
 from millrace_operator.api.quantities import parse_quantity
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.node import GpuNode
-from millrace_operator.model.fit_on_nodes import is_refused, judge_on_nodes
-from millrace_operator.model.gpu_candidates import find_candidates
+from millrace_operator.model.gpu_candidates import Candidate, find_candidates
 from millrace_operator.status.causes import Cause
+
+MOST_NAMES = 4
+"""Of kinds of GPUs in a message."""
+
+
+class Judged(NamedTuple):
+    """What is known of a model on one kind of GPU."""
+
+    candidate: Candidate
+    accelerator: Accelerator
+    verdict: Verdict
+
+
+def judge_on_nodes(
+    facts: ModelFacts, settings: Settings, candidates: Collection[Candidate], wording: Wording
+) -> Verdict | None:
+    """Return whether the model fits, in words that name the nodes' GPUs; None where these are not known."""
+    known = [(one, gpu) for one in candidates if (gpu := one.accelerator)]
+    if not known or len(known) < len(candidates):
+        return None
+    judged = [Judged(one, gpu, judge(facts, settings, gpu, wording)) for one, gpu in known]
+    judged.sort(key=lambda one: (one.accelerator.memory_bytes, one.candidate))
+    good = [one for one in judged if one.verdict.starts]
+    bad = [one for one in judged if not one.verdict.starts]
+    if good and bad:
+        return _choose(good, bad)
+    told = judged[0]  # the smallest
+    if bad:
+        told = next((one for one in reversed(bad) if not is_refused(one.verdict)), bad[-1])
+    message = f"{told.verdict.message} (as nodes' labels tell of {_join(judged, 'and')})"
+    return replace(told.verdict, message=message)
+
+
+def is_refused(verdict: Verdict) -> bool:
+    """Whether a replica cannot serve for certain: what is guessed of its memory refuses nothing."""
+    plan = verdict.plan
+    is_over = verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total
+    return is_over or verdict.answer is Answer.UNSUPPORTED
+
+
+def _choose(good: Sequence[Judged], bad: Sequence[Judged]) -> Verdict:
+    """Return that it depends on the node, and which nodeSelector settles it."""
+    chosen, others = good[0].candidate, {one.candidate.product for one in bad}
+    label, text = LABEL_PRODUCT, chosen.product
+    if not text or text in others:
+        label, text = LABEL_MEMORY, f'"{chosen.memory}"'
+    return Verdict(
+        Answer.TIGHT,
+        f"fits on {_join(good, 'and')} and not on {_join(bad, 'or')}, and a pod may get any of them",
+        f"write {label}: {text} under pod.nodeSelector",
+    )
+
+
+def _join(judged: Sequence[Judged], word: str) -> str:
+    """Return the names of the GPUs, each once."""
+    names = list(dict.fromkeys(one.candidate.product or one.accelerator.name for one in judged))
+    names = names[:MOST_NAMES] + (["others"] if len(names) > MOST_NAMES else [])
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
 
 MIG = "nvidia.com/mig-"
 """Resources that are parts of a GPU, by their profile."""

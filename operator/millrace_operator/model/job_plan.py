@@ -14,8 +14,7 @@ from millrace_operator.observed.drift import APPLIED, seal
 from millrace_operator.observed.snapshot import ObjectId, Snapshot
 from millrace_operator.render.apply_order import Child, Need, need
 from millrace_operator.render.fill_job import render_fill_job
-from millrace_operator.render.metadata import fill_name, revision_name
-from millrace_operator.render.network import render_service_account
+from millrace_operator.render.metadata import fill_name, render_service_account, revision_name
 from millrace_operator.render.resolve_job import render_look_job, render_resolve_job
 from millrace_operator.render.settings import RenderSettings
 

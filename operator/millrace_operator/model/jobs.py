@@ -1,15 +1,41 @@
-"""What a service's own Jobs are at, and what their pods say. Pure."""
+"""What a service's own Jobs are at, and what their pods say. Pure.
+
+Since when a deadline counts where a model is fetched, as the kubelet tells of the container.
+
+A download takes as long as it takes, and one that stands still ends itself. So a deadline stands still while
+its container runs, for some restarts of it at most.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.kube.kinds import JOB, Obj
-from millrace_operator.model.fetch_deadline import find_fetch_time
-from millrace_operator.observed.pod_status import find_fetcher, find_state, read_fetch
+from millrace_operator.observed.pod_status import (
+    MOST_RESTARTS,
+    FetchRun,
+    find_fetcher,
+    find_state,
+    read_fetch,
+)
 from millrace_operator.observed.snapshot import ObjectId, Snapshot
 from millrace_operator.status.causes import Cause, diagnose
 from millrace_runtime import contract
+
+
+def find_fetch_time(runs: Iterable[FetchRun], num_ended: int, now: float) -> float | None:
+    """Return since when, in seconds since 1970; None where no fetch moves it.
+
+    `num_ended` pods have ended for good and were made anew. Each counts as a restart: else pods that are
+    evicted again and again would be progress for ever.
+    """
+    times = (_find_time(run, now) for run in runs if num_ended + run.num_failures <= MOST_RESTARTS)
+    return max((at for at in times if at is not None), default=None)
+
+
+def _find_time(run: FetchRun, now: float) -> float | None:
+    return now if run.is_running else run.ended_at
+
 
 LOST_SECONDS = 60.0
 """After its end, until a Job is made anew that has not done its work: its pod may have been deleted."""

@@ -10,9 +10,9 @@ from millrace_operator.api.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.render.kept_model import find_kept
 from millrace_operator.render.metadata import account_name, replica_labels
 from millrace_operator.render.model_source import (
+    find_kept,
     model_path,
     render_fetchers,
     render_model_mounts,

@@ -10,11 +10,10 @@ from millrace_operator.api.types import Rollback, Spec
 from millrace_operator.api.versions import VersionError
 from millrace_operator.model.cached_model import find_place
 from millrace_operator.model.claims import judge_claim
-from millrace_operator.model.fetch_deadline import find_fetch_time
 from millrace_operator.model.fill import find_filling, find_lateness, is_begun
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import explain_delay
+from millrace_operator.model.jobs import explain_delay, find_fetch_time
 from millrace_operator.model.look import find_looking
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.model.resolve import find_told

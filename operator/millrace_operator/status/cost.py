@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import parse_time, render_time
 from millrace_operator.api.cost_types import Cost
-from millrace_operator.api.numbers import parse_number, render_number
 from millrace_operator.api.prices import Item, PriceError, Prices, add_prices, list_items
+from millrace_operator.api.quantities import parse_number, render_number
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.rollout.revision import Revision

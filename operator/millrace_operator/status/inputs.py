@@ -23,7 +23,7 @@ from millrace_operator.rollout.revision import Revision
 from millrace_operator.rollout.surge import Method, Step
 from millrace_operator.scaling.competing_autoscalers import explain_rival
 from millrace_operator.scaling.count import Count
-from millrace_operator.scaling.wake import Wake, find_wake
+from millrace_operator.scaling.rest import Wake, find_wake
 from millrace_operator.status.causes import Cause, explain_refusal
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.api.conditions import Reason, Truth
-from millrace_operator.api.numbers import render_number
+from millrace_operator.api.quantities import render_number
 from millrace_operator.api.status_lines import read_objectives
 from millrace_operator.api.types import ScalingMode, Spec
 from millrace_operator.observed.snapshot import Advice

@@ -19,8 +19,8 @@ from millrace_operator.api.versions import VersionError
 from millrace_operator.observed.revisions import Moment, Observed, observe
 from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.status.causes import Cause
-from millrace_operator.status.counting import count_replicas
-from millrace_operator.status.up_to_date import TYPE as UP_TO_DATE
+from millrace_operator.status.rollout_conditions import TYPE as UP_TO_DATE
+from millrace_operator.status.rollout_conditions import count_replicas
 
 Json = dict[str, Any]
 _SILENT = Cause(Reason.STARTING, "no replica answers")

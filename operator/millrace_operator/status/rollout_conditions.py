@@ -1,12 +1,45 @@
-"""What the conditions say of a rollout. Pure."""
+"""What the conditions say of a rollout. Pure.
+
+How many of the desired replicas do something, in words. As a rollout ends, more may.
+
+Whether all that the spec asks for is there, in one word for people who wait for it.
+"""
 
 from dataclasses import replace
 
 from millrace_operator.api.conditions import Reason, Truth, render_time
 from millrace_operator.api.rollout_order import ANNOTATION, OrderError, find_order
 from millrace_operator.observed.previous_owner import explain_left_over
-from millrace_operator.status.counting import count_replicas
 from millrace_operator.status.inputs import StatusInputs
+
+TYPE = "UpToDate"
+
+
+def judge_up_to_date(ready: Truth, progressing: Truth, degraded: Truth, scaling: Truth) -> Truth:
+    """Return the condition UpToDate: True, or the worst reason why not.
+
+    It is made of other conditions alone, so it changes only when one of them does. A service of which all
+    replicas serve may be Degraded: a child is refused, or somebody undoes its count. Then it is not True.
+    """
+    if degraded.status:
+        return Truth(TYPE, False, degraded.reason, degraded.message)
+    is_at_zero = ready.reason is Reason.SCALED_TO_ZERO
+    if ready.reason is Reason.WAKING or not (ready.status or is_at_zero):
+        return Truth(TYPE, False, ready.reason, ready.message)
+    if progressing.status or progressing.reason is not Reason.SETTLED:
+        return Truth(TYPE, False, progressing.reason, progressing.message)
+    if scaling.reason is Reason.SIGNALS_MISSING:  # all is there that was asked for, and people see this word
+        return Truth(TYPE, True, scaling.reason, scaling.message)
+    told = ready if is_at_zero else progressing
+    return Truth(TYPE, True, told.reason, told.message)
+
+
+def count_replicas(count: int, desired: int, verb: str) -> str:
+    """Return how many of the desired replicas do what `verb` says, or both counts where more do."""
+    if count <= desired:
+        return f"{count} of {desired} desired replicas {verb}"
+    return f"{count} replicas {verb}, and {desired} {'is' if desired == 1 else 'are'} desired"
+
 
 _REJECTIONS = {
     "DeadlineExceeded": "was not ready in time and was rolled back",

@@ -7,15 +7,17 @@ or one of the conditions ObjectivesMet and ScalingActive that changes alone wait
 limit they go back and forth with every tick. A count, a mode or another condition never waits.
 
 In mode External nobody measures. What is told of the replicas follows events, and nothing moves by time.
+
+The condition ScalingActive: whether the operator decides the count, or why it does not.
 """
 
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from millrace_operator.api.conditions import Reason, parse_time, render_time
+from millrace_operator.api.conditions import Reason, Truth, parse_time, render_time
 from millrace_operator.api.evidence_limits import TRIED
-from millrace_operator.api.numbers import parse_number
+from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import (
     read_objectives,
     render_change,
@@ -26,6 +28,36 @@ from millrace_operator.api.types import ScalingMode
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.scaling.count import Change, Count
+from millrace_operator.status.inputs import StatusInputs
+from millrace_operator.status.previous_condition import find_former_truth
+
+TYPE = "ScalingActive"
+
+
+def judge_scaling(inputs: StatusInputs) -> Truth:
+    """Return the condition."""
+    advice = inputs.snapshot.advice
+    if inputs.spec.scaling.mode is ScalingMode.EXTERNAL:
+        return Truth(TYPE, True, Reason.EXTERNAL, "the count is spec.replicas, written from outside")
+    if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
+        return Truth(TYPE, True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
+    if advice is not None and not advice.is_starting:
+        return _judge_advice(inputs, advice)
+    undecided = Truth(TYPE, None, Reason.STARTING, "no decision has been made yet")
+    return find_former_truth(inputs.old, TYPE) or undecided
+
+
+def _judge_advice(inputs: StatusInputs, advice: Advice) -> Truth:
+    scaling = inputs.spec.scaling
+    if advice.is_held:
+        held, named = inputs.count.desired, advice.missing or "signals"
+        text = f"the count is held at {held} and never lowered while this is unknown: {named}"
+        return Truth(TYPE, False, Reason.SIGNALS_MISSING, text)
+    if scaling.mode is ScalingMode.DRY_RUN:
+        return Truth(TYPE, True, Reason.DRY_RUN, "decisions are shown in status, not followed")
+    text = f"the operator decides between {scaling.min_replicas} and {scaling.max_replicas} replicas"
+    return Truth(TYPE, True, Reason.DECIDING, text)
+
 
 Json = dict[str, Any]
 PERIOD_SECONDS = 600.0

@@ -24,13 +24,16 @@ from millrace_operator.rollout.revision import Revision
 from millrace_operator.scaling.count import describe_pin
 from millrace_operator.status.access import judge_access
 from millrace_operator.status.causes import Cause
-from millrace_operator.status.counting import count_replicas
 from millrace_operator.status.inputs import StatusInputs, explain_conflict
 from millrace_operator.status.objectives import judge_objectives
 from millrace_operator.status.replica_device import choose_replica
-from millrace_operator.status.rollout_conditions import explain_rollback, progressing
-from millrace_operator.status.scaling_condition import judge_scaling
-from millrace_operator.status.up_to_date import judge_up_to_date
+from millrace_operator.status.rollout_conditions import (
+    count_replicas,
+    explain_rollback,
+    judge_up_to_date,
+    progressing,
+)
+from millrace_operator.status.scaling_status import judge_scaling
 
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "

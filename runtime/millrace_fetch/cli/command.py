@@ -8,8 +8,8 @@ from pathlib import Path
 from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.plan.fetch_request import Order, pin
 from millrace_fetch.plan.uri import LOCAL, WRITABLE, parse_uri
+from millrace_fetch.store.folder import find_whole
 from millrace_fetch.store.marker import Marker
-from millrace_fetch.store.present_model import find_whole
 from millrace_fetch.transfer.authorities import trusting
 from millrace_fetch.units import show_bytes
 from millrace_runtime.listener import parse_port

@@ -8,7 +8,7 @@ from millrace_fetch.plan.uri import WRITABLE
 from millrace_fit.accelerators import CPU, GPUS, Accelerator, find_accelerator
 from millrace_fit.errors import SettingError
 from millrace_fit.settings import FROM_CHECKPOINT, MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS, Settings
-from millrace_fit.words import read_amount
+from millrace_fit.wording import read_amount
 
 SUMMARY = "tell what a model takes of a device's memory"
 DESCRIPTION = """Tell what a model takes of a device's memory, and whether it fits. Only config.json and the

@@ -7,8 +7,8 @@ from millrace_fetch.image.overlay import Member, check_plain, find_files, overla
 from millrace_fetch.plan.head import ModelHead, merge, parse_config, parse_tensors
 from millrace_fetch.plan.manifest import RemoteFile
 from millrace_fetch.plan.selection import CONFIG, INDEX, find_surely_read, read_shards
-from millrace_fit.assumed import assume_tensors
 from millrace_fit.headers import StoredTensor
+from millrace_fit.tensors import assume_tensors
 
 
 class SeenImage:

@@ -16,8 +16,14 @@ from botocore.config import Config
 from botocore.parsers import ResponseParserError
 
 from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, is_busy
-from millrace_fetch.transfer.client import ADVICE, find_origin, read_retry_after
-from millrace_fetch.transfer.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
+from millrace_fetch.transfer.client import (
+    ADVICE,
+    UNREACHABLE,
+    WANTS_PASSWORD,
+    explain_proxy,
+    find_origin,
+    read_retry_after,
+)
 
 _DEFAULT_REGION = "us-east-1"
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")

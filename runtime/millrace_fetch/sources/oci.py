@@ -13,7 +13,6 @@ from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile
 from millrace_fetch.plan.names import LAYERS
 from millrace_fetch.plan.uri import OciImage
-from millrace_fetch.sources.docker_config import find_basic
 from millrace_fetch.sources.oci_manifest import (
     MEDIA_TYPES,
     Descriptor,
@@ -21,7 +20,7 @@ from millrace_fetch.sources.oci_manifest import (
     ImageManifest,
     read_manifest,
 )
-from millrace_fetch.sources.registry_access import RegistryAccess
+from millrace_fetch.sources.registry_access import RegistryAccess, find_basic
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin
 from millrace_fetch.transfer.retry import Say, with_tries

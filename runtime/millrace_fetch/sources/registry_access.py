@@ -1,20 +1,88 @@
 """Shows a registry who we are: it names what it wants in a 401, mostly a token of some minutes.
 
 A token goes to the registry alone, and name and password go to it and to where it says that tokens are.
+
+What a registry asks for in WWW-Authenticate.
+
+The credentials that `docker login` stores, and that image pull secrets have.
+
+Of `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`. A Secret of type kubernetes.io/dockerconfigjson
+that is mounted there names its file `.dockerconfigjson`. Credential helpers are programs, and are not run.
 """
 
 import asyncio
+import base64
 import json
+import os
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from time import time
+from typing import Any, NamedTuple
 
 import aiohttp
 from yarl import URL
 
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, is_busy
 from millrace_fetch.plan.uri import redact
-from millrace_fetch.sources.challenge import Challenge, read_challenge
 from millrace_fetch.transfer.client import naming, read_retry_after
+
+_FILES = ("config.json", ".dockerconfigjson")
+
+
+def find_basic(registries: tuple[str, ...]) -> str | None:
+    """Return name and password of a registry as Basic authorization has them. `registries` are its names."""
+    for path in [_folder() / name for name in _FILES]:
+        try:
+            auths = json.loads(path.read_text()).get("auths", {})
+            entries = {_host_of(key): entry for key, entry in auths.items()}
+            found = [_read_entry(entries[name]) for name in registries if name in entries]
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise SourceError(f"{path} can't be read: it should be the JSON of docker login") from error
+        if basic := next(filter(None, found), None):
+            return basic
+    return None
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+
+
+def _host_of(key: str) -> str:
+    """Return the host of a key such as `https://host/v1/`."""
+    return key.rpartition("://")[2].partition("/")[0]
+
+
+def _read_entry(entry: dict[str, Any]) -> str | None:
+    if entry.get("username"):
+        pair = f"{entry['username']}:{entry.get('password', '')}"
+        return base64.b64encode(pair.encode()).decode()
+    auth = str(entry.get("auth") or "")
+    base64.b64decode(auth, validate=True)
+    return auth or None
+
+
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Challenge(NamedTuple):
+    """A way to show who we are."""
+
+    scheme: str
+    """In small letters: `bearer` or `basic`."""
+    parameters: dict[str, str]
+
+
+def read_challenge(headers: Iterable[str]) -> Challenge | None:
+    """Return the first challenge that can be answered, of all that a response has."""
+    for header in headers:
+        scheme, _, rest = header.partition(" ")
+        if scheme.lower() in ("bearer", "basic"):
+            return Challenge(scheme.lower(), dict(_PARAMETER.findall(rest)))
+    return None
+
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _ANSWER_BYTES = 1 << 20

@@ -1,6 +1,8 @@
 """The folder that a model is fetched into: what is whole there, what is ours, and whether there is room.
 
 `.millrace/manifest.json` is written last, by an atomic rename: where it is, the model is whole.
+
+Whether a folder has a model already: what is wanted, in files of the right sizes.
 """
 
 import json
@@ -12,11 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
+from millrace_fetch.plan.fetch_request import Order
 from millrace_fetch.plan.manifest import FileRecord
 from millrace_fetch.plan.names import LAYERS, OWN_FOLDER, find_fault
 from millrace_fetch.plan.selection import is_read
 from millrace_fetch.store.install import PlacedFiles, list_names, sync_folder
-from millrace_fetch.store.links import NOFOLLOW
+from millrace_fetch.store.links import NOFOLLOW, refuse_links
 from millrace_fetch.store.lock import FolderLock
 from millrace_fetch.store.marker import Marker, forget_all_but, is_torn, read_boot, read_marker, render_marker
 from millrace_fetch.transfer.partial_file import JOURNAL, PartFile, writing
@@ -210,3 +213,29 @@ class Folder:
                 f"{self.path} has {free / 1e9:.1f} GB free, and {num_bytes / 1e9:.1f} GB are still to come: "
                 "make room"
             )
+
+
+def find_whole(order: Order) -> Marker | None:
+    """Return what the folder has of a fixed revision, if that is all of it, and nobody writes there.
+
+    Whoever evicts a model looks for its readers while it holds the lock. So this takes part in the lock, or a
+    reader that comes meanwhile would be told of a model that goes. Raises FolderError of a link.
+    """
+    folder = Folder(order.folder, is_synced=order.is_synced)
+    refuse_links(order.folder, order.folder / OWN_FOLDER / MANIFEST)
+    with folder.shared() as is_held:
+        marker = folder.read_marker() if is_held else None
+        if marker is None or order.fixed is None or not is_wanted(order, marker, order.fixed):
+            return None
+        return None if list_missing(folder, marker) else marker
+
+
+def is_wanted(order: Order, marker: Marker, revision: str) -> bool:
+    """Whether the marker is of the model in that revision, with the files that are asked for."""
+    wanted = (order.uri.place, revision, list(order.include))
+    return wanted == (marker.source, marker.revision, marker.include)
+
+
+def list_missing(folder: Folder, marker: Marker) -> list[str]:
+    """Return the names of files that are not there in their size."""
+    return [name for name, record in marker.files.items() if not folder.files.has(name, record)]

@@ -2,6 +2,10 @@
 
 A source sees each request before it is sent, also one of a redirect. It adds its credentials to those for its
 own host alone: the origin of a request's address is then that of `find_origin`.
+
+What a refusal of the environment's proxy means.
+
+A proxy's URL may hold a password, so nothing of it is told.
 """
 
 import asyncio
@@ -17,11 +21,28 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, UsageError, is_busy
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnavailableError, UsageError, is_busy
 from millrace_fetch.plan.uri import redact
-from millrace_fetch.transfer.proxies import UNREACHABLE, WANTS_PASSWORD, explain_proxy
 from millrace_fetch.transfer.ranges import read_place
 from millrace_fetch.transfer.stall import Pace, describe_slow
+
+UNREACHABLE = "the proxy of the environment can't be reached"
+WANTS_PASSWORD = 407
+"""The status by which a proxy, and never a source, asks who somebody is."""
+
+
+def explain_proxy(place: str, status: int) -> FetchError:
+    """Return what a proxy means that does not let us reach `place`. It passes by itself, or is final."""
+    if status == WANTS_PASSWORD:
+        return SourceError(
+            f"{place}: the proxy of the environment wants a name and a password: write them into its URL in "
+            "HTTPS_PROXY or HTTP_PROXY"
+        )
+    message = f"{place}: the proxy of the environment answered {status}"
+    if is_busy(status):
+        return UnavailableError(message)
+    return SourceError(f"{message}: let its owner allow the host, or name it in NO_PROXY")
+
 
 ADVICE = (
     "name the authorities to trust in SSL_CERT_FILE or --ca-file; a service has them in the key ca.crt of "

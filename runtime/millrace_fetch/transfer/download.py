@@ -18,12 +18,11 @@ import aiohttp
 from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, UnavailableError
 from millrace_fetch.plan.manifest import FileRecord, RemoteFile
 from millrace_fetch.store.folder import Folder
-from millrace_fetch.transfer.backoff import MAX_TRIES
 from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes, read_validator
 from millrace_fetch.transfer.concurrent_requests import find_first
 from millrace_fetch.transfer.partial_file import PartFile
 from millrace_fetch.transfer.ranges import Span, split
-from millrace_fetch.transfer.retry import Say, give_up, pause
+from millrace_fetch.transfer.retry import MAX_TRIES, Say, give_up, pause
 from millrace_fetch.transfer.stall import Flow, describe_standstill, is_progress
 
 REQUEST_BYTES = 64 << 20

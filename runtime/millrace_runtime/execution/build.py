@@ -6,9 +6,8 @@ from functools import partial
 
 import torch
 
-from millrace_fit.budget import Budget, share_out
-from millrace_fit.kv_cache import CacheDemand, CacheShape
-from millrace_fit.recordings import choose_sizes
+from millrace_fit.kv_cache import Budget, CacheDemand, CacheShape, share_out
+from millrace_fit.plan import choose_sizes
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
 from millrace_kernels.native.errors import NativeError

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millrace_fit.recordings import CLOSE_SIZES
+from millrace_fit.plan import CLOSE_SIZES
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import PlainSampler
 from millrace_kernels.transfer import upload_into

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from millrace_fit import kv_cache as fit
-from millrace_fit.budget import Budget
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import CacheDemand, CacheShape
+from millrace_fit.kv_cache import Budget, CacheDemand, CacheShape
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.models.model import Architecture, KvShape

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from millrace_fit.budget import Budget, bound_recordings, share_out
+from millrace_fit.kv_cache import Budget, bound_recordings, share_out
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.exhaustion import is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor

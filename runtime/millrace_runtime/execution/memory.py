@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from millrace_fit.budget import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan_host
+from millrace_fit.kv_cache import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan_host
 from millrace_runtime.execution.cgroups import MEMBERSHIP, MOUNT, find_groups
 
 

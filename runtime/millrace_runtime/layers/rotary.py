@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling
+from millrace_fit.config import LinearScaling, Llama3Scaling, RotaryScaling
 from millrace_kernels.step import Angles
 
 

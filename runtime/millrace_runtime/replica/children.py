@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Self
 
-from millrace_fit.budget import plan_text_memory
+from millrace_fit.kv_cache import plan_text_memory
 from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
 from millrace_runtime.replica.heartbeat import Heartbeat, Member

@@ -1,4 +1,7 @@
-"""How many CPUs this replica may use, and the environment that makes its libraries respect it."""
+"""How many CPUs this replica may use, and the environment that makes its libraries respect it.
+
+The text worker's share of the replica's CPUs.
+"""
 
 import math
 import os
@@ -61,3 +64,11 @@ def _number(text: str) -> Iterator[float]:
         return
     if value > 0:
         yield value
+
+
+_MAX_THREADS = 4
+
+
+def count_text_threads(environment: Mapping[str, str]) -> int:
+    """Return how many threads tokenise, in a replica with these environment variables."""
+    return min(_MAX_THREADS, read_num_cpus(environment))

@@ -24,10 +24,10 @@ from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
+from millrace_runtime.replica.cpu_limit import count_text_threads
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.membership import Membership, join_replica
 from millrace_runtime.replica.settings import ReplicaSettings
-from millrace_runtime.replica.text_limits import count_text_threads
 
 EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.api.numbers import NUMBER_PATTERN, parse_number, render_number
+from millrace_operator.api.quantities import NUMBER_PATTERN, parse_number, render_number
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.controller import relist_schedule
+from millrace_operator.controller import relist
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.kube.errors import ConflictError, NotLeaderError, RefusedError, TransientError
 from millrace_operator.kube.fake import FakeCluster
@@ -193,9 +193,9 @@ async def test_nothing_waits_for_a_replica_that_does_not_lead(cluster: FakeClust
 async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def wait(*_: object) -> relist_schedule.Round:
+    async def wait(*_: object) -> relist.Round:
         await asyncio.sleep(0.01)
-        return relist_schedule.Round.EVERYTHING
+        return relist.Round.EVERYTHING
 
     monkeypatch.setattr(module, "wait_for_round", wait)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
@@ -210,7 +210,7 @@ async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only theirs can be lost. A namespace that could not be read whole stays so for all the list says."""
-    monkeypatch.setattr(relist_schedule, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
     settings = dataclasses.replace(SETTINGS, namespaces=(KEY.namespace, "b"))
     application = Application(settings, cluster, make_view(), Metrics())
     application.ingest.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
@@ -238,7 +238,7 @@ async def test_a_list_that_fails_after_an_event_was_lost_is_tried_again_soon(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(relist_schedule, "LOST_SECONDS", 0.0)
+    monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     cluster.read_faults.extend([error] * 3)  # type: ignore[list-item]
     cluster.put(make_service())

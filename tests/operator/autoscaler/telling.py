@@ -5,8 +5,7 @@ from typing import NamedTuple
 from millrace_operator.autoscaler.decide.attainment import LARGEST_ERROR, predict
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.simulate.run import Choice, Run, is_within
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Choice, Ours, Run, is_within
 
 
 class Telling(Ours):

@@ -26,7 +26,7 @@ from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.controller import plan, watch_supervisor
-from millrace_operator.controller.relist_schedule import Round
+from millrace_operator.controller.relist import Round
 from millrace_operator.kube.connection import ApiServer
 from millrace_operator.kube.credentials import Access, load_access
 from millrace_operator.kube.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind, Obj, ObjectKey

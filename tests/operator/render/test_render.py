@@ -3,9 +3,8 @@ import pytest
 from millrace_operator.api.model_types import Model
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import SERVICE, Obj
-from millrace_operator.render.metadata import render_child
+from millrace_operator.render.metadata import render_child, render_headless_service, render_service
 from millrace_operator.render.model_source import model_path
-from millrace_operator.render.network import render_headless_service, render_service
 from millrace_operator.render.pod_template import (
     START_SECONDS,
     render_arguments,

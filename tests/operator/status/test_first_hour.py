@@ -13,7 +13,7 @@ from millrace_operator.api.status_types import Status
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import Advice, Demand
 from millrace_operator.render.settings import RenderSettings
-from millrace_operator.status.counting import count_replicas
+from millrace_operator.status.rollout_conditions import count_replicas
 from millrace_runtime import contract
 from testing.checkpoints.models import LLAMA_8B, stored_of
 from testing.world import World, crash_status, make_pod, unschedulable_status

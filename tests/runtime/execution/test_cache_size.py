@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_fit.budget import Budget
+from millrace_fit.kv_cache import Budget
 from millrace_runtime.execution import build as build_module
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import CapacityError

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from millrace_fit.recordings import MOST_ROWS, choose_sizes
+from millrace_fit.plan import MOST_ROWS, choose_sizes
 from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner

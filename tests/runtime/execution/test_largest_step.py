@@ -4,8 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace_fit.budget import Budget, share_out
-from millrace_fit.kv_cache import CacheDemand
+from millrace_fit.kv_cache import Budget, CacheDemand, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.kv_cache import plan_cache

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fit.budget import Budget, plan_text_memory
+from millrace_fit.kv_cache import Budget, plan_text_memory
 from millrace_runtime.execution.memory import usable_memory
 
 GIB = 1 << 30

@@ -10,7 +10,7 @@ from millrace_operator.api.evidence_limits import (
     NUM_REJECTED,
     REASON_LENGTH,
 )
-from millrace_operator.api.numbers import render_number
+from millrace_operator.api.quantities import render_number
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.attainment import LARGEST_ERROR, predict, predict_seconds
 from millrace_operator.autoscaler.decide.attempts import Attempts

@@ -18,8 +18,12 @@ from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN
 from millrace_operator.autoscaler.signals.windows import Windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.counters import Counters
-from millrace_operator.autoscaler.simulate.rates import histogram_quantile
-from millrace_operator.autoscaler.simulate.series import LOOKBACK_SECONDS, Increases, Series
+from millrace_operator.autoscaler.simulate.series import (
+    LOOKBACK_SECONDS,
+    Increases,
+    Series,
+    histogram_quantile,
+)
 from millrace_operator.autoscaler.simulate.service import Pod, Service
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_runtime.contract import ANSWER_BUCKETS

@@ -1,14 +1,20 @@
-"""A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees."""
+"""A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees.
+
+Who decides in a simulation: our autoscaler, and a count that never changes.
+"""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.decide.decide import decide
+from millrace_operator.autoscaler.decide.decision import Decision
+from millrace_operator.autoscaler.decide.memory import Memory
+from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows, fit_windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.engine import Answer
 from millrace_operator.autoscaler.simulate.hardware import Hardware
@@ -188,3 +194,38 @@ def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
     if setting.rollout_at is not None:
         hardware = setting.next_hardware or setting.hardware
         agenda.add(setting.rollout_at, lambda: service.roll_out(hardware))
+
+
+class Ours:
+    """What the operator runs: the same `decide`, with the same policy."""
+
+    def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
+        self.tick_seconds = policy.tick_seconds
+        self.policy = policy
+        self.memory = memory or Memory()
+        self.decision: Decision | None = None
+
+    @property
+    def windows(self) -> Windows:
+        """As long as the scrapes of the replicas ask for."""
+        return fit_windows(self.memory.cadence.interval_seconds)
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Decide."""
+        policy = replace(self.policy, windows=self.windows)
+        self.decision, self.memory = decide(policy, signals, self.memory, now)
+        return Choice(self.decision.desired, self.decision.message)
+
+
+@dataclass(frozen=True)
+class Static:
+    """As many replicas as the peak needs, always."""
+
+    replicas: int
+    tick_seconds: float = 15.0
+    windows: Windows = DEFAULT_WINDOWS
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Keep the count."""
+        del signals, now
+        return Choice(self.replicas, "static")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millrace_fit.budget import Budget
+from millrace_fit.kv_cache import Budget
 from millrace_runtime.execution.settings import ExecutionSettings
 
 if TYPE_CHECKING:

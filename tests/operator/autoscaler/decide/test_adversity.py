@@ -26,8 +26,7 @@ from millrace_operator.autoscaler.signals.observation import (
 )
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths
-from millrace_operator.autoscaler.simulate.run import Setting, simulate
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Ours, Setting, simulate
 from tests.operator.autoscaler.hours import (
     FITTED,
     HOUR,

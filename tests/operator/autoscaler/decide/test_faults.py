@@ -15,8 +15,7 @@ from millrace_operator.autoscaler.decide.situation import NODE_SECONDS
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import CONVERSATION, draw_requests
 from millrace_operator.autoscaler.simulate.prometheus import GATEWAY, Scraping
-from millrace_operator.autoscaler.simulate.run import Run, Setting, is_within, simulate
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Ours, Run, Setting, is_within, simulate
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
 
 pytestmark = READS_AUTOSCALER

@@ -28,8 +28,7 @@ from millrace_operator.autoscaler.simulate import engine
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
-from millrace_operator.autoscaler.simulate.run import Choice, Setting, simulate
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Choice, Ours, Setting, simulate
 from millrace_runtime.contract import ANSWER_BUCKETS
 
 OBJECTIVE = Objective("TimeToFirstToken", 95, 1.0)

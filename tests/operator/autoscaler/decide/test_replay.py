@@ -16,8 +16,7 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
-from millrace_operator.autoscaler.simulate.run import Choice, Run, Setting, simulate
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Choice, Ours, Run, Setting, simulate
 from tests.operator.autoscaler.hardware import SLOW
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
 

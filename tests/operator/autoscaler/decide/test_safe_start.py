@@ -12,7 +12,7 @@ from millrace_operator.autoscaler.run.record import Record
 from millrace_operator.autoscaler.signals.observation import Fleet, Latency, Signals, TrialStep
 from millrace_operator.autoscaler.simulate import engine, workloads
 from millrace_operator.autoscaler.simulate.hardware import Hardware
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Ours
 from millrace_operator.autoscaler.simulate.trials import try_steps
 from millrace_operator.autoscaler.simulate.workloads import Ramp, Workload
 from tests.operator.autoscaler.made_signals import make_fleet, make_signals

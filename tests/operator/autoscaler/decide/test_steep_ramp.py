@@ -9,8 +9,7 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.simulate.engine import Answer
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import fixed_lengths
-from millrace_operator.autoscaler.simulate.run import is_within
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Ours, is_within
 from millrace_operator.autoscaler.simulate.workloads import Ramp, Workload
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
 

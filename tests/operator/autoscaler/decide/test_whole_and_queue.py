@@ -13,8 +13,7 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.simulate import workloads
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import Lengths, Request, draw_requests
-from millrace_operator.autoscaler.simulate.run import Run, Setting, is_within, simulate
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Run, Setting, Static, is_within, simulate
 from tests.operator.autoscaler.hardware import SLOW
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
 from tests.operator.autoscaler.telling import Telling, compare

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace_operator.autoscaler.simulate.policies.clairvoyant import BAR
-from millrace_operator.autoscaler.simulate.run import simulate
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Static, simulate
 from millrace_operator.autoscaler.simulate.traces import AZURE_HEAD
 from millrace_operator.autoscaler.simulate.workloads import (
     Outage,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.autoscaler.simulate.rates import find_span, histogram_quantile, increase
+from millrace_operator.autoscaler.simulate.series import find_span, histogram_quantile, increase
 
 TIMES = [float(at) for at in range(0, 100, 5)]
 

@@ -9,8 +9,7 @@ from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths, step_rates
-from millrace_operator.autoscaler.simulate.run import Choice, Run, Setting, simulate
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Choice, Run, Setting, Static, simulate
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
 HARDWARE = Hardware(cold_start_seconds=30, cold_start_spread=0.0)

@@ -5,8 +5,7 @@ import pytest
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths, step_rates
-from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, simulate
-from millrace_operator.autoscaler.simulate.scalers import Ours
+from millrace_operator.autoscaler.simulate.run import Ours, Run, Scaler, Setting, simulate
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
 
 pytestmark = READS_AUTOSCALER

@@ -17,8 +17,7 @@ from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscaler.simulate.load import Request
 from millrace_operator.autoscaler.simulate.policies.bounds import check_knob
-from millrace_operator.autoscaler.simulate.run import Choice, Run, is_within, simulate
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Choice, Run, Static, is_within, simulate
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 SHARES = (0.8, 0.9, 0.96, 0.98, 0.985, 0.99, 0.992, 0.994, 0.996, 0.998, 0.9995)

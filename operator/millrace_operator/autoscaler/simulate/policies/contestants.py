@@ -19,8 +19,7 @@ from millrace_operator.autoscaler.simulate.policies.kubeai import KubeAI
 from millrace_operator.autoscaler.simulate.policies.llmd import LlmD, watch
 from millrace_operator.autoscaler.simulate.policies.through_hpa import ThroughHpa
 from millrace_operator.autoscaler.simulate.policies.wva import Wva
-from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting
-from millrace_operator.autoscaler.simulate.scalers import Ours, Static
+from millrace_operator.autoscaler.simulate.run import Ours, Run, Scaler, Setting, Static
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 OURS, CLAIRVOYANT, STATIC = "millrace", "clairvoyant", "static"

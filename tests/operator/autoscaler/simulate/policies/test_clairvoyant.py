@@ -11,8 +11,7 @@ from millrace_operator.autoscaler.simulate.policies.clairvoyant import (
     find_lead,
     tabulate,
 )
-from millrace_operator.autoscaler.simulate.run import simulate
-from millrace_operator.autoscaler.simulate.scalers import Static
+from millrace_operator.autoscaler.simulate.run import Static, simulate
 from millrace_operator.autoscaler.simulate.workloads import Ramp, ramp
 from tests.operator.autoscaler.made_signals import make_signals
 from tests.operator.autoscaler.sources import READS_AUTOSCALER
