@@ -29,7 +29,7 @@ REPLICA = (
     "millrace_runtime.replica.http_process",
 )
 """What `python -m` runs, but for the text worker's process: that limits its memory."""
-TEXT = ("millrace_runtime.api.text_process", "millrace_runtime.chat.text_process")
+TEXT = ("millrace_runtime.api.request.text_process", "millrace_runtime.chat.text_process")
 SCRIPT = "millrace"
 LIBRARIES = ("millrace_runtime.execution.build", "millrace_runtime.replica.command")
 """What these import when they need it."""

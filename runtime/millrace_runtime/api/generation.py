@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.booking import Booking
-from millrace_runtime.api.choice import Choice, Delta
 from millrace_runtime.api.engine_client import EngineClient, EventStream
-from millrace_runtime.api.intent import GenerationRequest
 from millrace_runtime.api.metrics import ReplicaMetrics
+from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.chat.stop import build_stop_states
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import (

@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from millrace_runtime import contract
-from millrace_runtime.api.choice import Choice
+from millrace_runtime.api.answer.choice import Choice
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.histogram import Histogram
 from millrace_runtime.protocol.messages import StepTiming

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-TEXT_MODULE = "millrace_runtime.api.text_process"
+TEXT_MODULE = "millrace_runtime.api.request.text_process"
 """What the text worker runs. It is not imported here: templates take 0.06 s to load, at every start."""
 
 

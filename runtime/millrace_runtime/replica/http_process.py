@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
-from millrace_runtime.api.connection import server_config
+from millrace_runtime.api.connection.server import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits

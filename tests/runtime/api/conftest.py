@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 
 from millrace_runtime.api.app import create_app
-from millrace_runtime.api.connection import server_config
+from millrace_runtime.api.connection.server import server_config
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits

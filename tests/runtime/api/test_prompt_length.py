@@ -1,6 +1,6 @@
-from millrace_runtime.api.intent import build_request
-from millrace_runtime.api.prompts import fit_prompt
-from millrace_runtime.api.schema import CompletionBody
+from millrace_runtime.api.request.intent import build_request
+from millrace_runtime.api.request.prompts import fit_prompt
+from millrace_runtime.api.request.schema import CompletionBody
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.placement import Placement
 

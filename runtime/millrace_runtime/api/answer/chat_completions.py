@@ -2,11 +2,11 @@
 
 import orjson
 
-from millrace_runtime.api.choice import Delta
-from millrace_runtime.api.envelope import encode_reason
-from millrace_runtime.api.logprobs import ChatLogprobs
-from millrace_runtime.api.whole_choice import WholeChoice
-from millrace_runtime.api.writer import Writer
+from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import encode_reason
+from millrace_runtime.api.answer.logprobs import ChatLogprobs
+from millrace_runtime.api.answer.whole_choice import WholeChoice
+from millrace_runtime.api.answer.writer import Writer
 
 
 class ChatWriter(Writer):

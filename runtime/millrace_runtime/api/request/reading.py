@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.intent import Reading, build_request, decode_body
-from millrace_runtime.api.refusals import refuse_in_message, refuse_unsupported
-from millrace_runtime.api.schema import MAX_SEQUENCES, ChatBody, ChatMessage, CompletionBody, TextPart
+from millrace_runtime.api.request.intent import Reading, build_request, decode_body
+from millrace_runtime.api.request.refusals import refuse_in_message, refuse_unsupported
+from millrace_runtime.api.request.schema import MAX_SEQUENCES, ChatBody, ChatMessage, CompletionBody, TextPart
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 
 _COMPLETION_TOKENS = 16

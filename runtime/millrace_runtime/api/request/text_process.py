@@ -1,14 +1,14 @@
 """The text worker with our readers of bodies: large ones are parsed there, beside the event loop.
 
-python -m millrace_runtime.api.text_process, with the arguments of chat/text_process.py
+python -m millrace_runtime.api.request.text_process, with the arguments of chat/text_process.py
 """
 
 import os
 import sys
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.intent import encode_request
-from millrace_runtime.api.reading import READERS
+from millrace_runtime.api.request.intent import encode_request
+from millrace_runtime.api.request.reading import READERS
 from millrace_runtime.chat.errors import BodyRefusedError
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.chat.text_process import main

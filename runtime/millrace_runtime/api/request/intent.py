@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.schema import MAX_SEQUENCES, GenerationBody
+from millrace_runtime.api.request.schema import MAX_SEQUENCES, GenerationBody
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.protocol.sampling import Sampling
 

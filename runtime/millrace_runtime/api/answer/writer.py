@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from millrace_runtime.api.choice import Delta
-from millrace_runtime.api.envelope import Envelope
+from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
+from millrace_runtime.api.answer.whole_choice import WholeChoice, WholeChoices
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.api.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
-from millrace_runtime.api.whole_choice import WholeChoice, WholeChoices
 from millrace_runtime.chat.tokenizer import Tokenizer
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import orjson
 
-from millrace_runtime.api.choice import Position
+from millrace_runtime.api.answer.choice import Position
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.step import TokenLogprobs
 

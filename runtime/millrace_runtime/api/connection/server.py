@@ -26,12 +26,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from millrace_runtime.api.cycle import AnswerTransport, ChunkWriter, disconnect
+from millrace_runtime.api.connection.cycle import AnswerTransport, ChunkWriter, disconnect
+from millrace_runtime.api.connection.parser import Parser
+from millrace_runtime.api.connection.stall_clock import StallClock
+from millrace_runtime.api.connection.wire import CHUNKS
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
-from millrace_runtime.api.parser import Parser
 from millrace_runtime.api.settings import ConnectionLimits
-from millrace_runtime.api.stall_clock import StallClock
-from millrace_runtime.api.wire import CHUNKS
 
 _HEADER_OVERHEAD = 4
 """`: ` and the line's end."""

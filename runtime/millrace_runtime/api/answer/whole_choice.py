@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from millrace_runtime.api.choice import Delta
-from millrace_runtime.api.logprobs import Logprobs
+from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.logprobs import Logprobs
 
 
 class WholeChoice:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.schema import GenerationBody, Unsupported, UnsupportedInMessage
+from millrace_runtime.api.request.schema import GenerationBody, Unsupported, UnsupportedInMessage
 
 _Inert = Callable[[Any], bool]
 

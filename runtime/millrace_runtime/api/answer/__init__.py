@@ -1,0 +1,1 @@
+"""What a client gets: text, log-probabilities and chunks, in the dialect that it asked in."""

@@ -1,0 +1,1 @@
+"""What a client asks for: its body, read, checked and tokenised."""
