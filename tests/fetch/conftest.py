@@ -120,7 +120,7 @@ def certificate_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _quick_and_anonymous(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate_of_nobody: Path
 ) -> None:
-    monkeypatch.setattr("millrace_fetch.transfer.backoff._FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("millrace_fetch.transfer.retry._FIRST_SECONDS", 0.01)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_of_nobody))
     monkeypatch.setattr("botocore.session.create_loader", lambda *_: SERVICES)
     monkeypatch.delenv("HF_TOKEN", raising=False)

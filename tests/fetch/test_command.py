@@ -208,7 +208,7 @@ async def test_the_status_says_whether_to_try_again(
     assert (ended, str(answer) in err) == (status, status == 1), err
 
 
-_QUICK = "import millrace_fetch.transfer.retry; millrace_fetch.transfer.backoff._FIRST_SECONDS = 0.01"
+_QUICK = "import millrace_fetch.transfer.retry; millrace_fetch.transfer.retry._FIRST_SECONDS = 0.01"
 
 
 async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ async def test_a_redirect_from_https_to_http_is_refused(fetcher: Fetcher, tmp_pa
 def test_a_fetch_loads_no_library_of_another_source(uri: str, absent: set[str]) -> None:
     code = f"""
 import sys
-from millrace_fetch.command import read_order, _make_parser
-from millrace_fetch.fetching import open_source
+from millrace_fetch.cli.command import read_order, _make_parser
+from millrace_fetch.fetch import open_source
 open_source(read_order(_make_parser().parse_args([{uri!r}, "--to", "x"])))
 print({absent} & {{*sys.modules}})
 """
@@ -248,7 +248,7 @@ async def test_a_fetch_whose_progress_is_lines_loads_nothing_for_a_terminal_a_po
     unused = {"rich", "aiohttp.web", "millrace_fetch.cli.resolve", "millrace_fit.facts"}
     code = f"""
 import sys
-from millrace_fetch.command import main
+from millrace_fetch.cli.command import main
 assert main(["hf://org/m", "--to", {str(fetcher.folder)!r}]) == 0
 print({unused} & {{*sys.modules}})
 """
@@ -265,7 +265,7 @@ async def test_a_fixed_revision_that_is_there_is_found_without_its_source_and_wi
     flags = ["hf://org/m", "--to", str(fetcher.folder), "--revision"]
     code = f"""
 import sys
-from millrace_fetch.command import main
+from millrace_fetch.cli.command import main
 assert main({[*flags, hub.commit]}) == 0
 print({{"aiohttp", "rich", "huggingface_hub"}} & {{*sys.modules}})
 """

@@ -181,7 +181,7 @@ def test_a_crc_tells_no_two_files_apart_where_an_etag_does(algorithm: Crc) -> No
 
 
 def test_waits_grow_are_spread_and_heed_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_fetch.transfer.backoff._FIRST_SECONDS", 0.5)
+    monkeypatch.setattr("millrace_fetch.transfer.retry._FIRST_SECONDS", 0.5)
     assert [plan_wait(failures, None, 0.0) for failures in (1, 2, 3)] == [0.25, 0.5, 1.0]
     assert plan_wait(30, None, 0.999) < 30
     assert plan_wait(1, 12.0, 0.0) == 12.25

@@ -15,7 +15,7 @@ REQUEST_BYTES = 1 << 20
 SHARD_BYTES = 8 * REQUEST_BYTES
 CONNECTIONS = 4
 _SPLITTING = f"""
-import millrace_fetch.download
+import millrace_fetch.transfer.download
 millrace_fetch.transfer.download.REQUEST_BYTES = {REQUEST_BYTES}
 """
 """A test's small shards are taken apart as large ones are."""
