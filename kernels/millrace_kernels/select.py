@@ -82,12 +82,13 @@ def select_triton() -> Kernels:
     from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
-    from millrace_kernels.sampling import triton_kernel as sampling  # noqa: PLC0415
+    from millrace_kernels.sampling.triton_kernel import sample, sample_plain  # noqa: PLC0415
     from millrace_kernels.sampling.triton_logprobs import top_logprobs  # noqa: PLC0415
+    from millrace_kernels.sampling.triton_table import COLUMNS, lay_out  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
-    plain = PlainSampler(sampling.COLUMNS.value, sampling.lay_out, sampling.sample_plain)
-    sampler = Sampler(sampling.sample, top_logprobs, plain)
+    plain = PlainSampler(COLUMNS.value, lay_out, sample_plain)
+    sampler = Sampler(sample, top_logprobs, plain)
     keep_sums_in_float32()
     return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add, sampler)
 

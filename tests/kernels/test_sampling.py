@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.sampling import native, triton_kernel, triton_logprobs
+from millrace_kernels.sampling import native, triton_kernel, triton_logprobs, triton_table
 from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
@@ -181,8 +181,8 @@ def test_plain_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw
     expected = sample_reference(logits, plain, known).tokens
     stored, padded = known.clone(), torch.cat((logits, torch.full((2, 257), torch.nan)))
     stored[plain.slot, plain.position] = expected
-    table = torch.full((5, triton_kernel.COLUMNS.value), -1)
-    triton_kernel.lay_out(plain, table[:3].numpy())
+    table = torch.full((5, triton_table.COLUMNS.value), -1)
+    triton_table.lay_out(plain, table[:3].numpy())
     sampled = torch.full((2, 5), 77)
     triton_kernel.sample_plain(padded, table, known, sampled)
     assert sampled.tolist() == [[*expected.tolist(), 77, 77], [0, 0, 0, 77, 77]]

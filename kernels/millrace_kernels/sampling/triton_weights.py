@@ -1,0 +1,128 @@
+"""Numbers that several of the sampling kernels need: steps 2 to 6 of README.md, and the random bits."""
+
+import triton
+import triton.language as tl
+
+from millrace_kernels.sampling.columns import NOT_FINITE, NOTHING_ALLOWED, WHOLE
+from millrace_kernels.sampling.reference import SERIES
+
+BUCKETS: tl.constexpr = tl.constexpr(1024)
+BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(32)
+"""Buckets in which a weight halves."""
+ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
+UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: from here on a float32 is a whole number
+WHOLE_SHARE: tl.constexpr = tl.constexpr(WHOLE)
+NO_KEY: tl.constexpr = tl.constexpr(-(1 << 31))
+"""Below the key of every float."""
+BAD: tl.constexpr = tl.constexpr(NOT_FINITE)
+EMPTY: tl.constexpr = tl.constexpr(NOTHING_ALLOWED)
+C1: tl.constexpr = tl.constexpr(SERIES[5])
+C2: tl.constexpr = tl.constexpr(SERIES[4])
+C3: tl.constexpr = tl.constexpr(SERIES[3])
+C4: tl.constexpr = tl.constexpr(SERIES[2])
+C5: tl.constexpr = tl.constexpr(SERIES[1])
+C6: tl.constexpr = tl.constexpr(SERIES[0])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Return the tokens' logits, and what penalties and the mask make of them: -infinity beyond the end."""
+    logits_ptr, counts_ptr, masks_ptr, frequency, presence, is_penalised, is_masked, vocabulary = row
+    is_token = ids < vocabulary
+    x = tl.load(logits_ptr + ids, mask=is_token, other=float("-inf"))
+    z = x
+    if is_penalised:
+        count = tl.load(counts_ptr + ids, mask=is_token, other=0)
+        z = tl.where(count > 0, x - (count.to(tl.float32) * frequency + presence), x)
+    if is_masked:
+        word = tl.load(masks_ptr + ids // 32, mask=is_token, other=0)
+        z = tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
+    # The two zeros are one number.
+    return x, tl.where(z == 0.0, 0.0, z)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def weigh(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor, least: tl.tensor) -> tl.tensor:
+    """Return the int64 weights of README.md's steps 5 and 6."""
+    y = tl.maximum((z - peak) * inverse, -32.0)
+    n = (y + ROUNDER) - ROUNDER
+    f = y - n
+    p = f * C6
+    p = (p + C5) * f
+    p = (p + C4) * f
+    p = (p + C3) * f
+    p = (p + C2) * f
+    p = (p + C1) * f
+    p = p + 1.0
+    scale = ((n.to(tl.int32) + 157) << 23).to(tl.float32, bitcast=True)
+    scaled = p * scale
+    whole = tl.where(scaled < UNITS, (scaled + UNITS) - UNITS, scaled).to(tl.int64)
+    return tl.where(whole >= least, whole, 0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def to_key(z: tl.tensor) -> tl.tensor:
+    """Return int32 numbers in the order of the floats."""
+    bits = z.to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def from_key(key: tl.tensor) -> tl.tensor:
+    """Return the float of a key."""
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mix_bits(x: tl.tensor) -> tl.tensor:
+    """Return 64 bits, each of which depends on all of x: splitmix64."""
+    x = x + 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def random_bits(seed: tl.tensor, position: tl.tensor) -> tl.tensor:
+    """Return 32 random bits as int64, as `randomness.random_bits`."""
+    mixed = mix_bits(seed.to(tl.uint64, bitcast=True)) + position.to(tl.uint64) * 0x9E3779B97F4A7C15
+    return (mix_bits(mixed) >> 32).to(tl.int64)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def fraction(total: tl.tensor, part: tl.tensor) -> tl.tensor:
+    """Return floor(total · part / 2^32), as the reference does."""
+    return ((total >> 31) * part + (((total & 0x7FFFFFFF) * part) >> 31)) >> 1
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def float_of(line: tl.tensor) -> tl.tensor:
+    """Return the float32 whose bits a column has."""
+    return tl.load(line).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def bucket_of(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor) -> tl.tensor:
+    """Return each token's bucket: the larger, the less it weighs."""
+    y = tl.maximum((z - peak) * inverse, -32.0)
+    return tl.minimum((y * -1.0 * BUCKETS_OF_TWO).to(tl.int32), BUCKETS - 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def last_bucket(
+    histogram: tl.tensor, total: tl.tensor, top_k: tl.tensor, share: tl.tensor, is_top_k: tl.tensor
+) -> tl.tensor:
+    """Return a bucket behind which no token is kept."""
+    counts = histogram.to(tl.int64)
+    if is_top_k:
+        # Also where top_p cuts: it takes a part of what all of these weigh.
+        last = tl.sum((tl.cumsum(counts, 0) < top_k).to(tl.int32), 0)
+    else:
+        # A token weighs no more than the begin of its bucket does, but for roundings. What is not behind a
+        # bucket weighs the rest.
+        begins = tl.arange(0, BUCKETS).to(tl.float32) / BUCKETS_OF_TWO
+        heaviest = (tl.exp2(30.0 - begins) * 1.0001).to(tl.int64) + 2
+        bounds = counts * heaviest
+        rest = total - tl.sum(bounds, 0) + tl.cumsum(bounds, 0)
+        last = tl.sum((rest < tl.maximum(fraction(total, share), 1)).to(tl.int32), 0)
+    return tl.minimum(last, BUCKETS - 1)
