@@ -12,8 +12,9 @@ from torch import Tensor
 from millrace_fit.kv_cache import Budget
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
-from millrace_runtime.execution.build import LoadedModel, LoadPlan, load_model
+from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.kv_cache import allocate_cache
+from millrace_runtime.execution.load_plan import LoadPlan
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.rank import ALONE_RANK
 from millrace_runtime.execution.settings import ExecutionSettings

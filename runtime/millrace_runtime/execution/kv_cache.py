@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 
 from millrace_fit import kv_cache as fit
-from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import Budget, CacheDemand, CacheShape
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.models.model import Architecture, KvShape
@@ -14,14 +12,6 @@ from millrace_runtime.models.model import Architecture, KvShape
 def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
     """Return the memory of one block over all layers."""
     return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
-
-
-def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
-    """Return a cache that fits into the budget. Raises CapacityError."""
-    try:
-        return fit.plan_cache(demand, budget)
-    except NoRoomError as error:
-        raise CapacityError(str(error)) from error
 
 
 def allocate_cache(

@@ -4,10 +4,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from millrace_fit.kv_cache import Budget, CacheDemand, share_out
+from millrace_fit.errors import NoRoomError
+from millrace_fit.kv_cache import Budget, CacheDemand, plan_cache, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
-from millrace_runtime.execution.errors import CapacityError
-from millrace_runtime.execution.kv_cache import plan_cache
 from millrace_runtime.execution.largest_step import largest_plan, run_largest
 from millrace_runtime.execution.rank import ALONE_RANK
 from millrace_runtime.execution.settings import ExecutionSettings
@@ -63,5 +62,5 @@ def test_the_cache_gets_a_share_of_what_is_left_beside_it() -> None:
 
 
 def test_a_gpu_that_is_full_says_so() -> None:
-    with pytest.raises(CapacityError, match=r"a KV cache of 0 bytes .* the GPU has free beside 200 bytes"):
+    with pytest.raises(NoRoomError, match=r"a KV cache of 0 bytes .* the GPU has free beside 200 bytes"):
         plan_cache(CacheDemand(100, 1, 100, is_firm=False), share_out(100, 200))

@@ -81,7 +81,7 @@ class Worker:
         loaded = load_model(orders.read_settings(), orders.host, orders.read_rank(), self._say)
         self._tell(Loaded())
         measure = self._await(Measure)
-        shape = loaded.plan_cache(Budget(measure.host_bytes, measure.host_source))
+        shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source))
         self._tell(Room(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
