@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOC_PAGES = sorted((ROOT / "docs").rglob("*.md"))
 DOCS = {path.name: path.read_text() for path in DOC_PAGES}
 README = ROOT / "README.md"
+FIGURES = ROOT / "benchmarks" / "README.md"
 PAGES = [
     *DOC_PAGES,
     *(README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"),
@@ -51,6 +52,10 @@ MODULES = {
 }
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")
+INSIDE_PAGES = [
+    page for page in DOC_PAGES if page.name == "architecture.md" or page.parent.name in ("design", "decisions")
+]
+"""The pages on how Millrace works and why: they name its files."""
 
 
 def sections(page: str) -> dict[str, str]:
@@ -206,7 +211,7 @@ def test_every_chart_value_has_a_row_and_no_row_is_of_a_value_that_is_gone() -> 
 
 
 def test_every_name_of_the_contract_has_a_row_with_its_value() -> None:
-    documented = rows(sections("architecture.md")["Names that processes rely on"])
+    documented = rows(DOCS["contract.md"])
     names = {name: value for name, value in vars(contract).items() if name.isupper()}
     assert set(names) == set(documented)
     for name, value in names.items():
@@ -214,8 +219,9 @@ def test_every_name_of_the_contract_has_a_row_with_its_value() -> None:
             assert re.search(rf"(?<![\w-]){re.escape(str(value))}(?![\w-])", documented[name]), name
 
 
-def test_every_file_and_folder_that_the_architecture_names_exists() -> None:
-    named = set(re.findall(r"`([\w-][\w./-]*(?:/|\.py))`", DOCS["architecture.md"]))
+@pytest.mark.parametrize("page", INSIDE_PAGES, ids=lambda page: page.name)
+def test_every_file_and_folder_that_a_page_on_the_inside_names_exists(page: Path) -> None:
+    named = set(re.findall(r"`([\w-][\w./-]*(?:/|\.py))`", page.read_text()))
     missing = {n for n in named if not any(p.endswith(f"/{n}") for p in paths_of_the_repository())}
     assert not missing
 
@@ -238,11 +244,17 @@ def named_metrics(text: str) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
-@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.name)
-def test_every_page_is_linked_from_the_readme_and_from_the_architecture(page: Path) -> None:
-    path = page.relative_to(ROOT / "docs").as_posix()
-    assert f"](docs/{path})" in README.read_text()
-    assert page.name == "architecture.md" or f"]({path})" in DOCS["architecture.md"]
+def linked_pages(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\((?!\w+:)([^)#]+\.md)", page.read_text())
+    return {(page.parent / target).resolve() for target in targets}
+
+
+@pytest.mark.parametrize("page", DOC_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_page_is_at_most_three_links_from_the_readme(page: Path) -> None:
+    near = {README}
+    for _ in range(3):
+        near |= {linked for known in near for linked in linked_pages(known)}
+    assert page in near
 
 
 def test_the_how_tos_explain_every_reason_of_the_autoscaler_and_name_no_other() -> None:
@@ -297,7 +309,7 @@ def anchors(page: Path) -> set[str]:
 def test_lines_are_short_and_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     row = re.compile(r"\| `?[\w-]+`? \|")
-    rows_of_a_run = {line for line in text.splitlines() if page == README and row.match(line)}
+    rows_of_a_run = {line for line in text.splitlines() if page == FIGURES and row.match(line)}
     assert not [line for line in text.splitlines() if len(line) > 120 and line not in rows_of_a_run]
     for target, heading in re.findall(r"\]\((?!\w+:)([^)#]*)(?:#([\w-]+))?\)", text):
         there = (page.parent / target).resolve() if target else page
