@@ -1,4 +1,4 @@
-"""The published comparison, as the README has it: from a run's JSON to rows of Markdown."""
+"""The published comparison, as `benchmarks/README.md` has it: from a run's JSON to rows of Markdown."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The run's result: a table for people, and one JSON line from which the README's table is made."""
+"""The run's result: a table for people, and one JSON line which the published table is made of."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +33,7 @@ FIGURES = (
     *(f"two_replicas_over_one_{case.name}" for case in SHARED_CASES),
     "start_seconds_over_python_peers",
 )
-"""All that a run with every engine and part finds, in the order of the README's table."""
+"""All that a run with every engine and part finds, in the order of the published table."""
 RANGE = ("median", "lowest", "highest")
 ALONE = "no ratio to a peer: ours and a peer were not both measured at one precision"
 
@@ -48,7 +48,7 @@ def render_rows(rates: Rates) -> list[dict[str, Any]]:
 
 
 def render_ratios(rates: Rates) -> dict[str, Any]:
-    """Return ours over the best peer, and over HTTP over in process, by the names the README uses."""
+    """Return ours over the best peer, and over HTTP over in process, by their published names."""
     found: dict[str, Any] = {}
     for case, precisions in COMPARED:
         for precision in precisions:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.runtime.table RESULT`: what the README says of a run: its prose, then its table."""
+"""`python -m benchmarks.runtime.table RESULT`: a run as benchmarks/README.md has it: prose, then table."""
 
 import json
 import sys
@@ -70,7 +70,7 @@ def describe(name: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Print what the README says of a result's file."""
+    """Print a result's file as `benchmarks/README.md` has it."""
     result = json.loads(Path(argv[0]).read_text())
     for line in (*render_prose(result), "", *render_table_rows(result)):
         print(line)

@@ -1,4 +1,4 @@
-"""What a run prints, and the README's table of it."""
+"""What a run prints, and the published table of it."""
 
 import json
 from pathlib import Path

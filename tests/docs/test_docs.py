@@ -53,7 +53,9 @@ MODULES = {
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
 SOURCES = ("operator", "runtime", "kernels", "charts", "images", "benchmarks", "development", "e2e", "tests")
 INSIDE_PAGES = [
-    page for page in DOC_PAGES if page.name == "architecture.md" or page.parent.name in ("design", "decisions")
+    page
+    for page in DOC_PAGES
+    if page.name == "architecture.md" or page.parent.name in ("design", "decisions")
 ]
 """The pages on how Millrace works and why: they name its files."""
 

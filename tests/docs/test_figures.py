@@ -40,6 +40,7 @@ def test_the_readmes_few_figures_are_the_committed_runs() -> None:
     for told in (
         f"{min(ratios):.2f} to {max(ratios):.2f} times as fast",
         f"first token it takes {path['apply_to_token_seconds']} s",
+        f"a later start takes [{path['second_up_seconds']} s]",
         f"a ramp of {path['ramp_streams']:,} streams lost {path['truncated_streams']}.",
         f"with {simulated['replica_hours_over_best_peer']} of the replica-hours of the best other rule",
         f"it took {real['scrapes_5s']['replica_seconds_over_best_hpa']:.2f} times as many",
