@@ -38,7 +38,7 @@ README = ROOT / "README.md"
 FIGURES = ROOT / "benchmarks" / "README.md"
 PAGES = [
     *DOC_PAGES,
-    *(README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"),
+    *(README, *(ROOT / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY"))),
     *(path for folder in ("benchmarks", "kernels") for path in (ROOT / folder).rglob("*.md")),
 ]
 """All that people read, less the model card, whose samples are long lines."""
