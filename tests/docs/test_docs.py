@@ -228,6 +228,16 @@ def test_every_file_and_folder_that_a_page_on_the_inside_names_exists(page: Path
     assert not missing
 
 
+def test_every_package_has_a_row_in_the_architecture() -> None:
+    found = set(re.findall(r"^\| `([^`]+)/`", sections("architecture.md")["Where is what"], re.MULTILINE))
+    roots = [path for name in ("operator", "runtime", "kernels") for path in (ROOT / name).iterdir()]
+    packages = {path.relative_to(ROOT).as_posix() for path in roots if (path / "__init__.py").exists()}
+    assert not {package for package in packages if not any(row.startswith(package) for row in found)}
+    rooms = {path.parent for path in (ROOT / "operator/millrace_operator").glob("*/__init__.py")}
+    rows_of_rooms = {row.removeprefix("operator/millrace_operator/").split("/")[0] for row in found}
+    assert {room.name for room in rooms} <= rows_of_rooms
+
+
 def test_no_path_has_two_rows_in_the_architecture() -> None:
     named = re.findall(r"^\| `([^`]+)`", sections("architecture.md")["Where is what"], re.MULTILINE)
     assert "tests/" in named
