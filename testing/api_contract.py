@@ -7,6 +7,7 @@ import pytest
 
 from millrace_operator.kube.errors import AbsentError, ConflictError, RefusedError
 from millrace_operator.kube.kinds import (
+    CONTROLLER_REVISION,
     DEPLOYMENT,
     LEASE,
     POD,
@@ -53,6 +54,15 @@ def make_account(namespace: str, name: str = "one", *, mounts: bool = False) -> 
 def make_deployment(namespace: str) -> Obj:
     spec = {"replicas": 0, "selector": {"matchLabels": LABELS}, "template": TEMPLATE}
     return make(DEPLOYMENT, namespace, spec=spec)
+
+
+@case
+async def what_a_record_says_cannot_be_changed(cluster: Cluster, namespace: str) -> None:
+    record = make(CONTROLLER_REVISION, namespace, revision=1, data={"template": {}})
+    made = await cluster.apply_new(record)
+    with pytest.raises(RefusedError, match="immutable"):
+        await cluster.apply_owned({**record, "data": {"template": {"a": 1}}}, made["metadata"]["uid"])
+    await cluster.apply_owned({**record, "revision": 2}, made["metadata"]["uid"])
 
 
 @case

@@ -201,6 +201,12 @@ class World:
         metadata = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
         self.cluster.put({**old, "metadata": metadata, "spec": {**old["spec"], **spec}})
 
+    def annotate(self, name: str, text: str | None) -> None:
+        """Have somebody write the service's one annotation, or take it away."""
+        metadata = {key: value for key, value in self.service["metadata"].items() if key != "annotations"}
+        beside = {} if text is None else {"annotations": {name: text}}
+        self.cluster.put({**self.service, "metadata": {**metadata, **beside}})
+
     def observe(self) -> None:
         """Bring what the watches would have brought since the last time: by label, and each change once."""
         seen = self._list_watched()

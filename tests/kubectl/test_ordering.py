@@ -1,18 +1,23 @@
 """`promote` and `abort` as a user runs them, on what the operator itself writes into status."""
 
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from millrace_fit.facts import find_facts
 from millrace_operator.api.refresh import ANNOTATION as REFRESH
 from millrace_operator.api.rollout_order import ANNOTATION
+from testing.checkpoints.models import MEDIUM, stored_of
 from testing.world import World, crash_status
 from tests.kubectl import orders
 from tests.kubectl.conftest import Terminal
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 NEW = {"engine": {"maxSequences": 4}}
+FACTS = find_facts(MEDIUM, stored_of(MEDIUM))
 MANUAL = {"canary": {"promotion": "Manual"}}
 
 
@@ -146,11 +151,27 @@ async def test_a_source_is_asked_anew(terminal: Terminal) -> None:
     assert re.fullmatch(rf"{world.status['updateRevision']} at 20\S+Z", annotations[REFRESH])
 
 
+async def test_a_model_in_a_claim_that_was_refused_is_looked_at_again(terminal: Terminal) -> None:
+    world = World(**{**FETCHED, "model": {"uri": "pvc://models/m"}})
+    world.put_claim("models")
+    world.model_facts = json.loads(replace(FACTS, fault="config.json is no model's").to_json())
+    await world.settle()
+    terminal.put(world.service)
+    answer = terminal.run("refresh", "chat")
+    assert (answer.status, answer.error) == (0, "")
+    world.model_facts = None
+    world.annotate(REFRESH, terminal.service["metadata"]["annotations"][REFRESH])
+    await world.settle()
+    terminal.put(world.service)
+    assert "it is being looked at already" in terminal.run("refresh", "chat").error
+
+
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
         ("hf://acme/chat@main", "its source is being asked already"),
         ("file:///models/m", "never has another content"),
+        ("pvc://models/m", "replicas read what is in pvc://models/m as they start"),
         (f"hf://acme/chat@{'1' * 40}", "never has another content"),
     ],
 )

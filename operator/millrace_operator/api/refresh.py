@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from millrace_operator.api.model_uri import is_fetched, is_pinned
 
@@ -25,6 +26,11 @@ class Refresh(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.revision} at {self.at}"
+
+
+def is_looked_at(uri: str) -> bool:
+    """Whether a Job looks at a model at this address before its first pods, and so can look again."""
+    return urlsplit(uri).scheme == "pvc"
 
 
 def can_change(uri: str) -> bool:

@@ -27,11 +27,8 @@ from millrace_operator.render.workload import (
     render_deployment,
     render_disruption_budget,
 )
-from millrace_operator.rollout.revision import (
-    HISTORY_LIMIT,
-    find_expired,
-    read_hash,
-)
+from millrace_operator.rollout.requested_revision import find_idle
+from millrace_operator.rollout.revision import HISTORY_LIMIT, find_expired, read_hash
 from millrace_operator.rollout.surge import Step
 from millrace_operator.rollout.targets import Targets, choose_targets, find_revisions
 from millrace_operator.scaling.competing_autoscalers import LOOK_SECONDS, is_moved
@@ -65,6 +62,8 @@ class Apply:
     """What must be there before it is made."""
     is_optional: bool = False
     """Whether all goes on without it where it can't be made, for whatever reason."""
+    is_anew: bool = False
+    """Whether what is there is deleted first, as it cannot be changed."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,11 @@ def _diff(children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[Obje
         if observed is None:
             if child.id not in foreign:
                 yield Apply(obj, None, "it does not exist", child.needs, is_optional=child.is_optional)
-        elif "deletionTimestamp" not in observed["metadata"] and _needs_apply(obj, observed):
+        elif "deletionTimestamp" in observed["metadata"]:
+            continue
+        elif _is_outdated(observed, obj):
+            yield Apply(obj, observed, "its revision is told or made now", is_anew=True)
+        elif _needs_apply(obj, observed):
             yield Apply(obj, observed, _explain_drift(obj, observed), is_optional=child.is_optional)
 
 
@@ -276,14 +279,14 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 
 def _prune(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
     owned, records = snapshot.owned(), {object_id(obj): obj for obj in wanted if _is_record(obj)}
-    kept = {object_id(obj) for obj in wanted} - {
-        key for key, obj in records.items() if _is_outdated(owned.get(key), obj)
-    }
+    kept = {object_id(obj) for obj in wanted}
     for key, obj in records.items():
-        if _has_to_be_written(owned.get(key), obj):
+        if key not in owned or _is_outdated(owned[key], obj):
             kept |= list_witnesses(snapshot, read_hash(obj))
     in_use = frozenset(targets.step.counts) | {targets.stable}
-    old = {revision_name(snapshot.service, d) for d in find_expired(targets.revisions.values(), in_use)}
+    idle = find_idle(targets.revisions, snapshot.service) - in_use
+    expired = find_expired((one for d, one in targets.revisions.items() if d not in idle), in_use)
+    old = {revision_name(snapshot.service, digest) for digest in idle | expired}
     for key, obj in owned.items():
         is_history = key.kind == "ControllerRevision" and key.name not in old and key not in records
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:
@@ -294,13 +297,11 @@ def _is_record(obj: Obj) -> bool:
     return bool(obj["kind"] == CONTROLLER_REVISION.kind)
 
 
-def _is_outdated(seen: Obj | None, record: Obj) -> bool:
-    """Whether a pending revision's record says of its model what is no longer told."""
-    return seen is not None and _is_pending(seen) and seen["data"].get("model") != record["data"].get("model")
-
-
-def _has_to_be_written(seen: Obj | None, record: Obj) -> bool:
-    return seen is None or _is_outdated(seen, record) or (_is_pending(seen) and not _is_pending(record))
+def _is_outdated(seen: Obj, wanted: Obj) -> bool:
+    """Whether a revision was pending, and is made now, or has another model: its record is made anew."""
+    if not _is_record(seen) or not _is_pending(seen):
+        return False
+    return not _is_pending(wanted) or seen["data"].get("model") != wanted["data"].get("model")
 
 
 def _is_pending(record: Obj) -> bool:
@@ -309,7 +310,7 @@ def _is_pending(record: Obj) -> bool:
 
 def _explain_delete(key: ObjectId) -> str:
     if key.kind == "ControllerRevision":
-        return f"the {HISTORY_LIMIT} newest unused revisions are kept, and it is older"
+        return f"of revisions that have served the {HISTORY_LIMIT} newest unused ones are kept"
     return (
         "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
     )

@@ -212,7 +212,13 @@ class Writer:
 
     async def _send(self, apply: Apply) -> bool:
         """Apply one child. Return whether that changed it."""
-        if apply.seen is None:
+        if apply.seen is not None and apply.is_anew:
+            seen = apply.seen["metadata"]
+            await self._cluster.delete(
+                kind_of(apply.obj), seen["namespace"], seen["name"], seen["uid"], seen["resourceVersion"]
+            )
+            self._cache.drop(kind_of(apply.obj), seen["namespace"], seen["name"])
+        if apply.seen is None or apply.is_anew:
             with self._cache.noting_ends():
                 self._put_written(await self._cluster.apply_new(apply.obj))
             return True

@@ -98,6 +98,8 @@ class FakeCluster(Cluster):
         self._record("apply", obj)
         self._admit(obj)
         old = self._require(obj, uid, version)
+        if "data" in obj and obj["data"] != old.get("data"):
+            raise RefusedError("data: Invalid value: field is immutable")
         return self._store_if_changed(old, _merge(old, obj))
 
     async def apply_status(self, obj: Obj) -> Obj:

@@ -39,8 +39,6 @@ def _find_time(run: FetchRun, now: float) -> float | None:
 
 LOST_SECONDS = 60.0
 """After its end, until a Job is made anew that has not done its work: its pod may have been deleted."""
-UNREAD_SECONDS = 3600.0
-"""The same of one that told what can't be read."""
 _ENDS = frozenset({("Complete", "True"), ("Failed", "True")})
 
 
@@ -114,13 +112,9 @@ def find_standstill(snapshot: Snapshot, name: str, now: float) -> float | None:
 
 
 def seconds_to_loss(snapshot: Snapshot, name: str, now: float) -> float | None:
-    """Return for how long to wait for the words of a Job that has ended; None while it runs.
-
-    Where it told something, that can't be read: another one would tell the same.
-    """
-    wait = LOST_SECONDS if find_words(snapshot, name) is None else UNREAD_SECONDS
+    """Return for how long to wait for the words of a Job that has ended; None while it runs."""
     ended = [parse_time(one.get("lastTransitionTime")) for one in _list_ends(find_job(snapshot, name))]
-    return None if not ended else max(at or 0.0 for at in ended) + wait - now
+    return None if not ended else max(at or 0.0 for at in ended) + LOST_SECONDS - now
 
 
 def _list_ends(job: Obj) -> Iterable[dict[str, Any]]:

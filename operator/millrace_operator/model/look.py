@@ -21,7 +21,8 @@ from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.render.metadata import revision_name
 from millrace_operator.render.model_source import find_claim
-from millrace_operator.rollout.revision import hash_inputs, revision_inputs
+from millrace_operator.rollout.requested_revision import find_asked
+from millrace_operator.rollout.revision import read_revisions
 
 AT_HAND_SECONDS = 60.0
 """From the Job's creation, until nobody waits any longer for what it tells."""
@@ -46,9 +47,8 @@ def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited |
     claim = find_claim(spec.model.uri)
     if claim is None:
         return None
-    revision, uid = hash_inputs(revision_inputs(spec)), service["metadata"]["uid"]
-    name = revision_name(service, revision)
-    own = {object_id(child): child for child in children if is_owned(child, uid)}
+    own = {object_id(child): child for child in children if is_owned(child, service["metadata"]["uid"])}
+    name = revision_name(service, find_asked(service, spec, read_revisions(own.values())).hash)
     if own.keys() & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
         return None
     has_job = ObjectId(JOB.kind, name) in own

@@ -49,7 +49,14 @@ class Pending:
     late: Cause | None = None
     """That this Job has got no farther for too long."""
     is_asked_again: bool = False
-    """Whether the source of a model that no replica serves may have another one later."""
+    """Whether the source of a model that no pod serves may have another one later."""
+    known_as: str | None = None
+    """What `status.updateRevision` says meanwhile, as nobody knows yet whether it is another revision."""
+
+    @property
+    def name(self) -> str:
+        """What `status.updateRevision` says."""
+        return self.known_as or self.revision
 
     @property
     def reason(self) -> Reason:

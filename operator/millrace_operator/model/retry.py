@@ -1,17 +1,17 @@
-"""When the source of a model that no replica serves is asked again. Pure.
+"""When the source of a model is asked again that no pod serves, or that told what nobody can read. Pure.
 
 Somebody may convert the files, or move a tag. What was told is in the revision's record, and counts until
-something else is told. The pauses double with the record's age, so nobody has to count.
+something else is told. The pauses double with the time for which the model was not ready, so nobody has to
+count.
 """
 
 from dataclasses import replace
 
-from millrace_operator.api.conditions import Reason, parse_time
-from millrace_operator.api.model_uri import is_fetched, is_pinned
-from millrace_operator.kube.kinds import CONTROLLER_REVISION
+from millrace_operator.api.conditions import Reason, find_condition, parse_time
+from millrace_operator.api.refresh import can_change, is_looked_at
 from millrace_operator.model.jobs import find_made, find_words
 from millrace_operator.model.pending_revision import Pending, Stage
-from millrace_operator.observed.snapshot import ObjectId, Snapshot
+from millrace_operator.observed.snapshot import Snapshot
 from millrace_operator.render.metadata import revision_name
 from millrace_operator.status.causes import Cause
 
@@ -19,7 +19,9 @@ FIRST_SECONDS, LAST_SECONDS = 60.0, 3600.0
 """From one Job's creation to the next one's: at first, and in the end."""
 _QUOTED_LETTERS = 200
 _AGAIN = "its source is asked again, ever more slowly and in the end once an hour"
-_FINAL = "{0} never has another content: name another one in spec.model.uri"
+_NOW = f"{_AGAIN}, and at once by {{way}}"
+_FINAL = "{uri} never has another content: another model is another address in spec.model.uri"
+_LOOK = "once another model is in the claim, write {way}"
 
 
 def find_ask_time(snapshot: Snapshot, pending: Pending) -> float | None:
@@ -28,9 +30,9 @@ def find_ask_time(snapshot: Snapshot, pending: Pending) -> float | None:
     made_at = find_made(snapshot, name)
     if not pending.is_asked_again or made_at is None or find_words(snapshot, name) is None:
         return None
-    record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name), {})
-    told_at = parse_time(record.get("metadata", {}).get("creationTimestamp")) or made_at
-    return made_at + min(LAST_SECONDS, max(FIRST_SECONDS, made_at - told_at))
+    condition = find_condition(snapshot.service.get("status", {}), "ModelReady") or {}
+    since = parse_time(condition.get("lastTransitionTime")) or made_at
+    return made_at + min(LAST_SECONDS, max(FIRST_SECONDS, made_at - since))
 
 
 def explain_unread(snapshot: Snapshot, job: str) -> Cause | None:
@@ -39,19 +41,24 @@ def explain_unread(snapshot: Snapshot, job: str) -> Cause | None:
     if words is None:
         return None
     said = words.strip()[:_QUOTED_LETTERS] or "it was empty"
-    return Cause(
-        Reason.FETCH_FAILED,
-        f"what a Job told of the model's source can't be read: {said}; another one asks in an hour",
-    )
+    return Cause(Reason.FETCH_FAILED, f"what a Job told of the model's source can't be read: {said}")
 
 
-def note_asking(pending: Pending) -> Pending:
-    """Return the same with whether the source of a model that no replica serves is asked again, and that."""
-    cause = pending.cause
-    is_of_model = pending.stage is Stage.NEVER and cause is not None and cause.reason is Reason.MODEL_INVALID
-    if cause is None or not is_of_model or not is_fetched(pending.uri):
+def note_asking(pending: Pending, snapshot: Snapshot) -> Pending:
+    """Return the same with whether its source is asked again, though a Job has told something, and that.
+
+    A claim is not looked at again by itself: the pod that looks would hold it for a while each time.
+    """
+    job = revision_name(snapshot.service, pending.revision)
+    is_unread = pending.found is None and find_words(snapshot, job) is not None
+    if pending.cause is None or not (is_unread or pending.stage is Stage.NEVER):
         return pending
-    is_final = is_pinned(pending.uri)
-    words = _FINAL.format(pending.uri) if is_final else _AGAIN
-    told = Cause(cause.reason, f"{cause.message}; {words}")
-    return replace(pending, cause=told, is_asked_again=not is_final)
+    if is_unread:
+        words = _AGAIN
+    elif can_change(pending.uri):
+        words = _NOW
+    else:
+        words = _LOOK if is_looked_at(pending.uri) else _FINAL
+    way = "kubectl millrace refresh {name} -n {namespace}".format_map(snapshot.service["metadata"])
+    told = f"{pending.cause.message}; {words.format(uri=pending.uri, way=way)}"
+    return replace(pending, cause=Cause(pending.cause.reason, told), is_asked_again=words in (_AGAIN, _NOW))

@@ -36,7 +36,9 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
 
 
 def _render_record(revision: Revision) -> Obj:
-    record: Obj = {"inputs": revision.inputs, "template": revision.template}
+    record: Obj = {"inputs": revision.inputs}
+    if not revision.is_pending:  # an operator of another version may make it
+        record["template"] = revision.template
     if revision.model is not None:
         record["model"] = revision.model.render()
     return record if revision.cached is None else {**record, "cache": revision.cached.render()}

@@ -18,6 +18,7 @@ from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
+"""Revisions that were made, and that an edit may go back to."""
 INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
 """The fields of the spec that decide what a replica is."""
 Inputs = dict[str, Any]
@@ -33,6 +34,7 @@ class Revision:
     number: int
     inputs: Inputs
     template: Obj
+    """Empty of one that is pending: whoever makes it renders it."""
     model: FoundModel | None = None
     """What its model's source told when the revision was made; None where it is not fetched."""
     cached: CachedModel | None = None
@@ -58,6 +60,12 @@ def leave_out_refresh(inputs: Inputs) -> Inputs:
     """Return what the spec said of the inputs."""
     model = {name: value for name, value in inputs.get("model", {}).items() if name != REFRESH}
     return {**inputs, "model": model}
+
+
+def read_refresh(inputs: Inputs) -> str | None:
+    """Return which refresh made a revision with these inputs; None where none did."""
+    text: str | None = inputs.get("model", {}).get(REFRESH)
+    return text
 
 
 def hash_inputs(inputs: Inputs) -> str:
@@ -109,6 +117,8 @@ def next_number(revisions: Iterable[Revision]) -> int:
 
 
 def find_expired(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
-    """Return the hashes of revisions beyond the newest HISTORY_LIMIT that nothing uses."""
+    """Return the hashes of those that nothing uses: beyond the newest HISTORY_LIMIT, and never made."""
     unused = sorted((r for r in revisions if r.hash not in in_use), key=lambda r: r.number, reverse=True)
-    return frozenset(revision.hash for revision in unused[HISTORY_LIMIT:])
+    pending = [revision for revision in unused if revision.is_pending]
+    made = [revision for revision in unused if not revision.is_pending]
+    return frozenset(revision.hash for revision in [*pending, *made[HISTORY_LIMIT:]])

@@ -28,7 +28,7 @@ from millrace_operator.rollout.canary import has_failed, watch_canary
 from millrace_operator.rollout.choice import Choice, Progress, Trial, choose_revision
 from millrace_operator.rollout.evacuation import Evacuation, plan_evacuation
 from millrace_operator.rollout.orders import find_action, find_spent_order
-from millrace_operator.rollout.requested_revision import find_asked, find_same
+from millrace_operator.rollout.requested_revision import Asked, find_asked, find_same
 from millrace_operator.rollout.revision import (
     Revision,
     next_number,
@@ -112,9 +112,8 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
             raise
         return Known(revisions, served, error)
     place = find_place(spec.model, model)
-    made = Revision(digest, next_number(revisions.values()), wanted.inputs, template, model, place)
-    if recorded is not None and _is_same_model(recorded, made):
-        made = recorded
+    number = next_number(revisions.values()) if recorded is None else recorded.number
+    made = Revision(digest, number, wanted.inputs, template, model, place)
     known = _choose_same({**revisions, digest: made}, made, served)
     if known.refreshed is not None:
         return known
@@ -122,16 +121,26 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
     pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
     if pending is None:
-        is_pending = None if made.is_pending is None else False
+        is_pending = None if recorded is None else False
         return known._replace(revisions={**known.revisions, digest: replace(made, is_pending=is_pending)})
     if model is not None:
-        made = replace(made, is_pending=True)
+        made = replace(made, template={}, is_pending=True)
         known = known._replace(revisions={**known.revisions, digest: made}, answered=made)
-    return known._replace(asked=served if served in revisions else digest, pending=note_asking(pending))
+    pending = replace(note_asking(pending, snapshot), known_as=wanted.before)
+    return known._replace(asked=_choose_meanwhile(snapshot, revisions, wanted), pending=pending)
 
 
-def _is_same_model(one: Revision, other: Revision) -> bool:
-    return (one.model and one.model.render()) == (other.model and other.model.render())
+def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted: Asked) -> str:
+    """Return what runs until the wanted revision can be made.
+
+    A refresh stops no rollout: what was asked for before it goes on, unless that was given up.
+    """
+    status = snapshot.service.get("status", {})
+    served, before = status.get("currentRevision"), revisions.get(wanted.before or "")
+    rejected = status.get("rejectedRevision", {}).get("revision")
+    if before is not None and not before.is_pending and before.hash != rejected:
+        return find_same(before, revisions.values(), served).hash
+    return served if served in revisions else wanted.hash
 
 
 def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str | None) -> Known:
@@ -199,7 +208,7 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         refused={refused.kind for refused in snapshot.refusals},
     )
     step = evacuation.add_extra(step, chosen)
-    waits_for = known.pending.revision if known.pending else digest
+    waits_for = known.pending.name if known.pending else digest
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
     return Targets(

@@ -109,7 +109,8 @@ class StatusInputs:
 
     def rollout(self) -> dict[str, Any] | None:
         """Return `status.rollout`, None when no revision is taking over."""
-        if self.pending or self.current_revision == self.revision or self.count.desired == 0:
+        is_made = self.pending is None or self.pending.revision != self.revision
+        if not is_made or self.current_revision == self.revision or self.count.desired == 0:
             return None
         return {**self.progress.render(), "method": self.step.method.value}
 

@@ -56,7 +56,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         ),
         "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
         "currentRevision": inputs.current_revision,
-        "updateRevision": inputs.pending.revision if inputs.pending else inputs.choice.asked,
+        "updateRevision": inputs.pending.name if inputs.pending else inputs.choice.asked,
         "rejectedRevision": inputs.choice.rejected,
         "spentOrder": inputs.spent_order,
         "model": _describe_model(inputs, truths),

@@ -16,6 +16,7 @@ from millrace_operator.model.jobs import LOST_SECONDS
 from millrace_operator.observed.pod_status import MOST_RESTARTS
 from millrace_operator.observed.snapshot import Fetched
 from millrace_operator.render.metadata import fill_name
+from millrace_operator.render.settings import RenderSettings
 from millrace_operator.status.write_interval import PAUSE_SECONDS
 from testing.world import KEY, World, crash_status, make_service, resolver_status
 from tests.operator.model.test_resolve import EXTERNAL, FIRST, GATED, MAIN, SECOND, TELLING
@@ -563,3 +564,18 @@ def test_the_jobs_name_is_as_long_as_may_be() -> None:
     service = make_service()
     service["metadata"]["name"] = "x" * NAME_MAX_LENGTH
     assert len(fill_name(service, "0123456789")) == 63
+
+
+async def test_the_pods_are_those_of_the_operator_that_makes_them_and_not_of_the_one_that_asked() -> None:
+    world = make_world()
+    world.settings = RenderSettings(runtime_image="wrong.example/runtime:1")
+    world.restart_operator()
+    await world.settle()
+    world.settings = RenderSettings(runtime_image="right.example/runtime:2")
+    world.restart_operator()
+    world.cluster.put(make_claim("ReadWriteMany"))
+    world.is_filled = True
+    world.now += 60
+    await world.settle()
+    images = {one["image"] for template in read_templates(world) for one in template["containers"]}
+    assert images == {"right.example/runtime:2"}

@@ -8,10 +8,11 @@ import pytest
 
 from millrace_fetch.plan.uri import parse_uri
 from millrace_operator.api.model_uri import is_pinned
+from millrace_operator.api.refresh import ANNOTATION
 from millrace_operator.kube.kinds import POD
 from testing.world import KEY, World
 from tests.operator.model.test_fit import FACTS, make_world
-from tests.operator.model.test_resolve import FIRST, MAIN, SECOND
+from tests.operator.model.test_resolve import EXTERNAL, FIRST, MAIN, SECOND
 
 FAULT = "there are no *.safetensors, and replicas read no other weights. There are GGUF (m.gguf)"
 OTHER = replace(FACTS, fault=f"{FAULT}. Convert the model first")
@@ -88,6 +89,50 @@ async def test_an_architecture_that_is_replaced_is_asked_for_too() -> None:
     assert told(world)[0] == "Loaded"
 
 
+async def test_a_model_that_is_too_large_is_asked_for_again_and_at_once_by_a_refresh() -> None:
+    world = make_world(resources={"limits": {"memory": "8Gi"}})
+    await world.settle()
+    assert told(world)[0] == "DoesNotFit"
+    assert "asked again, ever more slowly and in the end once an hour" in told(world)[1]
+    assert told(world)[1].endswith("and at once by kubectl millrace refresh chat -n shop")
+    times = await pass_time(world, 3600)
+    assert 3 < len(times) < 8
+    mend(world)
+    world.model_facts = None
+    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 1")
+    await world.settle()
+    assert (told(world)[0], world.status["model"]["resolvedRevision"]) == ("Loaded", SECOND)
+
+
+async def test_a_model_in_a_claim_that_was_refused_is_looked_at_again_by_each_refresh() -> None:
+    world = World(model={"uri": "pvc://models/chat"}, scaling=EXTERNAL, replicas=2)
+    world.put_claim("models")
+    world.model_facts = json.loads(OTHER.to_json())
+    await world.settle()
+    assert told(world)[1].endswith(
+        "once another model is in the claim, write kubectl millrace refresh chat -n shop"
+    )
+    assert await pass_time(world, 7200) == [], "a pod that looks holds the claim"
+    for at in "12":
+        before = len(world.cluster.writes)
+        world.annotate(ANNOTATION, f"{world.status['updateRevision']} at {at}")
+        await world.settle()
+        assert ("create", "Job") in {write[:2] for write in world.cluster.writes[before:]}
+        assert (told(world)[0], world.objects("Deployment"), world.objects("Pod")) == ("ModelInvalid", [], [])
+        assert len(world.objects("ControllerRevision")) == 1
+    mend(world)
+    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 3")
+    await world.settle()
+    assert (told(world)[0], len(world.pods())) == ("Loaded", 2)
+    (pods, records) = world.pods(), world.objects("ControllerRevision")
+    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 4")
+    await world.settle()
+    world.annotate(ANNOTATION, None)
+    world.restart_operator()
+    await world.settle()
+    assert (world.pods(), world.objects("ControllerRevision")) == (pods, records), "it serves"
+
+
 async def test_a_model_that_is_pinned_by_its_content_is_refused_for_good_and_says_so() -> None:
     world = make_world(OTHER, model=PINNED)
     await world.settle()
@@ -123,13 +168,15 @@ async def test_a_job_that_asks_again_and_loses_its_pod_is_made_anew() -> None:
 
 
 @pytest.mark.parametrize("words", ['{"revision": "tor', "", "$(rm -rf /)"])
-async def test_an_answer_that_cannot_be_read_is_told_and_asked_for_again_in_an_hour(
+async def test_an_answer_that_cannot_be_read_is_told_and_asked_for_again_ever_more_slowly(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world()
     monkeypatch.setattr(world, "_answer", lambda: words)
     await world.settle()
-    assert await pass_time(world, 3500) == []
+    times = await pass_time(world, 3500)
+    gaps = [round((after - before) / 60) for before, after in zip([0.0, *times], times, strict=False)]
+    assert gaps[:5] == [1, 1, 2, 4, 8]
     assert world.condition("Degraded")["status"] == "True"
     reason, message = told(world)
     assert reason == "FetchFailed"

@@ -9,15 +9,20 @@ from millrace_fit.facts import find_facts
 from millrace_operator.api.refresh import ANNOTATION
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION
-from millrace_operator.rollout.revision import hash_inputs, revision_inputs
+from millrace_operator.rollout.revision import hash_inputs, read_hash, revision_inputs
 from testing.checkpoints.models import LLAMA_8B, stored_of
-from testing.world import KEY, World, crash_status, resolver_status
+from testing.world import KEY, World, crash_status, ready_status, resolver_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 MAIN = {"uri": "hf://acme/chat@main"}
 FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
 GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.example/acme/chat"
 FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
+LOADING = {
+    "phase": "Running",
+    "conditions": [{"type": "PodScheduled", "status": "True"}],
+    "containerStatuses": [{"name": "replica", "started": False, "state": {"running": {}}}],
+}
 
 
 async def make_served(**spec: Any) -> World:
@@ -29,9 +34,7 @@ async def make_served(**spec: Any) -> World:
 
 
 def annotate(world: World, text: str | None) -> None:
-    metadata = {name: value for name, value in world.service["metadata"].items() if name != "annotations"}
-    beside = {} if text is None else {"annotations": {ANNOTATION: text}}
-    world.cluster.put({**world.service, "metadata": {**metadata, **beside}})
+    world.annotate(ANNOTATION, text)
 
 
 async def refresh(world: World, revision: str | None, at: str = "1") -> None:
@@ -39,6 +42,10 @@ async def refresh(world: World, revision: str | None, at: str = "1") -> None:
     world.model_revision = revision
     annotate(world, f"{world.status['updateRevision']} at {at}")
     await world.settle()
+
+
+def count_ready(world: World, revision: str) -> int:
+    return sum(pod["status"] == ready_status() for pod in world.pods(revision))
 
 
 def served(world: World) -> list[str]:
@@ -98,6 +105,88 @@ async def test_while_the_source_refuses_what_serves_goes_on_and_another_edit_end
     await world.settle()
     assert (world.deployments(), world.objects("Job")) == ({old: 2}, [])
     assert world.condition("Degraded")["status"] == "False"
+
+
+async def test_a_second_refresh_while_the_source_is_away_goes_on_asking() -> None:
+    world = await make_served()
+    (old,) = world.deployments()
+    for at in "123":
+        await refresh(world, None, at)
+        assert world.status["updateRevision"] == old, "nobody knows of another one"
+        assert (len(world.objects("Job")), world.condition("UpToDate")["reason"]) == (1, "Resolving")
+    world.model_revision = SECOND
+    await world.settle()
+    assert (served(world), world.objects("Job")) == ([SECOND], [])
+    await refresh(world, THIRD, "4")
+    assert served(world) == [THIRD]
+
+
+@pytest.mark.parametrize("found", [None, FIRST])
+async def test_a_refresh_amid_a_rollout_lets_it_go_on(found: str | None) -> None:
+    world = await make_served(replicas=4)
+    (old,) = world.deployments()
+    world.edit(engine={"maxSequences": 4})
+    await world.reconcile()
+    new = world.status["updateRevision"]
+    while new == old or count_ready(world, new) < 3:
+        world.run_controllers()
+        await world.reconcile()
+        new = world.status["updateRevision"]
+    started = world.status["rollout"]["startedAt"]
+    world.model_revision = found
+    annotate(world, f"{new} at 1")
+    while world.run_controllers() or await world.reconcile_until_quiet():
+        assert count_ready(world, new) >= 3
+        assert world.status.get("rollout", {"startedAt": started})["startedAt"] == started
+    assert (world.deployments(), world.status["currentRevision"]) == ({new: 4}, new)
+
+
+async def test_a_refresh_leaves_the_first_pods_of_a_service_as_they_load() -> None:
+    world = World(model=MAIN, scaling=EXTERNAL, replicas=2)
+    world.model_revision = FIRST
+    await world.reconcile()
+    while not (first := world.deployments()):
+        world.run_controllers()
+        await world.reconcile()
+    world.broken[next(iter(first))] = LOADING
+    await world.settle()
+    pods = world.pods()
+    await refresh(world, None)
+    assert (world.deployments(), world.pods(), world.objects("Job") != []) == (first, pods, True)
+    await refresh(world, FIRST, "2")
+    assert (world.deployments(), world.pods(), world.objects("Job")) == (first, pods, [])
+
+
+async def test_refreshes_that_find_nothing_new_push_no_revision_out_of_the_history() -> None:
+    world = await make_served()
+    first, known = served(world), world.deployments()
+    for number in range(2, 5):
+        world.edit(engine={"maxSequences": number})
+        await world.settle()
+        known |= world.deployments()
+    for night in range(12):
+        await refresh(world, FIRST, f"night {night}")
+    records = [read_hash(one) for one in world.objects("ControllerRevision")]
+    assert set(known) < set(records), "each of them can be gone back to"
+    assert len(records) == len(known) + 1, "the refresh that the annotation names"
+    world.model_revision = SECOND
+    world.edit(engine={})
+    await world.settle()
+    assert served(world) == first
+
+
+async def test_a_spec_that_nobody_knows_any_more_is_asked_for_once_in_spite_of_the_annotation() -> None:
+    world = await make_served()
+    await refresh(world, SECOND)
+    for number in range(2, 14):
+        world.edit(engine={"maxSequences": number})
+        await world.settle()
+    before = len(world.cluster.writes)
+    world.model_revision = THIRD
+    world.edit(engine={})
+    await world.settle()
+    made = [kind for verb, kind, _ in world.cluster.writes[before:] if verb == "create"]
+    assert (served(world), made.count("Job"), made.count("Deployment")) == ([THIRD], 1, 1)
 
 
 async def test_a_model_that_does_not_fit_is_not_rolled_out() -> None:
