@@ -384,8 +384,10 @@ class World:
         revision = deployment["metadata"]["labels"][contract.LABEL_REVISION]
         is_short = len(self.pods(revision)) < deployment["spec"]["replicas"]
         refusal = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": QUOTA}
-        status = {"conditions": [refusal] if is_short else []}
-        if deployment.get("status", {"conditions": []}) == status:
+        status = {
+            "conditions": [{**refusal, "lastTransitionTime": render_time(self.now)}] if is_short else []
+        }
+        if bool(deployment.get("status", {}).get("conditions")) == is_short:
             return False
         self.cluster.put({**deployment, "status": status})
         return True

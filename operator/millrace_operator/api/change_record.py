@@ -1,7 +1,7 @@
 """Many changes of a count as one text, a line for each: the operator writes, the plugin reads it. Pure.
 
-`status.scaling.changes` has the last of them alone: every watcher of the service gets its status again and
-again, so it has to be small.
+`status.scaling.lastChanges` has the last of them alone: every watcher of the service gets its status again
+and again, so it has to be small.
 """
 
 import json

@@ -67,7 +67,8 @@ def render_objective(objective: Json, doubt: str | None) -> str:
     )
     head = f"P{objective['percentile']} {objective['metric']} {objective['state']} since {objective['since']}"
     figures = f"{measured} of {target} s, {samples} requests, burn {burn}, spent {spent} s"
-    return f"{head}: {figures}{f'; {doubt}' if doubt else ''}"[:LINE_LENGTH]
+    words = " ".join((doubt or "").split())
+    return f"{head}: {figures}{f'; {words}' if words else ''}"[:LINE_LENGTH]
 
 
 def read_objectives(lines: Iterable[str]) -> list[Json]:

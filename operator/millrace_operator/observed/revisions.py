@@ -3,9 +3,11 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from millrace_operator.api.conditions import Reason
+from millrace_operator.api.conditions import Reason, parse_time
 from millrace_operator.kube.kinds import DEPLOYMENT, Obj
+from millrace_operator.observed.pod_status import find_condition
 from millrace_operator.observed.pods import Pod, read_pod
 from millrace_operator.observed.snapshot import PodLoad, Snapshot
 from millrace_operator.render.metadata import revision_name
@@ -37,6 +39,11 @@ class Moment:
         """Whether the pod has had no node for longer than it may."""
         return pod.unplaced_since is not None and self.now >= pod.unplaced_since + self.scheduling_timeout
 
+    def has_refused(self, deployment: Obj | None) -> bool:
+        """Whether a Deployment's pods have been refused for longer than one may have no node."""
+        since = _find_failure_time(deployment)
+        return since is not None and self.now >= since + self.scheduling_timeout
+
     def is_news(self, pod: Pod) -> bool:
         """Whether the pod failed lately."""
         return pod.has_ended and pod.cause is not None and self.now < pod.ended_at + FAILED_SECONDS
@@ -56,6 +63,8 @@ class Observed:
     refusals: tuple[Cause, ...] = ()
     leaving: tuple[Pod, ...] = ()
     """Pods that hold room until they are gone."""
+    refused_since: tuple[float, ...] = ()
+    """When each Deployment was refused pods that is so now, in seconds since 1970."""
     failed: tuple[Pod, ...] = ()
     """Pods that failed lately as a whole: a node that did not admit them, say, and will not the next ones."""
 
@@ -78,17 +87,19 @@ class Observed:
         return sum(pod.is_ready for pod in self.pods)
 
     def count_homeless(self, desired: int) -> int:
-        """Return how many of the desired replicas have had no node for longer than they may.
+        """Return how many of the desired replicas have had no node, or no pod, for longer than they may.
 
         An extra one of a rollout is none of them: it is not missed.
         """
         homeless = sum(map(self.moment.has_waited, self.pods))
-        return min(homeless, max(desired - (len(self.pods) - homeless), 0))
+        refused = sum(state.num_refused for state in self.states.values())
+        return min(homeless + refused, max(desired - (len(self.pods) - homeless), 0))
 
     def changes_after(self) -> Iterable[float]:
         """Yield the seconds after which time alone makes another state of this one."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
+        ends += [since + patience for since in self.refused_since]
         ends += [self.moment.now + ROUTING_LOOK_SECONDS for pod in self.pods if not pod.is_routable]
         ends += [pod.ended_at + FAILED_SECONDS for pod in self.failed]
         ends += [pod.ends_by + LOST_SECONDS for pod in self.leaving if pod.ends_by]
@@ -108,6 +119,7 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
         moment,
         tuple(c for d in deployments.values() if (c := _find_refusal(d))),
         tuple(pod for pod in pods if moment.holds_room(pod)),
+        tuple(since for d in deployments.values() if (since := _find_failure_time(d)) is not None),
         tuple(pod for pod in pods if moment.is_news(pod)),
     )
 
@@ -144,6 +156,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
         num_serving=sum(pod.is_serving for pod in alive),
         num_terminating=sum(map(moment.holds_room, own)),
         num_ended=sum(pod.has_ended for pod in own),
+        num_refused=max(num_wanted - len(alive), 0) if moment.has_refused(deployment) else 0,
         newest_at=max((pod.created_at for pod in alive), default=None),
         lacks_room=is_refused or any(map(moment.has_waited, alive)),
         is_failing=bool(reasons - {Reason.UNSCHEDULABLE} - UNREADY_REASONS),
@@ -152,7 +165,17 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
 
 def _find_refusal(deployment: Obj | None) -> Cause | None:
     """Return why the API server refuses a Deployment's pods: a quota, a policy."""
-    for condition in (deployment or {}).get("status", {}).get("conditions", []):
-        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
-            return Cause(Reason.PODS_REFUSED, f"pods are refused: {condition.get('message', '')}")
-    return None
+    failure = _find_failure(deployment)
+    if not failure:
+        return None
+    return Cause(Reason.PODS_REFUSED, f"pods are refused: {failure.get('message', '')}")
+
+
+def _find_failure(deployment: Obj | None) -> dict[str, Any]:
+    """Return a Deployment's condition that says so; empty without one."""
+    found = find_condition((deployment or {}).get("status", {}), "ReplicaFailure")
+    return found if found.get("status") == "True" else {}
+
+
+def _find_failure_time(deployment: Obj | None) -> float | None:
+    return parse_time(_find_failure(deployment).get("lastTransitionTime"))

@@ -47,8 +47,9 @@ def _render_record(revision: Revision) -> Obj:
 def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool = False) -> Obj:
     """Return the budget over the replicas of all revisions: at least all but one are to serve.
 
-    `placed` are the desired replicas without those that wait in vain for a node. Such a replica is not
-    healthy, and would use up what may be disrupted: no node of a full cluster could be drained.
+    `placed` are the desired replicas without those that wait in vain for a node, or whose pods are refused.
+    Such a replica is not healthy, and would use up what may be disrupted: no node of a full cluster could be
+    drained.
     With a single replica it allows the eviction, or a node could never be drained, unless a replacement is
     on its way (`holds_last`): `kubectl drain` asks again every 5 s. Pods that are not Ready never stand in a
     drain's way.

@@ -47,6 +47,8 @@ class RevisionState:
     """When the youngest of its pods was made, in seconds since 1970; None where there is none."""
     num_placed: int = 0
     """Pods that have a node."""
+    num_refused: int = 0
+    """Pods that the API server has refused for longer than one may have no node: a quota, a policy."""
     lacks_room: bool = False
     """Whether it has waited long enough for room for a pod, or a quota refuses one."""
     is_failing: bool = False

@@ -49,6 +49,11 @@ def test_an_objective_is_a_line(measured: dict[str, Any], doubt: str | None) -> 
     assert read_objectives([line, "P95"]) == [{**MET, **measured, **({"doubt": doubt} if doubt else {})}]
 
 
+def test_an_objectives_doubt_of_many_lines_is_one() -> None:
+    (read,) = read_objectives([render_objective(MET, "HTTP 502: <html>\n<head>")])
+    assert read["doubt"] == "HTTP 502: <html> <head>"
+
+
 def test_predictions_of_the_next_counts_are_a_line() -> None:
     counts = [{"replicas": number, "inTime": f"0.{number}00", "seconds": "1.5"} for number in range(1, 6)]
     del counts[1]["seconds"]

@@ -100,7 +100,8 @@ class Instant:
         key = object_id(apply.obj)
         assert found.get(key) == apply.seen
         made = {"uid": f"new-{key.kind}-{key.name}", "creationTimestamp": render_time(self.now)}
-        children = {**found, key: _merge(found.get(key, {"metadata": made}), apply.obj)}
+        before = None if apply.is_anew else found.get(key)
+        children = {**found, key: _merge(before or {"metadata": made}, apply.obj)}
         return self._see(children=tuple(children[name] for name in sorted(children)))
 
     def _see(self, **changes: Any) -> "Instant":

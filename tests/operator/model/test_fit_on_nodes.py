@@ -62,11 +62,11 @@ async def test_what_was_told_outlasts_its_job_and_another_operator() -> None:
     world = make_large()
     world.put_gpu_node("a", L4)
     await world.settle()
-    assert not world.objects("Job"), "it was told once, and for good"
+    jobs = world.objects("Job")
     world.settings = replace(world.settings, fetch_image="another.example/fetch:2")
     world.restart_operator()
     await world.settle()
-    assert not world.objects("Job")
+    assert world.objects("Job") == jobs, "it was told, and is asked again when it is time"
     assert world.condition("ModelReady")["reason"] == "DoesNotFit"
 
 

@@ -188,14 +188,15 @@ def budget(world: World) -> int:
     return int(found["spec"]["minAvailable"])
 
 
-async def test_a_drain_of_a_full_cluster_goes_on_once_replicas_have_waited_for_room() -> None:
+@pytest.mark.parametrize("limit", ["capacity", "quota"])
+async def test_a_drain_of_a_full_cluster_goes_on_once_replicas_have_waited_for_room(limit: str) -> None:
     world = World(scaling=EXTERNAL, replicas=4)
-    world.capacity = 2
+    setattr(world, limit, 2)
     await world.settle()
     assert (num_ready(world), budget(world)) == (2, 3)
     await pass_time(world, LONG)
     assert budget(world) == 1
-    world.capacity = 4
+    setattr(world, limit, 4)
     await world.settle()
     assert (num_ready(world), budget(world)) == (4, 3)
 
