@@ -21,20 +21,28 @@ _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 
 
 def fetch_decision(services: Services, service: Obj) -> Obj:
-    """Return the last decision for a service, with its inputs. Raises PluginError."""
-    metadata = service["metadata"]
-    namespace, pod = _find_leader(services)
-    with _forward(services, namespace, pod) as port:
-        return _ask(f"http://127.0.0.1:{port}/decisions/{metadata['namespace']}/{metadata['name']}")
+    """Return the last decision for a service, with its inputs. Raises PluginError.
+
+    Each operator knows its own services alone. Whoever holds the oldest Lease is asked first: a tenant may
+    make one too, in a namespace of theirs, and hardly before the operator is installed.
+    """
+    path = "/decisions/{namespace}/{name}".format_map(service["metadata"])
+    fault = ServerError("no operator leads: see kubectl get lease -A")
+    for number, (namespace, pod) in enumerate(_find_leaders(services)):
+        try:
+            with _forward(services, namespace, pod) as port:
+                return _ask(f"http://127.0.0.1:{port}{path}")
+        except ServerError as error:
+            fault = fault if number else error
+    raise fault
 
 
-def _find_leader(services: Services) -> tuple[str, str]:
-    """Return the namespace and the name of the pod that holds the operator's Lease."""
-    for lease in services.list_leases(contract.LEASE_OPERATOR):
-        holder = (lease.get("spec") or {}).get("holderIdentity") or ""
-        if holder:
-            return str(lease["metadata"]["namespace"]), str(holder).partition("_")[0]
-    raise ServerError("no operator leads: see kubectl get lease -A")
+def _find_leaders(services: Services) -> list[tuple[str, str]]:
+    """Return the namespace and the name of each pod that holds a Lease of the operator's name."""
+    leases = services.list_leases(contract.LEASE_OPERATOR)
+    leases.sort(key=lambda lease: str(lease["metadata"].get("creationTimestamp")))
+    holders = [(lease, str((lease.get("spec") or {}).get("holderIdentity") or "")) for lease in leases]
+    return [(lease["metadata"]["namespace"], pod.partition("_")[0]) for lease, pod in holders if pod]
 
 
 @contextlib.contextmanager

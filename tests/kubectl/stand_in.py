@@ -11,8 +11,19 @@ from pathlib import Path
 from typing import Any
 
 RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
-LEASE = {"metadata": {"namespace": "millrace"}, "spec": {"holderIdentity": "operator-1_7"}}
-LISTED = {"leases.v1.coordination.k8s.io": [LEASE], "controllerrevisions.v1.apps": []}
+LEASES = [
+    {
+        "metadata": {"namespace": namespace, "creationTimestamp": made},
+        "spec": {"holderIdentity": f"{pod}_7"},
+    }
+    for namespace, made, pod in (
+        ("shop", "2026-01-03T00:00:00Z", "fake-1"),
+        ("other", "2026-01-01T00:00:00Z", "other-1"),
+        ("millrace", "2026-01-02T00:00:00Z", "operator-1"),
+    )
+]
+"""Of a tenant, of another release, and of the operator that the service has."""
+LISTED = {"leases.v1.coordination.k8s.io": LEASES, "controllerrevisions.v1.apps": []}
 FOLDER = Path(os.environ["STAND_IN"])
 FLAGS = {
     "--show-managed-fields",
@@ -74,11 +85,14 @@ def patch(stored: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 class Decisions(BaseHTTPRequestHandler):
-    """What an operator that leads tells: the file decision.json."""
+    """What an operator that leads tells: the file decision.json, or that it does not know the service."""
+
+    pod = ""
 
     def do_GET(self) -> None:
-        body = (FOLDER / "decision.json").read_bytes()
-        self.send_response(200)
+        found = {"operator-1": (FOLDER / "decision.json").read_bytes(), "fake-1": b'{"evidence": {}}'}
+        body = found.get(self.pod, b'{"error": "no such service"}')
+        self.send_response(200 if self.pod in found else 404)
         self.end_headers()
         self.wfile.write(body)
 
@@ -86,8 +100,9 @@ class Decisions(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def forward() -> None:
+def forward(pod: str) -> None:
     """Forward a port to an operator, until killed."""
+    Decisions.pod = pod
     if not (FOLDER / "decision.json").exists():
         fail('error: pods "operator-1" is forbidden: User "ann" cannot create resource "pods/portforward"')
     with HTTPServer(("127.0.0.1", 0), Decisions) as server:
@@ -116,7 +131,7 @@ def main() -> None:
         fail((FOLDER / "refusal").read_text())
     words, file = parse(sys.argv[1:]), FOLDER / "object.json"
     if words["0"] == "port-forward":
-        forward()
+        forward(words["1"].removeprefix("pod/"))
     if words["1"] == "controllerrevisions.v1.apps":
         show_records()
         return
