@@ -457,8 +457,6 @@ PLACEMENT: dict[str, Any] = {
             "topologyKey": "topology.kubernetes.io/zone",
             "whenUnsatisfiable": "DoNotSchedule",
             "minDomains": 2,
-            "nodeAffinityPolicy": "Honor",
-            "nodeTaintsPolicy": "Honor",
         },
         {"maxSkew": 2, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},
     ],

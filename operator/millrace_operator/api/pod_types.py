@@ -102,18 +102,6 @@ class TopologySpreadConstraint(Part):
         le=1000,
         description="With DoNotSchedule: how many parts there are to be at least.",
     )
-    node_affinity_policy: str | None = Field(
-        default=None,
-        json_schema_extra={"enum": ["Honor", "Ignore"]},
-        description="Whether nodes that nodeSelector leaves out count as parts: Honor (what is assumed when "
-        "left out): they don't.",
-    )
-    node_taints_policy: str | None = Field(
-        default=None,
-        json_schema_extra={"enum": ["Honor", "Ignore"]},
-        description="Whether nodes whose taints are not tolerated count as parts: Honor: they don't. Ignore "
-        "(what is assumed when left out): they do.",
-    )
 
 
 class SecretReference(Part):
