@@ -66,7 +66,7 @@ class Witness:
     def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         self.followed.append((total_bytes, done_bytes))
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
+    def say(self, text: str) -> None:
         self.said.append(text)
 
 

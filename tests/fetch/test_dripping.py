@@ -97,8 +97,8 @@ async def test_a_connection_that_drips_is_made_anew(
     let_drip(hub.large)
     say = fetcher.witness.say
 
-    def say_and_mend(text: str, quiet_seconds: float = 0.0) -> None:
-        say(text, quiet_seconds)
+    def say_and_mend(text: str) -> None:
+        say(text)
         let_run(hub.large, monkeypatch)
 
     fetcher.witness.say = say_and_mend  # type: ignore[method-assign]

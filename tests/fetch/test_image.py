@@ -72,7 +72,7 @@ async def test_the_layers_count_as_they_come_and_as_they_are_unpacked(
             self.keep()
 
         def keep(self) -> None:
-            answer = read_answer(json.dumps(self.render()).encode(), 0.0)
+            answer = read_answer(json.dumps(self.render()).encode())
             assert answer is not None
             told.append(answer)
 

@@ -3,19 +3,16 @@
 import asyncio
 import json
 from pathlib import Path
-from time import time
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from millrace_fetch.cli.command import main
 from millrace_fetch.cli.progress_server import Tally, telling
 from millrace_fetch.fetch import fetch
-from millrace_operator.api.conditions import render_time
 from millrace_operator.controller.fetch_progress import read_answer
 from millrace_runtime.contract import PATH_PROGRESS
-from testing.model_sources.processes import finish, until
+from testing.model_sources.processes import finish
 from testing.model_sources.servers import FakeHub, WebFolderServer
 from tests.fetch.conftest import NEEDED, Fetcher, Witness, make_model
 from tests.fetch.test_command import start
@@ -48,43 +45,6 @@ async def test_of_a_model_whose_size_is_not_known_the_bytes_are_told() -> None:
     assert tally.render() == {"doneBytes": 600, "bytesPerSecond": 100}
 
 
-async def test_a_source_that_asks_for_quiet_is_told_until_it_is_over_or_goes_on() -> None:
-    now = 1000.0
-    tally = Tally(Witness(), lambda: 0.0, lambda: now)
-    tally.say("busy, and asks for 1h00m of quiet; waiting", quiet_seconds=3600.0)
-    assert tally.render() == {"quietUntil": 4600}, "before the size is known"
-    tally.say("another connection", quiet_seconds=60.0)
-    tally.say("something else")
-    tally.begin(1000, 0)
-    assert tally.render() == {"totalBytes": 1000, "doneBytes": 0, "bytesPerSecond": 0, "quietUntil": 4600}
-    tally.advance(-400)
-    assert "quietUntil" in tally.render(), "it begins a file anew"
-    tally.advance(500)
-    assert "quietUntil" not in tally.render(), "another connection gets on"
-    tally.say("busy again", quiet_seconds=3600.0)
-    now = 4600.0
-    assert "quietUntil" not in tally.render()
-
-
-async def test_the_first_answer_that_asks_for_quiet_is_told_over_http(fetcher: Fetcher, hub: FakeHub) -> None:
-    def ask_for_quiet(_: web.Request) -> web.Response:
-        return web.Response(status=429, headers={"Retry-After": "3600"})
-
-    hub.api_faults.append(ask_for_quiet)
-    tally, order = Tally(fetcher.witness), fetcher.order("hf://org/m")
-    fetching = asyncio.create_task(fetch(order, fetcher.open_source(order), tally))
-    await until(lambda: bool(fetcher.witness.said))
-    async with telling(tally, "127.0.0.1", 0) as port:
-        told = await ask(port)
-    fetching.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await fetching
-    answer = read_answer(json.dumps(told).encode(), time())
-    assert answer is not None
-    assert answer.describe() == f"the source asks for quiet until {render_time(told['quietUntil'])}"
-    assert told["quietUntil"] == pytest.approx(time() + 3600, abs=10)
-
-
 async def test_a_web_server_that_tells_no_sizes_never_seems_to_be_done(fetcher: Fetcher) -> None:
     told: list[bytes] = []
 
@@ -97,7 +57,7 @@ async def test_a_web_server_that_tells_no_sizes_never_seems_to_be_done(fetcher: 
         server.files.has_lengths = False
         order = fetcher.order(server.uri)
         await fetch(order, fetcher.open_source(order), Told(Witness()))
-    answers = [read_answer(text, 0.0) for text in told]
+    answers = [read_answer(text) for text in told]
     assert all(answer is not None and answer.percent is None for answer in answers)
     sizes = [len(content) for name, content in make_model().items() if name in NEEDED]
     assert json.loads(told[-1])["doneBytes"] == sum(sizes)

@@ -24,15 +24,11 @@ PERIOD_SECONDS = 2.0
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 MOST_AT_ONCE = 64
 MOST_BYTES = 2**60
-LONGEST_QUIET = 7200.0
-"""Seconds. No fetch waits for longer than half of it; the pod's clock may be another."""
 LONGEST_ANSWER = 1024
 """Bytes. A pod is a tenant's: whatever it answers, no more is read."""
 STEP_PERCENT = 10
 STEP_SECONDS = 30.0
 """What is told moves by so much, or after so long: no status is written each second."""
-_NOTHING_YET: dict[str, Any] = {"doneBytes": 0, "bytesPerSecond": 0}
-"""What a pod means that tells of a quiet alone: it has no list of the files yet."""
 NOTHING: Mapping[str, Fetched] = MappingProxyType({})
 
 
@@ -111,43 +107,33 @@ class Fetches:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             LOG.debug("%s: pod %s does not tell how far it is: %r", pod.service, pod.name, error)
             return None
-        return read_answer(text, self._clock())
+        return read_answer(text)
 
 
 def _choose_told(held: _Told | None, answer: Fetched | None, now: float) -> _Told | None:
     """Return what is told of a pod from now on: `held` until its answer is a step farther."""
     if answer is None:
-        is_over = (
-            held is not None and held.fetched.quiet_until is not None and now >= held.fetched.quiet_until
-        )
-        return None if is_over else held
+        return held
     if held is None:
         return _Told(answer, now)
     told = held.fetched
     is_far = (answer.percent or 0) // STEP_PERCENT != (told.percent or 0) // STEP_PERCENT
     is_due = answer.done_bytes != told.done_bytes and now >= held.at + STEP_SECONDS
-    is_other = (answer.total_bytes, answer.quiet_until) != (told.total_bytes, told.quiet_until)
+    is_other = answer.total_bytes != told.total_bytes
     return _Told(answer, now) if is_far or is_due or is_other else held
 
 
-def read_answer(text: bytes, now: float) -> Fetched | None:
+def read_answer(text: bytes) -> Fetched | None:
     """Return what a pod answers; None where it says nothing, or nothing that can be so."""
     try:
         told: dict[str, Any] = json.loads(text)
-        quiet = _read_quiet(told.get("quietUntil"), now)
-        told = told if quiet is None else _NOTHING_YET | told
-        found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"], quiet)
+        found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the last where it is deep
         return None
     most = MOST_BYTES - 1 if found.total_bytes is None else found.total_bytes
     counts = (most, found.done_bytes, found.bytes_per_second)
     is_whole = all(type(count) is int and 0 <= count < MOST_BYTES for count in counts)
     return found if is_whole and found.done_bytes <= most else None
-
-
-def _read_quiet(value: Any, now: float) -> float | None:
-    """Return until when a source asks for quiet; None where it does not, or not for a time that can be so."""
-    return float(value) if type(value) is int and now <= value <= now + LONGEST_QUIET else None
 
 
 def _find_running(fetching: Mapping[ServiceKey, tuple[Obj, ...]]) -> Iterator[_Pod]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.model_names import Standing
-from millrace_operator.api.conditions import Reason, render_time
+from millrace_operator.api.conditions import Reason
 from millrace_operator.api.quantities import show_bytes
 from millrace_operator.api.status_types import ReplicaStatus
 from millrace_operator.kube.kinds import Obj
@@ -92,8 +92,6 @@ class Fetched(NamedTuple):
     """None where the model's source does not tell it."""
     done_bytes: int
     bytes_per_second: int
-    quiet_until: float | None = None
-    """Until when its source asks to be left alone, in seconds since 1970; None where it does not."""
 
     @property
     def percent(self) -> int | None:
@@ -103,10 +101,7 @@ class Fetched(NamedTuple):
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
-        """Return how much there is, and how fast it comes, or until when it does not."""
-        if self.quiet_until is not None:
-            quiet = f"the source asks for quiet until {render_time(self.quiet_until)}"
-            return f"{self._describe_amount()}, and {quiet}" if self.done_bytes else quiet
+        """Return how much there is, and how fast it comes."""
         far = self._describe_amount()
         return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
 

@@ -91,7 +91,7 @@ class Lines:
         if line := self._meter.advance(num_bytes, self._clock()):
             self.say(line)
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
+    def say(self, text: str) -> None:
         """Write a line."""
         self._stream.write(f"millrace fetch: {text}\n")
         self._stream.flush()

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from time import monotonic, time
+from time import monotonic
 
 from aiohttp import web
 
@@ -14,14 +14,9 @@ from millrace_runtime.listener import open_listener
 class Tally:
     """Counts, and passes on what it is told. Nothing is counted before the size is known."""
 
-    def __init__(
-        self, watch: Watch, clock: Callable[[], float] = monotonic, date: Callable[[], float] = time
-    ) -> None:
+    def __init__(self, watch: Watch, clock: Callable[[], float] = monotonic) -> None:
         self._watch = watch
         self._clock = clock
-        self._date = date
-        self._quiet_until = 0.0
-        """In seconds since 1970: until then the source wants to be left alone."""
         self._total: int | None = None
         self._first = self._done = 0
         self._began: float | None = None
@@ -43,27 +38,16 @@ class Tally:
         self._watch.follow(total_bytes, done_bytes)
 
     def advance(self, num_bytes: int) -> None:
-        """Count. Where another connection brings bytes, the source is not quiet."""
+        """Count."""
         self._done += num_bytes
-        if num_bytes > 0:
-            self._quiet_until = 0.0
         self._watch.advance(num_bytes)
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:
-        """Pass it on, and know until when the source is left alone."""
-        if quiet_seconds:
-            self._quiet_until = max(self._quiet_until, self._date() + quiet_seconds)
-        self._watch.say(text, quiet_seconds)
+    def say(self, text: str) -> None:
+        """Pass it on."""
+        self._watch.say(text)
 
     def render(self) -> dict[str, int]:
-        """Return the counts, and the rate since the beginning; none before it.
-
-        Without a total where nobody knows it. With until when the source asks for quiet, where it does.
-        """
-        quiet = {"quietUntil": round(self._quiet_until)} if self._quiet_until > self._date() else {}
-        return self._count() | quiet
-
-    def _count(self) -> dict[str, int]:
+        """Return the counts, and the rate since the beginning; none before it, no total that nobody knows."""
         if self._began is None:
             return {}
         rate = (self._done - self._first) / max(self._clock() - self._began, 1e-3)

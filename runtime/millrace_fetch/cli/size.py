@@ -89,7 +89,7 @@ def _fetch(uri: str) -> ModelHead:
     return asyncio.run(fetch_head(open_source(Order(parsed, Path())), _say))
 
 
-def _say(text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG001  it is in the text
+def _say(text: str) -> None:
     sys.stderr.write(f"millrace size: {text}\n")
 
 

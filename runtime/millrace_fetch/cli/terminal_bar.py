@@ -63,6 +63,6 @@ class Bar:
         """Move the bar."""
         self._progress.advance(self._task, num_bytes)
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:  # noqa: ARG002  it is in the text
+    def say(self, text: str) -> None:
         """Write a line above the bar."""
         self._console.print(f"millrace fetch: {text}", markup=False, soft_wrap=True)

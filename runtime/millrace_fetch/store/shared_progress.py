@@ -62,9 +62,9 @@ class Shared:
         """Pass it on."""
         self._watch.follow(total_bytes, done_bytes)
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:
+    def say(self, text: str) -> None:
         """Pass it on."""
-        self._watch.say(text, quiet_seconds)
+        self._watch.say(text)
 
     def _write(self) -> None:
         """Write the counts. Where that fails nobody is told, and the fetch goes on."""

@@ -6,7 +6,7 @@ How long to wait before the next try. Pure: the random number is given.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.units import show_seconds
@@ -39,11 +39,8 @@ _LONG_SECONDS = 60.0
 """A wait of which the user must hear that it is the server's wish."""
 
 
-class Say(Protocol):
-    """Tells the user something on a line of its own."""
-
-    def __call__(self, text: str, quiet_seconds: float = 0.0) -> None:
-        """Tell it. The source asks to be left alone for so long."""
+Say = Callable[[str], None]
+"""Tells the user something on a line of its own."""
 
 
 async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
@@ -74,7 +71,7 @@ async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
     if seconds is None:
         raise UnavailableError(f"{quiet}: run it again after that, and it goes on from here") from error
     if asked >= _LONG_SECONDS:
-        say(f"{quiet}; waiting", quiet_seconds=asked)
+        say(f"{quiet}; waiting")
     else:
         say(f"{error}; trying again in {seconds:.1f} s")
     await asyncio.sleep(seconds)

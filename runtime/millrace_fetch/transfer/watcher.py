@@ -15,5 +15,5 @@ class Watch(Protocol):
     def follow(self, total_bytes: int | None, done_bytes: int) -> None:
         """How far another fetch of the same folder is, while this one waits for it."""
 
-    def say(self, text: str, quiet_seconds: float = 0.0) -> None:
-        """Something that the user should know, in one line. The source asks to be left alone for so long."""
+    def say(self, text: str) -> None:
+        """Something that the user should know, in one line."""

@@ -1,7 +1,6 @@
 """How far pods are with their models: asked over HTTP, told in steps, and forgotten."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -171,53 +170,7 @@ async def test_a_service_whose_pods_fetch_nothing_is_not_asked(stage: Stage) -> 
     ],
 )
 def test_an_answer_that_cannot_be_so_is_none(text: bytes) -> None:
-    assert read_answer(text, 0.0) is None
-
-
-@pytest.mark.parametrize("until", [-1, 999, 10**6, 10**400, 2000.5, True, "2000", None, [2000]])
-def test_a_quiet_that_cannot_be_so_is_none(until: object) -> None:
-    counts = {"doneBytes": 1, "bytesPerSecond": 0}
-    assert read_answer(json.dumps({"quietUntil": until}).encode(), 1000.0) is None
-    assert read_answer(json.dumps(counts | {"quietUntil": until}).encode(), 1000.0) == Fetched(None, 1, 0)
-
-
-def test_a_quiet_before_the_beginning_is_an_answer_with_nothing_done() -> None:
-    answer = read_answer(b'{"quietUntil": 4600}', 1000.0)
-    assert answer == Fetched(None, 0, 0, quiet_until=4600.0)
-
-
-async def test_until_when_a_source_asks_for_quiet_is_told_once_and_its_end_at_once(stage: Stage) -> None:
-    stage.answer["quietUntil"] = 4600
-    told = await refresh(stage)
-    assert told is not None
-    assert told.describe() == "10 % of 1.0 kB, and the source asks for quiet until 1970-01-01T01:16:40Z"
-    stage.now = 1002.0
-    assert await refresh(stage) is told
-    del stage.answer["quietUntil"]
-    stage.now = 1004.0
-    told = await refresh(stage)
-    assert told is not None
-    assert told.describe() == "10 % of 1.0 kB, 10 B/s"
-    assert len(stage.changed) == 2
-
-
-@pytest.mark.parametrize("has_counts", [True, False])
-async def test_a_quiet_that_is_over_is_told_no_more_though_the_pod_has_nothing_to_say(
-    stage: Stage, *, has_counts: bool
-) -> None:
-    counts = dict(stage.answer) if has_counts else {}
-    stage.answer.clear()
-    stage.answer.update(counts | {"quietUntil": 1010})
-    told = await refresh(stage)
-    assert told is not None
-    assert "quiet until" in told.describe()
-    stage.answer.clear()
-    stage.now = 1009.0
-    assert await refresh(stage) is told
-    stage.now = 1010.0
-    told = await refresh(stage)
-    assert told is None or "quiet" not in told.describe()
-    assert len(stage.changed) == 2
+    assert read_answer(text) is None
 
 
 async def test_another_size_is_told_at_once(stage: Stage) -> None:
