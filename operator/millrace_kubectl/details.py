@@ -9,7 +9,7 @@ from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
-from millrace_kubectl.words import name_objective, show_latency, show_rate
+from millrace_kubectl.words import name_objective, show_latency, show_rate, show_share
 from millrace_operator.api.change_record import identify, merge_changes, read_changes
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
@@ -94,6 +94,7 @@ def list_details(facts: Facts) -> Iterator[str]:
         if facts.mode != "External":
             yield _describe_model(facts.told.get("model"))
             yield _describe_predictions(facts)
+            yield from filter(None, [_describe_next(facts)])
         yield from _list_candidates(facts)
     elif facts.evidence:
         yield from _list_states(facts)
@@ -193,6 +194,29 @@ def _describe_predictions(facts: Facts) -> str:
         return "PREDICTIONS not compared with enough requests of settled replicas of late, so none is told"
     used = "told" if attainment.get("counts") else "too much to be told"
     return f"PREDICTIONS of the part in time were {100 * error:.2g} points off in the last hour: {used}"
+
+
+def _describe_next(facts: Facts) -> str | None:
+    """Return the latency and the part in time with the counts next to the present one; None where unsure."""
+    attainment = facts.told.get("attainment") or {}
+    metric, percentile = attainment.get("metric"), attainment.get("percentile")
+    if metric is None or percentile is None or facts.desired is None:
+        return None
+    near = [one for one in attainment.get("counts", []) if abs(one["replicas"] - facts.desired) <= 1]
+    told = ", ".join(_show_prediction(one) for one in near)
+    if not told:
+        return None
+    return f"NEXT {name_objective(metric, percentile)} {told}; {percentile}% in time is promised"
+
+
+def _show_prediction(one: Obj) -> str:
+    """Return the latency with a count and the part of the requests in time."""
+    share, seconds = parse_number(one.get("inTime")), parse_number(one.get("seconds"))
+    if share == 0 and seconds is None:
+        return f"a growing queue at {one['replicas']}"
+    in_time = "?" if share is None else show_share(share) if share > 0 else "none"
+    latency = "?" if seconds is None else show_latency(seconds)
+    return f"{latency} at {one['replicas']} ({in_time})"
 
 
 def _show_cost(text: str | None) -> str:

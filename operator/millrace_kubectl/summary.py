@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
-from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.remedies import find_remedies, find_shortage
 from millrace_kubectl.state import describe_state
@@ -17,16 +16,11 @@ from millrace_kubectl.words import (
     METRICS,
     NOTHING,
     UNMEASURED,
-    name_objective,
     shorten,
-    show_latency,
     show_rate,
-    show_share,
 )
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.pin import Pin
-from millrace_operator.api.quantities import parse_number
-from millrace_operator.api.status_lines import read_prediction
 
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
 """Bindings that follow from requests at the gateways, whatever the load is."""
@@ -50,7 +44,6 @@ def summarise(facts: Facts) -> Summary:
         _describe_counts(facts),
         _describe_trouble(facts),
         _label("WHY", _describe_cause(facts)),
-        _label("NEXT", _describe_next(facts)),
         _label("CHANGED", _describe_change(facts)),
         _label("DO", " | ".join(remedies or (NOTHING,))),
     ]
@@ -213,30 +206,6 @@ def _describe_limit(limit: str) -> str:
     if metric in METRICS:
         return f"{METRICS[metric]} {percentile.lower()}-bound"
     return LIMITS.get(limit, f"{limit}-bound")
-
-
-def _describe_next(facts: Facts) -> str | None:
-    """Return the latency with the counts next to the present one, and the part that would be in time.
-
-    None where nobody is sure.
-    """
-    attainment = read_prediction(facts.evidence.get("prediction", ""))
-    metric, percentile = attainment.get("metric"), attainment.get("percentile")
-    if metric is None or percentile is None or facts.desired is None or facts.mode == "External":
-        return None
-    near = [one for one in attainment.get("counts", []) if abs(one["replicas"] - facts.desired) <= 1]
-    told = ", ".join(_show_prediction(one) for one in near)
-    return f"{name_objective(metric, percentile)} {told}; {percentile}% in time is promised" if told else None
-
-
-def _show_prediction(one: Obj) -> str:
-    """Return the latency with a count and the part of the requests in time."""
-    share, seconds = parse_number(one.get("inTime")), parse_number(one.get("seconds"))
-    if share == 0 and seconds is None:
-        return f"a growing queue at {one['replicas']}"
-    in_time = "?" if share is None else show_share(share) if share > 0 else "none"
-    latency = "?" if seconds is None else show_latency(seconds)
-    return f"{latency} at {one['replicas']} ({in_time})"
 
 
 def _describe_change(facts: Facts) -> str | None:

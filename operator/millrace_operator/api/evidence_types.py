@@ -55,9 +55,6 @@ class Evidence(Part):
     learning: Line | None = Field(
         default=None, description="What is missing of a replica's model; absent once requests have shown it."
     )
-    prediction: Line | None = Field(
-        default=None, description="The part of the requests in time with the counts next to the present one."
-    )
     latencies: list[Line] = Field(
         default_factory=list,
         max_length=8,

@@ -1,11 +1,11 @@
-"""Lines in status that people and programs read: a change of the count, an objective, predictions. Pure.
+"""Lines in status that people and programs read: a change of the count, an objective. Pure.
 
 A list of objects is a dozen lines of `kubectl describe` for each. Whoever may write a status may write other
 lines: what has not this form is left out.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from millrace_operator.api.change_record import LOAD, pick_load
@@ -27,8 +27,6 @@ _OBJECTIVE = re.compile(
     r"of (?P<targetSeconds>\S+) s, (?P<samples>\S+) requests, burn (?P<burnRate>\S+), spent "
     r"(?P<spentSeconds>\S+) s(?:; (?P<doubt>.*))?"
 )
-_PREDICTION = re.compile(r"(?P<inTime>\S+) in time at (?P<replicas>\d{1,9}) \((?P<seconds>\S+) s\)")
-_PREDICTED = re.compile(r"P(?P<percentile>\d{1,3}) (?P<metric>\w+): ")
 
 
 def render_change(change: Json) -> str:
@@ -80,30 +78,3 @@ def _read_objective(found: re.Match[str]) -> Json:
     texts = {name: text for name, text in found.groupdict().items() if text not in (None, UNKNOWN)}
     whole = {name: int(texts[name]) for name in ("percentile", "samples") if texts.get(name, "").isdecimal()}
     return {**{name: text for name, text in texts.items() if name != "samples"}, **whole}
-
-
-def render_prediction(attainment: Mapping[str, Any], about: int) -> str | None:
-    """Return what the counts next to `about` would do, as a line; None where nobody is sure."""
-    counts = [one for one in attainment.get("counts", []) if abs(one["replicas"] - about) <= 1]
-    if not counts:
-        return None
-    told = ", ".join(
-        f"{one['inTime']} in time at {one['replicas']} ({one.get('seconds', UNKNOWN)} s)" for one in counts
-    )
-    return f"P{attainment['percentile']} {attainment['metric']}: {told}"
-
-
-def read_prediction(line: str) -> Json:
-    """Return the attainment of such a line; empty where it is none."""
-    head = _PREDICTED.match(line)
-    if head is None:
-        return {}
-    counts = [
-        {
-            "replicas": int(found["replicas"]),
-            "inTime": found["inTime"],
-            **({} if found["seconds"] == UNKNOWN else {"seconds": found["seconds"]}),
-        }
-        for found in _PREDICTION.finditer(line, head.end())
-    ]
-    return {"percentile": int(head["percentile"]), "metric": head["metric"], "counts": counts}

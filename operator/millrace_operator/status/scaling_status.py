@@ -22,7 +22,6 @@ from millrace_operator.api.status_lines import (
     read_objectives,
     render_change,
     render_objective,
-    render_prediction,
 )
 from millrace_operator.api.types import ScalingMode
 from millrace_operator.observed.revisions import Observed
@@ -63,7 +62,7 @@ Json = dict[str, Any]
 PERIOD_SECONDS = 600.0
 URGENT_PERIOD_SECONDS = 60.0
 LEAST_MOVE = 0.1
-PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning", "prediction"})
+PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning"})
 """Fields that always move, and say nothing new by it."""
 KEPT = (
     "observedAt",
@@ -127,7 +126,7 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
     is_restless = _differ_in_restless_conditions(old, new)
     is_written = _differ_elsewhere(old, new) and not is_restless
     moves_by_events = count.status["mode"] == ScalingMode.EXTERNAL
-    shown = summarise_figures(figures, before, count.desired)
+    shown = summarise_figures(figures, before)
     latest = {**count.latest, **changes, "evidence": shown}
     is_first = before is None and (moves_by_events or bool(shown.keys() & {*KEPT[1:]}))
     if is_first or count.change is Change.COUNT or is_written:
@@ -144,7 +143,7 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
     return Scaling(old["scaling"], period - age if age < period else period, holds_conditions=is_restless)
 
 
-def summarise_figures(figures: Json, before: Json | None, desired: int) -> Json:
+def summarise_figures(figures: Json, before: Json | None) -> Json:
     """Return the figures as status has them, flat. `before` is what it has now."""
     states, model = figures.get("replicas", {}), figures.get("model")
     rejected = {one["signal"]: one["reason"] for one in figures.get("rejected", [])}
@@ -158,7 +157,6 @@ def summarise_figures(figures: Json, before: Json | None, desired: int) -> Json:
         **{name: states.get(name) or None for name in STATES},
         "startingSince": states.get("startingSince"),
         "learning": _describe_learning(model) if "arrivalsPerSecond" in figures else None,
-        "prediction": render_prediction(figures.get("attainment", {}), desired),
         "latencies": latencies or None,
     }
     return {name: value for name, value in found.items() if value is not None}

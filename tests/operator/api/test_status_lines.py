@@ -8,10 +8,8 @@ from millrace_operator.api.status_lines import (
     LINE_LENGTH,
     read_changes,
     read_objectives,
-    read_prediction,
     render_change,
     render_objective,
-    render_prediction,
 )
 
 AT = "2026-01-02T01:12:00Z"
@@ -52,14 +50,3 @@ def test_an_objective_is_a_line(measured: dict[str, Any], doubt: str | None) -> 
 def test_an_objectives_doubt_of_many_lines_is_one() -> None:
     (read,) = read_objectives([render_objective(MET, "HTTP 502: <html>\n<head>")])
     assert read["doubt"] == "HTTP 502: <html> <head>"
-
-
-def test_predictions_of_the_next_counts_are_a_line() -> None:
-    counts = [{"replicas": number, "inTime": f"0.{number}00", "seconds": "1.5"} for number in range(1, 6)]
-    del counts[1]["seconds"]
-    told = {"metric": "TimeToFirstToken", "percentile": 95, "counts": counts}
-    line = render_prediction(told, 3)
-    assert line is not None
-    assert line.startswith("P95 TimeToFirstToken: 0.200 in time at 2 (? s), 0.300 in time at 3 (1.5 s), ")
-    assert read_prediction(line) == {**told, "counts": counts[1:4]}
-    assert (render_prediction({"error": "0.1"}, 3), read_prediction("")) == (None, {})
