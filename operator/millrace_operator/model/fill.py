@@ -17,6 +17,7 @@ from millrace_operator.model.jobs import (
     list_working,
 )
 from millrace_operator.model.pending_revision import Pending, Stage
+from millrace_operator.observed.pod_status import read_fetch
 from millrace_operator.observed.snapshot import Fetched, ObjectId, Snapshot
 from millrace_operator.render.metadata import fill_name, revision_name
 from millrace_operator.status.causes import Cause
@@ -76,9 +77,11 @@ def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
 
 def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str) -> Cause:
     place = f"{job} -n {snapshot.service['metadata']['namespace']}"
+    failures = (read_fetch(pod.get("status", {})).failure for pod in list_working(snapshot, job))
+    before = next((f"; it failed before: {failure}" for failure in failures if failure), "")
     return Cause(
         Reason.DEADLINE_EXCEEDED,
         f"Job {job} has got no farther for longer than rollout.progressDeadline "
-        f"({spec.rollout.progress_deadline}): {pending.describe()}; see kubectl describe job {place}, which "
+        f"({spec.rollout.progress_deadline}): {pending.describe()}{before}; see kubectl describe job {place}, which "
         "says where a quota refuses its pod, and its pod's Events and log",
     )

@@ -3,7 +3,7 @@
 Since when a deadline counts where a model is fetched, as the kubelet tells of the container.
 
 A download takes as long as it takes, and one that stands still ends itself. So a deadline stands still while
-its container runs, for some restarts of it at most.
+its container runs, unless it failed too often for its age.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,6 @@ from typing import Any
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.kube.kinds import JOB, Obj
 from millrace_operator.observed.pod_status import (
-    MOST_RESTARTS,
     FetchRun,
     find_fetcher,
     find_state,
@@ -29,7 +28,7 @@ def find_fetch_time(runs: Iterable[FetchRun], num_ended: int, now: float) -> flo
     `num_ended` pods have ended for good and were made anew. Each counts as a restart: else pods that are
     evicted again and again would be progress for ever.
     """
-    times = (_find_time(run, now) for run in runs if num_ended + run.num_failures <= MOST_RESTARTS)
+    times = (_find_time(run, now) for run in runs if run.gets_on(num_ended, now))
     return max((at for at in times if at is not None), default=None)
 
 

@@ -6,7 +6,14 @@ from millrace_operator.api.conditions import parse_time
 from millrace_runtime import contract
 
 MOST_RESTARTS = 3
-"""Of the container that fetches a model, until nobody believes any more that it gets on."""
+SECONDS_PER_RESTART = 600.0
+"""Of its pod's age, in which the container that fetches a model may fail once more than MOST_RESTARTS.
+
+An outage of the source for some minutes takes a few runs, and a long download has hours for them. A container
+that always fails does so every five or six minutes, as the kubelet backs off.
+"""
+FETCH_PREFIX = "millrace fetch: "
+"""Before each line of the command that fetches."""
 
 
 class FetchRun(NamedTuple):
@@ -17,11 +24,15 @@ class FetchRun(NamedTuple):
     """Runs that ended, before the one that runs or ended well."""
     ended_at: float | None
     """When it ended last, in seconds since 1970; None where it never did, or nobody says so."""
+    began_at: float | None = None
+    """When its pod came to its node, in seconds since 1970; None where nobody says so."""
+    failure: str = ""
+    """What the last run said that failed, in one line; empty where none did, or it said nothing."""
 
-    @property
-    def is_believed(self) -> bool:
-        """Whether it runs, and did not fail too often."""
-        return self.is_running and self.num_failures <= MOST_RESTARTS
+    def gets_on(self, num_ended: int, now: float) -> bool:
+        """Whether it did not fail too often for its age, together with `num_ended` pods before its own."""
+        age = now - (now if self.began_at is None else self.began_at)
+        return num_ended + self.num_failures <= MOST_RESTARTS + age / SECONDS_PER_RESTART
 
 
 def find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
@@ -46,9 +57,19 @@ def read_fetch(status: dict[str, Any]) -> FetchRun:
     container = find_fetcher(status)
     ended = find_last_end(container) or {}
     is_done = (find_state(container, "terminated") or {}).get("exitCode") == 0
-    restarts = 0 if is_done else int(container.get("restartCount", 0))
-    is_running = find_state(container, "running") is not None
-    return FetchRun(is_running, restarts, parse_time(ended.get("finishedAt")))
+    return FetchRun(
+        is_running=find_state(container, "running") is not None,
+        num_failures=0 if is_done else int(container.get("restartCount", 0)),
+        ended_at=parse_time(ended.get("finishedAt")),
+        began_at=parse_time(status.get("startTime")),
+        failure=read_last_line(ended) if ended.get("exitCode") else "",
+    )
+
+
+def read_last_line(ended: dict[str, Any]) -> str:
+    """Return the last thing that a container said which has ended; empty where it said nothing."""
+    lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
+    return lines[-1].removeprefix(FETCH_PREFIX) if lines else ""
 
 
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:

@@ -112,10 +112,11 @@ class Pod:
         return self.is_staying and (self.is_ready or runs_on)
 
 
-def describe_fetch(name: str, fetched: Fetched | None) -> str:
-    """Return that a pod fetches its model, and how far it has told to be."""
+def describe_fetch(pod: Pod, fetched: Fetched | None) -> str:
+    """Return that a pod fetches its model, how far it has told to be, and why it had to begin again."""
     far = f": {fetched.describe()}" if fetched else ""
-    return f"pod {name} is fetching the model{far}"
+    before = f"; it failed before: {pod.fetch.failure}" if pod.fetch.failure else ""
+    return f"pod {pod.name} is fetching the model{far}{before}"
 
 
 def read_pod(obj: Obj) -> Pod:

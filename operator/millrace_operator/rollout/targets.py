@@ -246,7 +246,7 @@ def _choose(
     deadline = spec.rollout.progress_deadline_seconds
     progress = Progress.read(rollout, state, now, canary, deadline=deadline, fetched_at=fetched_at)
     faults = [pod.cause for pod in own if pod.cause]
-    fetches = [describe_fetch(pod.name, snapshot.fetched.get(pod.name)) for pod in own if pod.is_fetching]
+    fetches = [describe_fetch(pod, snapshot.fetched.get(pod.name)) for pod in own if pod.is_fetching]
     trial = Trial(
         deadline,
         spec.rollout.describe(),

@@ -15,6 +15,7 @@ from millrace_operator.observed.pod_status import (
     find_state,
     list_others,
     read_fetch,
+    read_last_line,
 )
 from millrace_runtime import contract
 
@@ -55,7 +56,7 @@ def _find_causes(name: str, status: dict[str, Any], *, is_asking: bool) -> Itera
     yield from _find_failure(status)
     yield from _find_refusal(name, status)
     limit = "spec.resources.limits.memory" if container else "a Job of the operator's may"
-    if is_asking or not read_fetch(status).is_believed:
+    if is_asking or not read_fetch(status).is_running:
         yield from _find_fetch_failure(name, find_fetcher(status), limit)
     yield from _find_obstacle(f"pod {name}", container)
     yield from _find_failed_probe(name, status, container)
@@ -104,10 +105,9 @@ def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Ite
     ended = find_last_end(container)
     if ended is None or ended.get("exitCode") == 0:
         return
-    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    said = read_last_line(ended) or f"exit status {ended.get('exitCode')}"
     if ended.get("reason") == "OOMKilled":
-        last_line = f"it was killed for using more memory than {limit} (OOMKilled)"
-    said = last_line.removeprefix("millrace fetch: ") or f"exit status {code}"
+        said = f"it was killed for using more memory than {limit} (OOMKilled)"
     yield Cause(Reason.FETCH_FAILED, f"pod {name} cannot fetch the model: {said}")
 
 
@@ -170,7 +170,7 @@ def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
 
 
 def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
-    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    code, last_line = ended.get("exitCode"), read_last_line(ended)
     said = f": {last_line}" if last_line else f" with exit status {code}"
     if code == contract.EXIT_BAD_MODEL and CANNOT_SHARE in last_line:
         where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
@@ -204,7 +204,7 @@ def _describe_kill(last_line: str, restarts: int) -> str:
 
 
 def _describe_end(ended: dict[str, Any], restarts: int) -> str:
-    code, last_line = ended.get("exitCode"), _last_line(ended.get("message", ""))
+    code, last_line = ended.get("exitCode"), read_last_line(ended)
     said = f": {last_line}" if last_line else f" with exit status {code}"
     return f"{said} (exit status {code}, {_restarts(restarts)})"
 
@@ -216,8 +216,3 @@ def _quote_last_line(line: str) -> str:
 def _restarts(count: int) -> str:
     """Return roughly how often. An exact count would write the status at every restart."""
     return "first time" if count < 2 else "again and again"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

@@ -202,7 +202,7 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
         words = loads if pod.has_started else "is loading the model"
         return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
     if pod.is_fetching:
-        words = describe_fetch(pod.name, _find_fetched(inputs))
+        words = describe_fetch(pod, _find_fetched(inputs))
         return Truth(condition, False, Reason.FETCHING, words)
     step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
     return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")

@@ -175,21 +175,24 @@ async def test_a_job_that_fills_a_claim_for_hours_is_not_late_and_one_that_fails
         state = {"running": {"startedAt": render_time(world.now)}}
         last = {"terminated": {**ended, "finishedAt": render_time(world.now)}} if restarts else {}
         fetch = {"name": "fetch", "restartCount": restarts, "state": state, "lastState": last}
-        world.cluster.put({**pod, "status": {"phase": "Running", "containerStatuses": [fetch]}})
+        status = {"phase": "Running", "startTime": began, "containerStatuses": [fetch]}
+        world.cluster.put({**pod, "status": status})
 
+    began = render_time(world.now)
     tell(0)
     for _ in range(4):
         world.now += 1800
         await world.settle()
         world.restart_operator()
         assert told(world, "Degraded")[0] == "False"
-    tell(MOST_RESTARTS)
+    tell(MOST_RESTARTS + 15)
     world.now += 1801
     await world.settle()
     assert (told(world, "Degraded")[0], told(world)) == ("False", ("False", "Fetching"))
-    tell(MOST_RESTARTS + 1)
+    tell(MOST_RESTARTS + 16)
     await world.settle()
-    assert told(world, "Degraded") == ("True", "FetchFailed")
+    assert told(world, "Degraded") == ("True", "DeadlineExceeded")
+    assert "it failed before: fewer than 64 KiB/s" in world.condition("Degraded")["message"]
 
 
 async def test_a_fetch_that_never_begins_is_told_after_its_deadline() -> None:

@@ -168,9 +168,8 @@ GATED = "millrace fetch: acme/chat is gated: ask for access at https://hub.examp
     [
         ({"terminated": {"exitCode": 1, "reason": "Error", "message": f"resolving\n{GATED}\n"}}, 0),
         ({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}, 1),
-        ({"running": {"startedAt": STARTED}}, 4),
     ],
-    ids=["ended", "backing off", "trying again"],
+    ids=["ended", "backing off"],
 )
 def test_a_model_that_cannot_be_fetched_is_told_in_the_words_of_its_source(
     state: dict[str, Any], restarts: int
