@@ -1,6 +1,7 @@
 """Sources that send a few bytes now and then: they are never silent, and a model would never come."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 
@@ -12,6 +13,8 @@ from millrace_fetch.errors import UnavailableError
 from millrace_fetch.sources import s3
 from millrace_fetch.transfer import client, download, stall
 from millrace_fetch.transfer.head_reader import fetch_head
+from millrace_fetch.transfer.partial_file import PartFile
+from millrace_fetch.transfer.ranges import Span
 from millrace_fetch.transfer.stall import Pace
 from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
 from testing.model_sources.servers import FakeHub, Files, WebFolderServer
@@ -69,6 +72,27 @@ async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_
     monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 120.0)
     let_run(hub.large, monkeypatch)
     await fetcher.fetch("hf://org/m")
+    fetcher.check(hub.files.contents)
+
+
+async def test_a_hash_that_takes_long_makes_no_slow_source_of_those_who_wait_for_it(
+    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 0.2)
+    monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(download, "REQUEST_BYTES", 1000)
+    is_hashed, note = threading.Event(), PartFile.note
+
+    def note_slowly(part: PartFile, span: Span) -> None:
+        is_hashed.wait(10)
+        note(part, span)
+
+    monkeypatch.setattr(PartFile, "note", note_slowly)
+    fetching = asyncio.create_task(fetcher.fetch("hf://org/m"))
+    for _ in range(50):
+        await asyncio.sleep(download.TICK_SECONDS)
+    is_hashed.set()
+    await fetching
     fetcher.check(hub.files.contents)
 
 

@@ -82,6 +82,6 @@ def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str
     return Cause(
         Reason.DEADLINE_EXCEEDED,
         f"Job {job} has got no farther for longer than rollout.progressDeadline "
-        f"({spec.rollout.progress_deadline}): {pending.describe()}{before}; see kubectl describe job {place}, which "
-        "says where a quota refuses its pod, and its pod's Events and log",
+        f"({spec.rollout.progress_deadline}): {pending.describe()}{before}; see kubectl describe job "
+        f"{place}, which says where a quota refuses its pod, and its pod's Events and log",
     )

@@ -94,7 +94,16 @@ class _Item:
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run what waits for the disk in a thread."""
         with self.waits.on_disk():
-            return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
+            return await self._run(function, *arguments)
+
+    async def note(self, span: Span) -> None:
+        """Note a range, once no other one is being noted: a hash of all that came before takes minutes."""
+        with self.waits.on_disk():
+            async with self.lock:
+                await self._run(self.part.note, span)
+
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
 
 @dataclass(frozen=True)
@@ -248,8 +257,7 @@ class _Transfer:
 
     async def _note(self) -> None:
         if self.position > self.noted and self._item.part.file.is_resumable:
-            async with self._item.lock:
-                await self._item.call(self._item.part.note, Span(self.noted, self.position))
+            await self._item.note(Span(self.noted, self.position))
             self.noted = self.position
 
 

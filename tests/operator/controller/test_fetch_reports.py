@@ -141,7 +141,7 @@ def test_what_counts_of_a_fetch(restarts: int, num_ended: int, state: str, since
         "failed": end(world, 1),
         "waiting": {"waiting": {"reason": "PodInitializing"}},
     }
-    status = fetching(states[state.split()[0]])
+    status = fetching(states[state.split(maxsplit=1)[0]])
     status["initContainerStatuses"][0]["restartCount"] = restarts
     status["startTime"] = render_time(5000.0 - 80 * 60 if "after 80 minutes" in state else 5000.0)
     assert find_fetch_time([read_fetch(status)], num_ended, 5000.0) == since
