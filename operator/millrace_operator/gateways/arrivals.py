@@ -22,10 +22,12 @@ class Arrivals:
         """Count requests that came between two times, evenly spread over them."""
         slots = self._seconds.setdefault(key, defaultdict(float))
         first, last = math.floor(max(begin, end - KEPT_SECONDS)), math.floor(end)
+        is_new = last not in slots
         for slot in range(first, last + 1):
             slots[slot] += count / (last + 1 - first)
-        for old in [slot for slot in slots if slot < end - KEPT_SECONDS]:
-            del slots[old]
+        if is_new:  # seconds come in order, but for those of a gateway that told late
+            while (oldest := next(iter(slots))) < end - KEPT_SECONDS:
+                del slots[oldest]
 
     def keep(self, keys: Collection[str]) -> None:
         """Forget all services but these."""

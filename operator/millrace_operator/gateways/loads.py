@@ -86,7 +86,7 @@ class Loads:
         told = self._told.get(gateway, _Told())
         try:
             num_open = _read_counts(line.get("open", {}))
-            arrived = _merge(told.arrived or {}, _read_counts(line["arrived"])) if "arrived" in line else None
+            changed = _read_counts(line["arrived"]) if "arrived" in line else None
             ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
@@ -94,12 +94,12 @@ class Loads:
                 _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
                 _merge(told.num_open, num_open),
                 now - _read_age(line["known"]) if "known" in line else told.known,
-                told.arrived if arrived is None else arrived,
+                told.arrived if changed is None else _merge(told.arrived or {}, changed),
                 now,
             )
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
-        self._count_arrivals(before, new)
+        self._count_arrivals(before, new, changed or {})
         self._told[gateway] = new
         self._lost.pop(gateway, None)
         self._ended |= {key: max(end, self._ended.get(key, end)) for key, end in ended.items()}
@@ -147,8 +147,8 @@ class Loads:
             return None
         return self._arrivals.rate(key, seconds, now)
 
-    def _count_arrivals(self, before: _Told | None, now: _Told) -> None:
-        """Count what has arrived since a gateway told last, or since it began.
+    def _count_arrivals(self, before: _Told | None, now: _Told, changed: Mapping[str, int]) -> None:
+        """Count what has arrived since a gateway told last, or since it began; `changed` is its own line's.
 
         What one that is older than this leadership had got before its first line is not known.
         """
@@ -156,10 +156,8 @@ class Loads:
             if now.known < self._arrivals_since:
                 return
             before = _Told(at=now.known)
-        if now.arrived is before.arrived:
-            return
         known = before.arrived or {}
-        for key, count in (now.arrived or {}).items():
+        for key, count in changed.items():
             if rise := count - known.get(key, 0):
                 self._arrivals.add(key, rise if rise > 0 else count, before.at, now.at)
 
