@@ -210,7 +210,8 @@ def read_signals(
     """
     if reading.failure is not None:
         return Signals(fleet, rejected={EVERYTHING: reading.failure})
-    if service not in reading.series and reading.unknown.keys() <= set(ARRIVALS):
+    known, of_gateways = reading.series.get(service, {}).keys(), set(ARRIVALS)
+    if not (known - of_gateways if fleet.ready else known) and reading.unknown.keys() <= of_gateways:
         return Signals(fleet, rejected={EVERYTHING: NO_SERIES})
     reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
     sightings = before.observe(list_sightings(reading, service), fleet.revisions)

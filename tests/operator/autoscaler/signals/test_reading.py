@@ -18,9 +18,11 @@ from millrace_operator.autoscaler.signals.queries import (
 from millrace_operator.autoscaler.signals.reading import (
     ARRIVALS,
     EVERYTHING,
+    NO_SERIES,
     PodKey,
     Reading,
     Sample,
+    add_arrivals,
     parse_samples,
     read_signals,
     sort_samples,
@@ -105,6 +107,15 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
     assert [step.pod for step in signals.steps] == ["a", "b"]
     assert signals.latencies[0].objective == TTFT
     assert signals.rejected == {}
+
+
+@pytest.mark.parametrize("rate", [None, 0.0, 0.5])
+def test_that_prometheus_has_nothing_is_told_also_where_gateways_tell(rate: float | None) -> None:
+    rates = {} if rate is None else dict.fromkeys(ARRIVALS, rate)
+    reading = add_arrivals(Reading(NOW), {CHAT: rates})
+    assert read_signals(reading, CHAT, FLEET).rejected == {EVERYTHING: NO_SERIES}
+    resting = read_signals(reading, CHAT, Fleet({}, frozenset()))
+    assert resting.arrivals_per_second == rate, "with none Ready only the gateways know"
 
 
 def try_out(pod: str, seconds: float, tokens: str, context: str) -> Sample:
