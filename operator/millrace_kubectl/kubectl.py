@@ -66,11 +66,18 @@ class Services:
         where there is no kubectl.
         """
         try:
-            records = self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}={name}", everywhere=False)
+            text = (self.fetch_learned(name) or {}).get(KEY)
         except ServerError:
             return None
-        text = (find_newest(records) or {}).get(KEY)
         return text if isinstance(text, str) else None
+
+    def fetch_learned(self, name: str) -> Obj | None:
+        """Return what the operator has written on a service's revisions; None where it has nothing yet.
+
+        Raises PluginError, also for whoever may not list ControllerRevisions.
+        """
+        records = self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}={name}", everywhere=False)
+        return find_newest(records)
 
     def annotate(self, name: str, key: str, value: str | None, version: str | None = None) -> Obj:
         """Set an annotation, None removing it, and return the service. Raises PluginError.

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TextIO
 
 from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.leader import fetch_decision
 from millrace_kubectl.simulation import history, report
 from millrace_kubectl.simulation.asking import read_asking
 from millrace_kubectl.simulation.choices import Choice, read_choices
@@ -91,7 +90,7 @@ def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wan
     alike = services.fetch(arguments.like) if arguments.like else None
     manifest = _read_manifest(arguments.filename, alike)
     choices = read_choices(arguments.policy, manifest.min_replicas, manifest.max_replicas)
-    fitted = {} if alike is None else read_fit(arguments.like, fetch_decision(services, alike))
+    fitted = {} if alike is None else read_fit(arguments.like, services.fetch_learned(arguments.like))
     replica = _read_replica(arguments, fitted, manifest)
     hardware = replica.hardware
     traffic = _read_traffic(arguments, manifest, hardware, now)

@@ -11,20 +11,15 @@ from typing import Any, NamedTuple
 
 from millrace_kubectl.errors import PluginError, UsageError
 from millrace_kubectl.simulation.manifest import Manifest
-from millrace_operator.api.quantities import parse_number
+from millrace_operator.autoscaler.decide.prior import PRIOR, PriorError, parse_prior, read_prior
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Hardware)}
 POSITIVE = ("max_sequences", "max_batched_tokens", "kv_tokens", "pods_per_node")
 NEEDED = ("overhead_seconds", "weights_seconds", "token_seconds", "context_seconds", "kv_tokens")
 """Of a file alone: nobody's replica has the default ones by chance."""
-FITTED = {
-    "overhead_seconds": "alphaSeconds",
-    "token_seconds": "betaSecondsPerToken",
-    "context_seconds": "gammaSecondsPerContextToken",
-}
-
-
+FITTED = ("overhead_seconds", "token_seconds", "context_seconds")
+"""What α, β and γ are of a replica."""
 RUNTIMES = {"cpu": (32, 512), "cuda": (256, 4096)}
 """The runtime's own sizes of a batch, where neither file nor `spec.engine` has any."""
 
@@ -60,24 +55,27 @@ def _read_field(name: str, value: Any, path: str) -> float:
     return int(number) if is_whole else number
 
 
-def read_fit(name: str, decision: Mapping[str, Any]) -> dict[str, float]:
-    """Return the fields that a running service's own fit tells, as the operator's last decision has it.
+def read_fit(name: str, learned: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the fields that a service's own fit tells, as the operator wrote it on the service's revision.
 
     Raises PluginError where it has none.
     """
-    model = (decision.get("evidence") or {}).get("model") or {}
-    found = {field: parse_number(model.get(key)) for field, key in FITTED.items()}
-    known = {field: value for field, value in found.items() if value is not None}
-    if len(known) < len(FITTED) or not sum(known.values()):
+    text = (learned or {}).get(PRIOR)
+    if not isinstance(text, str):
         raise PluginError(f"{name} has no latency model yet: wait for load, or write --replica FILE")
-    if model.get("tried") or not model.get("fitted"):
+    try:
+        memory = read_prior(parse_prior(text), None, None)
+    except PriorError as error:
+        raise PluginError(f"what {name} learned can't be used: {error}; write --replica FILE") from error
+    if memory is None or not memory.model.is_proven or not sum(memory.model.coefficients):
         raise PluginError(
             f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "
             "or write --replica FILE"
         )
-    cold_start = parse_number(decision.get("coldStartSeconds"))  # what nine of ten take at most
-    learned = {} if cold_start is None else {"cold_start_seconds": cold_start}
-    return {**known, "weights_seconds": 0.0, **learned}
+    fitted = dict(zip(FITTED, memory.model.coefficients, strict=True))
+    known = {"cold_start_seconds": memory.cold_start_seconds, "kv_tokens": memory.kv_tokens}
+    known["kv_tokens"] = known["kv_tokens"] and int(known["kv_tokens"])
+    return {**fitted, "weights_seconds": 0.0, **{field: value for field, value in known.items() if value}}
 
 
 def build_hardware(

@@ -19,6 +19,8 @@ PROMETHEUS_FILES = {
     "certificate": "PEM certificate to show, with its key",
     "key": "PEM key of that certificate",
 }
+SINCE = """of --from-prometheus (default: 6h). What reached a service at zero only the gateway counts: it is
+missing where a scrape renames the label `service` of the gateway's metrics"""
 POLICIES = "ours,hpa,keda,knative,static"
 
 
@@ -31,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--from-prometheus", metavar="URL", help="draw requests from a service's recorded rates"
     )
-    add("--since", type=_parse_length, metavar="DURATION", help="of --from-prometheus (default: 6h)")
+    add("--since", type=_parse_length, metavar="DURATION", help=SINCE)
     _add_prometheus_flags(parser)
     add("--part", metavar="BEGIN-END", help="of --trace: from when to when, such as 0s-30m (default: all)")
     add(
         "--scale", type=_parse_count, metavar="COUNT", help="of --trace: so many of each request (default: 1)"
     )
     add("--replica", type=Path, metavar="FILE", help="what a replica can do: see the docs")
-    add("--like", metavar="NAME", help="what a replica of this service does, by its status")
+    add("--like", metavar="NAME", help="what a replica of this service does, as the operator learned")
     add("--policy", default=POLICIES, metavar="NAMES", help=f"NAME or NAME:KNOB each (default: {POLICIES})")
     add(
         "--cold-start",

@@ -18,6 +18,8 @@ from millrace_operator.autoscaler.decide.memory import COLD_STARTS_KEPT, LONGEST
 from millrace_operator.autoscaler.signals.lengths import ANSWERS_AVERAGED, AnswerLengths
 from millrace_runtime.contract import ANSWER_BUCKETS
 
+PRIOR = "prior"
+"""Where in the annotation it is, as JSON."""
 VERSION = 1
 LONGEST_TEXT = 16_000
 """Characters; ours have 3,000."""
@@ -96,7 +98,7 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
 
     A model of another revision is doubted. None for either means that nobody knows which one serves: then
     the prior counts as it is, and `remember` doubts it later. Raises PriorError for what cannot be used:
-    anybody who may write ConfigMaps may have written it.
+    anybody who may write ControllerRevisions may have written it.
     """
     if prior.get("version") != VERSION:
         raise PriorError(f"its version is {prior.get('version')!r:.40}, and this operator reads {VERSION}")

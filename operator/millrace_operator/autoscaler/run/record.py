@@ -20,6 +20,7 @@ from millrace_operator.api.change_record import (
 from millrace_operator.api.conditions import render_time
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.prior import (
+    PRIOR,
     PriorError,
     has_moved,
     parse_prior,
@@ -30,8 +31,6 @@ from millrace_operator.kube.kinds import Obj
 from millrace_operator.observed.snapshot import is_owned
 from millrace_runtime import contract
 
-PRIOR = "prior"
-"""Where in the annotation the prior is, as JSON."""
 MOST_BYTES = 64_000
 """Of the annotation. An object's may have 256 KiB in all."""
 
