@@ -52,6 +52,19 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+async def test_of_a_server_that_gives_no_parts_nothing_is_known_and_it_is_fetched_whole(
+    folder_server: WebFolderServer, fetcher: Fetcher
+) -> None:
+    folder_server.files.has_ranges = False
+    order = fetcher.order(folder_server.uri)
+    found = await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
+    assert (found.facts, found.num_files) == (None, len(NEEDED))
+    assert "gives no parts" in fetcher.witness.said[-1]
+    assert len(folder_server.files.contents[SHARDS[0]]) > 2 * NUM_NUMBERS
+    await fetcher.fetch_order(replace(order, revision=found.revision))
+    fetcher.check(folder_server.files.contents)
+
+
 async def test_a_hub_tells_its_commit_and_the_size_and_sends_no_weights(
     hub: FakeHub, fetcher: Fetcher
 ) -> None:

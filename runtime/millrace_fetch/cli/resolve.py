@@ -1,6 +1,6 @@
 """What a source has now, without a byte of weights: for who must know it before pods fetch it."""
 
-from millrace_fetch.errors import RefusedError
+from millrace_fetch.errors import NoPartsError, RefusedError
 from millrace_fetch.fetch import choose_files
 from millrace_fetch.image.registry_look import look_at_image
 from millrace_fetch.plan.fetch_request import Order
@@ -21,7 +21,7 @@ async def resolve(order: Order, source: Source, say: Say) -> Resolved:
             manifest = await source.resolve(client, say)
             if manifest.layers:
                 return await _describe_image(order, client, manifest, say)
-            return await _describe_files(order, RemoteFiles(client, manifest, say))
+            return await _describe_files(order, RemoteFiles(client, manifest, say), say)
         except RefusedError as error:
             raise source.explain(error) from error
 
@@ -31,7 +31,7 @@ async def _describe_image(order: Order, client: Client, manifest: Manifest, say:
     layers_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
     seen = await look_at_image(client, manifest, say)
     if seen.is_whole:
-        found = await _describe_files(order, seen.list_files())
+        found = await _describe_files(order, seen.list_files(), say)
         size = None if found.num_bytes is None else layers_bytes + found.num_bytes
         return found._replace(num_bytes=size)
     head = seen.guess()
@@ -41,7 +41,7 @@ async def _describe_image(order: Order, client: Client, manifest: Manifest, say:
     return Resolved(manifest.revision, len(manifest.layers), 2 * layers_bytes, facts)
 
 
-async def _describe_files(order: Order, model: Files) -> Resolved:
+async def _describe_files(order: Order, model: Files, say: Say) -> Resolved:
     by_name = model.by_name
     if is_of_another_format(by_name):
         return Resolved(model.revision, 0, None, describe_head(await read_head(model)))
@@ -49,4 +49,9 @@ async def _describe_files(order: Order, model: Files) -> Resolved:
     sizes = [file.size_bytes for file in choose_files(by_name, index, order.include)]
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
-    return Resolved(model.revision, len(sizes), num_bytes, describe_head(await read_head(model)))
+    try:
+        facts = describe_head(await read_head(model))
+    except NoPartsError:
+        say("the server gives no parts of a file: nothing is known of the model until it is fetched, whole")
+        facts = None
+    return Resolved(model.revision, len(sizes), num_bytes, facts)
