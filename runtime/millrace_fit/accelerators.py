@@ -11,6 +11,8 @@ GIB: Final = 1 << 30
 LABEL_MEMORY: Final = "nvidia.com/gpu.memory"
 """MiB, as nvidia-smi shows them: by NVIDIA's GPU feature discovery."""
 LABEL_PRODUCT: Final = "nvidia.com/gpu.product"
+NO_GPU: Final = "torch finds no GPU that works"
+"""In the words of a replica that has none, by which the operator knows them in its last line."""
 _RESERVED_BYTES = 512 << 20
 _RESERVED_SHARE = 0.002
 """What the driver keeps of nvidia-smi's total: from 0.3 GiB (T4) to 0.7 GiB (B200), by the figures below."""

@@ -9,6 +9,9 @@ from typing import Any
 MESSAGE_MAX_LENGTH = 4096
 UNREAD = "this version of the operator cannot read the spec"
 """What the message of a condition begins with where nobody obeys an edit."""
+NO_NODE_HAS = "no node has"
+LOWER_OR_ADD = "lower spec.resources.limits, or add such a node"
+"""What the message of Unschedulable says where a pod asks for more GPUs than any node has."""
 
 
 class Reason(StrEnum):
@@ -20,6 +23,7 @@ class Reason(StrEnum):
     FETCH_FAILED = "FetchFailed"
     CACHE_UNUSABLE = "CacheUnusable"
     CLAIM_MISSING = "ClaimMissing"
+    SECRET_MISSING = "SecretMissing"
     DOES_NOT_FIT = "DoesNotFit"
     LOADING = "Loading"
     CRASHING = "Crashing"
@@ -34,6 +38,7 @@ class Reason(StrEnum):
     POD_FAILED = "PodFailed"
     CHILD_REFUSED = "ChildRefused"
     MODEL_INVALID = "ModelInvalid"
+    DEVICE_UNUSABLE = "DeviceUnusable"
     SETTINGS_INVALID = "SettingsInvalid"
     CONFLICT = "Conflict"
     CONTESTED = "Contested"

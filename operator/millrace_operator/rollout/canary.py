@@ -16,7 +16,15 @@ from millrace_operator.api.types import CanaryOptions, Promotion, Rollout
 from millrace_operator.rollout.surge import RevisionState
 from millrace_operator.status.causes import Cause
 
-FAULTS = frozenset({Reason.CRASHING, Reason.OUT_OF_MEMORY, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
+FAULTS = frozenset(
+    {
+        Reason.CRASHING,
+        Reason.OUT_OF_MEMORY,
+        Reason.MODEL_INVALID,
+        Reason.DEVICE_UNUSABLE,
+        Reason.SETTINGS_INVALID,
+    }
+)
 """Of replicas that ended by themselves."""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_fit.accelerators import NO_GPU
 from millrace_fit.shard import CANNOT_SHARE
 from millrace_operator.api.conditions import Reason, parse_time
 from millrace_operator.observed.pod_status import (
@@ -26,6 +27,9 @@ _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageNam
 _REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _ABSENT_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 """In the scheduler's words. No node that is added has it."""
+_ABSENT_SECRET = re.compile(r'^secret "([^"]+)" not found$')
+"""In the kubelet's words, of a Secret whose keys are variables of the container."""
+_NO_GPU = re.compile(re.escape(NO_GPU) + r"(?: \(.*\))?")
 _KILLED = 137
 """128 + SIGKILL."""
 
@@ -101,7 +105,8 @@ def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Ite
 
     `limit` says what the container must not use more memory than.
     """
-    yield from _find_obstacle(f"container {contract.CONTAINER_FETCH} of pod {name}", container)
+    who = f"container {contract.CONTAINER_FETCH} of pod {name}"
+    yield from _find_obstacle(who, container, "spec.model.credentials.secretName")
     ended = find_last_end(container)
     if ended is None or ended.get("exitCode") == 0:
         return
@@ -111,12 +116,17 @@ def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Ite
     yield Cause(Reason.FETCH_FAILED, f"pod {name} cannot fetch the model: {said}")
 
 
-def _find_obstacle(who: str, container: dict[str, Any]) -> Iterator[Cause]:
-    """Yield what keeps a container from being created."""
+def _find_obstacle(
+    who: str, container: dict[str, Any], field: str = "its name in spec.pod"
+) -> Iterator[Cause]:
+    """Yield what keeps a container from being created. `field` names its Secrets."""
     waiting = find_state(container, "waiting") or {}
     reason, text = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _IMAGE_REASONS:
         yield Cause(Reason.IMAGE_UNAVAILABLE, f"{who}: {reason}: {text}")
+    if absent := _ABSENT_SECRET.match(text):
+        words = f"there is no Secret {absent[1]} in this namespace: create it, or correct {field}"
+        yield Cause(Reason.SECRET_MISSING, f"{who} cannot start: {words}")
     if reason in _REFUSED_REASONS:
         yield Cause(Reason.CONTAINER_REFUSED, f"{who}: {reason}: {text}")
 
@@ -175,6 +185,9 @@ def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
     if code == contract.EXIT_BAD_MODEL and CANNOT_SHARE in last_line:
         where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
         return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
+    if code == contract.EXIT_BAD_MODEL and (found := _NO_GPU.search(last_line)):
+        advice = "check the driver of its node, or remove nvidia.com/gpu from spec.resources.limits"
+        return Cause(Reason.DEVICE_UNUSABLE, f"pod {name}: {found[0]}: {advice} to serve on CPUs")
     if code == contract.EXIT_BAD_MODEL:
         return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
     if code == contract.EXIT_BAD_USAGE:

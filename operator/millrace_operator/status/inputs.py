@@ -1,6 +1,8 @@
 """All that a status is rendered from. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from millrace_operator.api.conditions import Reason
@@ -11,6 +13,7 @@ from millrace_operator.kube.kinds import JOB, POD
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fill import is_begun
 from millrace_operator.model.found_model import FoundModel
+from millrace_operator.model.gpu_candidates import explain_shortage
 from millrace_operator.model.pending_revision import Pending
 from millrace_operator.observed.pods import Pod
 from millrace_operator.observed.revisions import Observed
@@ -116,16 +119,33 @@ class StatusInputs:
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
-        return [*self.own_causes(), *(pod.cause for pod in self._sorted_pods() if pod.cause)]
+        return [*self.own_causes(), *self._list_causes(self._sorted_pods())]
+
+    def find_cause(self, pod: Pod) -> Cause | None:
+        """Return why a pod does not serve. That no node is large enough says more than the scheduler does."""
+        if pod.unplaced is None or self._shortage is None or pod.revision != self.choice.asked:
+            return pod.cause
+        return Cause(Reason.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {self._shortage}")
+
+    @cached_property
+    def _shortage(self) -> str | None:
+        return explain_shortage(self.spec, self.snapshot.gpu_nodes.values())
+
+    def _list_causes(self, pods: Iterable[Pod]) -> list[Cause]:
+        return [cause for cause in map(self.find_cause, pods) if cause]
 
     def grave_causes(self) -> list[Cause]:
-        """Return the causes without those of pods that may wait for room still."""
+        """Return the causes without those of pods that may wait still for room on the nodes that are there."""
         moment = self.observed.moment
-        pods = [pod for pod in self._sorted_pods() if pod.unplaced is None or moment.has_waited(pod)]
+        pods = [pod for pod in self._sorted_pods() if moment.has_waited(pod) or not self._may_wait(pod)]
         rivals = map(explain_rival, self.snapshot.rivals)
         late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
         late_fetch = [self.pending.late] if self.pending and self.pending.late else []
-        return [*self.own_causes(), *(pod.cause for pod in pods if pod.cause), *late_fetch, *late, *rivals]
+        return [*self.own_causes(), *self._list_causes(pods), *late_fetch, *late, *rivals]
+
+    def _may_wait(self, pod: Pod) -> bool:
+        """Whether a pod waits for room that others on a node may leave to it."""
+        return pod.unplaced is not None and self.find_cause(pod) == pod.cause
 
     def late_after(self) -> list[float]:
         """Return after how many seconds pods that load now have done so for too long."""

@@ -103,8 +103,8 @@ def _progress(inputs: StatusInputs) -> Truth:
 def _homeless(inputs: StatusInputs) -> str:
     """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
     pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
-    words = (pod.cause.message for pod in pods if pod.cause and pod.unplaced is not None)
-    return next((f"; {text}" for text in words), "")
+    causes = (inputs.find_cause(pod) for pod in pods if pod.unplaced is not None)
+    return next((f"; {cause.message}" for cause in causes if cause), "")
 
 
 def _coming(inputs: StatusInputs) -> str:

@@ -252,7 +252,7 @@ def _model_ready(inputs: StatusInputs) -> Truth:
     if inputs.count.desired == 0:
         return Truth("ModelReady", None, Reason.SCALED_TO_ZERO, "no replica has the model loaded")
     own = inputs.observed.pods_of(inputs.revision)
-    causes = [pod.cause for pod in own if pod.cause] if own else inputs.own_causes()
+    causes = [cause for cause in map(inputs.find_cause, own) if cause] if own else inputs.own_causes()
     return _waiting("ModelReady", inputs, causes)
 
 

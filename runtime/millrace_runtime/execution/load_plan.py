@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from millrace_fit.accelerators import NO_GPU
 from millrace_fit.plan import choose_sizes
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
@@ -86,7 +87,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     _check_length(architecture, settings)
     device = choose_device(settings.device, rank.shard)
     if settings.device == "auto" and device.type == "cpu":
-        log(f"serving on CPUs, as torch finds no GPU that works: {explain_no_gpu()}")
+        log(f"serving on CPUs, as {NO_GPU}: {explain_no_gpu()}")
     stored = Reader(settings.model_path).stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from millrace_fit.accelerators import NO_GPU
 from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.shard import ALONE, Shard
@@ -50,7 +51,7 @@ def choose_device(name: str, shard: Shard = ALONE) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ModelError(
-            f"--device cuda: torch finds no GPU that works ({explain_no_gpu()}): give the replica one, or "
+            f"--device cuda: {NO_GPU} ({explain_no_gpu()}): give the replica one, or "
             "serve on CPUs with --device cpu"
         )
     if (found := torch.cuda.device_count()) < shard.count:

@@ -62,6 +62,56 @@ def test_heads_that_the_gpus_do_not_divide_are_the_settings_fault() -> None:
     )
 
 
+async def test_a_gpu_that_does_not_work_is_the_devices_fault() -> None:
+    said = "torch finds no GPU that works (no CUDA-capable device is detected)"
+    line = f"millrace: --device cuda: {said}: give the replica one, or serve on CPUs with --device cpu"
+    world = await new_with_pods(crash_status(line, contract.EXIT_BAD_MODEL))
+    degraded = world.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "DeviceUnusable")
+    assert degraded["message"].endswith(
+        f": {said}: check the driver of its node, or remove nvidia.com/gpu from spec.resources.limits to "
+        "serve on CPUs"
+    )
+
+
+async def test_a_secret_that_is_not_there_is_named_with_the_field_that_names_it() -> None:
+    state = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}}
+    status = {"initContainerStatuses": [{"name": "fetch", "state": state}]}
+    cause = read_pod(make_pod(**status)).cause
+    assert cause is not None
+    assert cause.reason == "SecretMissing"
+    assert cause.message.endswith(
+        "there is no Secret hub in this namespace: create it, or correct spec.model.credentials.secretName"
+    )
+
+
+SHORT_OF_GPUS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "nodes", "told"),
+    [
+        (64, [8, 4], "no node has 64 nvidia.com/gpu; the largest has 8: lower spec.resources.limits, or add"),
+        (8, [8, 4], None),
+        (64, [8, 0], None),
+        (64, [], None),
+    ],
+    ids=["more than any has", "they are taken", "one tells nothing", "an autoscaler may add the first"],
+)
+async def test_more_gpus_than_any_node_has_are_told_at_once(
+    num_gpus: int, nodes: list[int], told: str | None
+) -> None:
+    world = World(scaling=EXTERNAL, replicas=1, resources={"limits": {"nvidia.com/gpu": num_gpus}})
+    for number, amount in enumerate(nodes):
+        world.put_gpu_node(f"gpu-{number}", "NVIDIA-H100-80GB-HBM3", amount)
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = unschedulable_status(SHORT_OF_GPUS)
+    await world.settle()
+    assert brief(world, "Degraded") == [("True", "Unschedulable") if told else ("False", "Healthy")]
+    assert (told or SHORT_OF_GPUS) in world.condition("Ready")["message"]
+    assert world.pods(), "an autoscaler may add a node for it"
+
+
 @pytest.mark.parametrize(
     ("num_ready", "desired", "words"),
     [
