@@ -35,11 +35,18 @@ class Facts:
     """In seconds since 1970."""
     decision: Obj | None = None
     """What the operator that leads tells of its last decision; None where nobody asked it."""
+    silence: str | None = None
+    """Since when no operator leads, in words; None where one does, or nobody looked."""
 
     @property
     def name(self) -> str:
         """The service's name."""
         return str(self.service["metadata"]["name"])
+
+    @property
+    def full_name(self) -> str:
+        """The model name by which clients reach the service wherever it is: `<namespace>/<name>`."""
+        return f"{self.service['metadata'].get('namespace', 'default')}/{self.name}"
 
     @property
     def spec(self) -> Obj:
@@ -138,13 +145,13 @@ class Facts:
 
     @property
     def is_old(self) -> bool:
-        """Whether nobody has written figures for longer than an operator would wait.
+        """Whether no operator leads, or nobody has written figures for longer than one would wait.
 
         It waits for ever where there are none: where it can't read the spec, in mode External, and at rest.
         """
         at = parse_time(self.evidence.get("observedAt"))
         writes = not self.is_refused and self.mode != "External" and not self.is_at_rest
-        return writes and at is not None and self.now - at > OLD_SECONDS
+        return self.silence is not None or (writes and at is not None and self.now - at > OLD_SECONDS)
 
     @property
     def is_at_rest(self) -> bool:

@@ -10,6 +10,7 @@ from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.words import (
     CHOOSE_BOUND,
+    ENOUGH_FOR_LOAD,
     MORE_IS_FUTILE,
     NAME_APART,
     NO_OPERATOR,
@@ -22,7 +23,7 @@ from millrace_kubectl.words import (
     WAIT_FOR_REPLICAS,
     name_objective,
 )
-from millrace_operator.api.conditions import Reason
+from millrace_operator.api.conditions import LOWER_OR_ADD, NO_NODE_HAS, Reason
 
 POD = re.compile(r"\bpod ([a-z0-9][a-z0-9.-]*-[a-z0-9.-]*[a-z0-9])")
 CONTAINER = re.compile(r"\bcontainer (\S+) of pod ")
@@ -40,7 +41,10 @@ LOOKS = {
     "FetchFailed": "kubectl logs {pod} -c fetch",
     "CacheUnusable": "kubectl get pvc",
     "ClaimMissing": "kubectl get pvc",
+    "SecretMissing": "kubectl get secrets",
     "ModelInvalid": LAST_LOG,
+    "DeviceUnusable": LAST_LOG,
+    "SettingsInvalid": LAST_LOG,
     "Crashing": LAST_LOG,
     "Killed": EVENTS,
     "SidecarFailed": "kubectl logs {pod} -c {container} --previous",
@@ -103,7 +107,9 @@ OF_REVISIONS = frozenset(
         Reason.FETCH_FAILED,
         Reason.CACHE_UNUSABLE,
         Reason.CLAIM_MISSING,
+        Reason.SECRET_MISSING,
         Reason.MODEL_INVALID,
+        Reason.DEVICE_UNUSABLE,
         Reason.SETTINGS_INVALID,
         Reason.UNSCHEDULABLE,
         Reason.IMAGE_UNAVAILABLE,
@@ -115,6 +121,13 @@ OF_REVISIONS = frozenset(
 """Reasons that a new revision may have brought. Then the one before is the way back."""
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
 """In the scheduler's words, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
+
+
+ABSENT = re.compile(r"there is no (\w+) (\S+) in this namespace: create it, or (.+)$")
+CORDONED = "were unschedulable"
+"""In the scheduler's words: 2 node(s) were unschedulable."""
+LOOKING = ("read ", "see ")
+"""How advice begins that the command beside it follows."""
 
 
 def find_shortage(facts: Facts) -> str | None:
@@ -135,12 +148,11 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         return
     yield from _find_rollout_remedies(facts)
     if facts.shortage_words is not None:
-        shortage = find_shortage(facts)
-        yield "add a node" if shortage is None else f"free {shortage} on a node, or add one"
+        yield _describe_room(facts.shortage_words, find_shortage(facts))
     if _is_revisions_fault(facts) and _has_way_back(facts) and not _is_to_be_promoted(facts):
         yield f"or go back: {name_place(facts, f'kubectl millrace abort {facts.name}')}"
     if facts.condition("AccessReady").get("reason") == Reason.NAME_SHADOWED:
-        yield NAME_APART
+        yield NAME_APART.format(full=facts.full_name)
     if facts.is_blind:
         yield NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):
@@ -151,11 +163,28 @@ def find_remedies(facts: Facts) -> Iterator[str]:
     yield from _find_count_remedies(facts)
 
 
+def _describe_room(words: str, shortage: str | None) -> str:
+    """Return how a pod gets a node, by what the operator or the scheduler says of those that are there."""
+    if words.startswith(NO_NODE_HAS):
+        return LOWER_OR_ADD
+    ways = ["uncordon a node"] if CORDONED in words else []
+    ways += [] if shortage is None else [f"free {shortage} on a node"]
+    return f"{', '.join(ways)}, or add one" if ways else "add a node"
+
+
+def _name_absent(message: str) -> str | None:
+    """Return how to bring what is not there, by its name."""
+    found = ABSENT.search(message)
+    return None if found is None else f"create {found[1]} {found[2]}, or {found[3]}"
+
+
 def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
     remedy, degraded = _name_remedy(facts), facts.condition("Degraded")
     if remedy in REMEDIES:
         look = find_look(facts, remedy, degraded)
-        yield REMEDIES[remedy] if look is None else f"{REMEDIES[remedy]}: {look}"
+        advice = _name_absent(degraded.get("message", "")) or REMEDIES[remedy]
+        shows = "" if advice.startswith(LOOKING) else "; this shows more"
+        yield advice if look is None else f"{advice}{shows}: {look}"
     elif remedy is not None and remedy not in set(Reason):
         yield OBEY
     if remedy in (Reason.ROLLED_BACK, ABORTED):
@@ -214,8 +243,11 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
     if facts.mode == "DryRun" and facts.scaling.get("recommendedReplicas", desired) != desired:
         yield "write mode: Automatic to follow the autoscaler"
     is_short = facts.binding == "maxReplicas" and facts.wanted is not None and facts.wanted > facts.most
-    if is_short or (is_missing and desired is not None and desired >= facts.most):
+    is_full = is_missing and desired is not None and desired >= facts.most
+    if is_short or (is_full and facts.wanted is None):
         yield "raise maxReplicas"
+    elif is_full and not facts.is_futile:
+        yield ENOUGH_FOR_LOAD
     if facts.reason == "Learning":
         yield WAIT_FOR_LOAD
     yield from _find_help(facts, is_missing=is_missing)

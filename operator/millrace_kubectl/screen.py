@@ -14,7 +14,7 @@ WIDTH = 110
 """Columns: longer lines go on below their own words."""
 GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
 """Of each condition the status that is as wanted; True for the others."""
-WORDS_LENGTH = 200
+WORDS_LENGTH = 400
 """Of why there is this count; `explain -v` shows all of it."""
 
 
@@ -51,7 +51,7 @@ def describe_phase(facts: Facts) -> str:
 def _describe_counts(facts: Facts) -> str:
     if facts.is_at_rest and not facts.ready:
         return "the next request starts a replica"
-    if facts.desired is None and facts.ready is None:
+    if facts.desired is None and not facts.ready:
         return "no count is decided yet"
     if facts.desired is not None and facts.ready is not None and facts.ready > facts.desired:
         return f"{facts.ready} replicas answer, and {facts.desired} {_verb(facts.desired)} wanted"
@@ -84,11 +84,11 @@ def _judge_phases(facts: Facts) -> Iterator[tuple[str, bool]]:
 
 def _list_remedies(facts: Facts) -> Iterator[str]:
     """Yield what to do. A command is on a line of its own, to be copied."""
-    for text in list(find_remedies(facts)) or [_find_patience(facts)]:
+    for text in list(find_remedies(facts)) or [find_patience(facts)]:
         yield from text.replace(": kubectl ", ":\nkubectl ").split("\n")
 
 
-def _find_patience(facts: Facts) -> str:
+def find_patience(facts: Facts) -> str:
     """Return what to do where nothing is wrong."""
     if not facts.is_seen:
         return UNSEEN
@@ -104,7 +104,7 @@ def _show(count: int | None) -> str:
 def _describe_wanted(facts: Facts) -> Iterator[str]:
     if not facts.status:
         return
-    if facts.desired is None and facts.ready is None:
+    if facts.desired is None and not facts.ready:
         return
     unit = "replica" if facts.desired == 1 else "replicas"
     yield f"{_show(facts.desired)} {unit}, {_describe_decider(facts)}"
@@ -132,10 +132,10 @@ def _describe_decider(facts: Facts) -> str:
 
 
 def _describe_there(facts: Facts) -> Iterator[str]:
-    if not facts.status or (facts.desired is None and facts.ready is None):
+    if not facts.status or (facts.desired is None and not facts.ready):
         return
     current, others = facts.status.get("currentRevision"), facts.num_unready
-    served = "no revision has served yet" if current is None else f"revision {current} served completely last"
+    served = "no revision has served completely yet" if current is None else f"revision {current} served completely last"
     beside = "" if not others else f", {others} that {'does' if others == 1 else 'do'} not"
     yield f"{_show(facts.ready)} that answer{beside}; {served}"
     if current and "rejectedRevision" in facts.status:
@@ -183,10 +183,12 @@ def find_obstacles(facts: Facts) -> list[str]:
         is_told = any(one.get("message", "").rstrip(".") in other for other in found)
         is_past = facts.is_refused and one["type"] == "Progressing"
         if not (is_good or is_told or is_past or _is_harmless(one)):
-            found[one.get("message", "")] = f"{one['reason']} ({_describe_state(facts, one)})"
+            found[one.get("message", "")] = f"{_describe_state(facts, one)}, now {one['reason']}"
     found |= dict(_find_decisions(facts))
     unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
-    if facts.is_old:
+    if facts.silence is not None:
+        unseen.append(f"{facts.silence}: all this was so then")
+    elif facts.is_old:
         age = facts.age(facts.evidence["observedAt"])
         unseen.append(f"no operator has written its figures for {age}: all this was so then")
     return unseen + [f"{said}: {_leave_out(message, found)}" for message, said in found.items()]

@@ -39,8 +39,9 @@ def _describe_absence(facts: Facts) -> str:
         return "AT ZERO: nobody answers, as spec.replicas is 0"
     if facts.is_waking:
         return "WAKING: requests wait for the first replica"
+    word = "DOWN" if facts.is_true("Degraded") or not facts.is_true("Progressing") else "STARTING"
     told = facts.condition("Ready") or facts.condition("Degraded")
-    return f"DOWN: {_lower(shorten(told.get('message', 'no replica answers'), 60))}"
+    return f"{word}: {_lower(shorten(told.get('message', 'no replica answers'), 60))}"
 
 
 def _lower(text: str) -> str:
@@ -60,9 +61,13 @@ def _describe_objective(facts: Facts, objective: Obj) -> str:
         return f"{name} {target}: {doubt}"
     if measured is None:
         samples = objective.get("samples")
-        return f"{name}: {'no' if not samples else f'only {samples}'} requests measured"
+        return f"{name}: {_count_requests(samples)} measured"
     sign = ">" if objective["state"] == "Missed" else "<="
     return f"{name} {show_apart(measured, target_seconds)} {sign} {target}{lasting}"
+
+
+def _count_requests(samples: int | None) -> str:
+    return "no requests" if not samples else f"only {samples} {'request' if samples == 1 else 'requests'}"
 
 
 def _describe_burn(missed: list[Obj]) -> str:

@@ -7,6 +7,7 @@ from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.remedies import find_remedies, find_shortage
+from millrace_kubectl.screen import find_patience
 from millrace_kubectl.state import describe_state
 from millrace_kubectl.words import (
     BINDINGS,
@@ -14,7 +15,6 @@ from millrace_kubectl.words import (
     FUTILE,
     LIMITS,
     METRICS,
-    NOTHING,
     UNMEASURED,
     shorten,
     show_rate,
@@ -22,6 +22,8 @@ from millrace_kubectl.words import (
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.pin import Pin
 
+TROUBLE_LENGTH = 240
+"""The setting to correct stands behind the pod's name, and what to write behind the setting."""
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
 """Bindings that follow from requests at the gateways, whatever the load is."""
 
@@ -45,7 +47,7 @@ def summarise(facts: Facts) -> Summary:
         _describe_trouble(facts),
         _label("WHY", _describe_cause(facts)),
         _label("CHANGED", _describe_change(facts)),
-        _label("DO", " | ".join(remedies or (NOTHING,))),
+        _label("DO", " | ".join(remedies or (find_patience(facts),))),
     ]
     return Summary(state, tuple(line for line in lines if line), remedies)
 
@@ -104,7 +106,7 @@ def _describe_trouble(facts: Facts) -> str | None:
     is_told = degraded.get("reason") == "Unschedulable" and facts.evidence.get("unschedulable")
     if degraded.get("status") != "True" or is_told:
         return None
-    return f"DEGRADED {degraded.get('reason')}: {shorten(degraded.get('message', ''))}"
+    return f"DEGRADED {degraded.get('reason')}: {shorten(degraded.get('message', ''), TROUBLE_LENGTH)}"
 
 
 def _describe_cause(facts: Facts) -> str | None:

@@ -48,11 +48,13 @@ REMEDIES = {
     "PodFailed": "do what the node says",
     "ImageUnavailable": "make the image pullable from the nodes",
     "ContainerRefused": "do what the node says",
+    "SecretMissing": "create the Secret, or correct its name in the spec",
     "DoesNotFit": "write the setting that would fit, or ask for a larger device",
     "CacheUnusable": "do what it says of the claim",
     "ClaimMissing": "create the claim, or correct its name in spec.model.uri",
     "FetchFailed": "do what the source says, or correct spec.model",
     "ModelInvalid": "correct spec.model",
+    "DeviceUnusable": "check the node's driver, or remove nvidia.com/gpu from spec.resources.limits",
     "SettingsInvalid": "correct the setting it names",
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
@@ -72,7 +74,7 @@ DIGITS, MOST_DIGITS = 3, 9
 
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
-NAME_APART = "write another spec.model.servedName, or have the platform pin this one"
+NAME_APART = "let clients write {full}, or have the platform pin the name: the chart's gateway.shortNames"
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOT_JUDGED = "its target is between two bounds of what is measured"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"
@@ -86,6 +88,7 @@ ENOUGH_BY_MODEL = "the model says that this is enough"
 FUTILE = "more replicas left as many requests late, so no more are added"
 MORE_IS_FUTILE = "see what else is slow: its nodes, or what its clients send"
 WAIT_FOR_FEEDBACK = "wait: a replica is added if this goes on"
+ENOUGH_FOR_LOAD = "wait: the load asks for no more replicas than there are"
 WAIT_FOR_LOAD = "wait for some seconds of load"
 WAIT_FOR_REPLICAS = "wait for the replicas that are not ready"
 

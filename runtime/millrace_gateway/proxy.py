@@ -284,6 +284,11 @@ def describe_absence(route: Route, num_refused: int) -> str:
     """
     state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
     cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
+    if state == "ScaledToZero":
+        return (
+            "The service has no replica (ScaledToZero), and no request starts one: its owner has to write "
+            "spec.replicas, or whatever scales it."
+        )
     return (
         f"The service has no replica that can answer now ({cause or 'its status says no more'}). Try again "
         "later; kubectl describe infsvc tells its owner how it stands."

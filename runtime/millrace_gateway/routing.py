@@ -102,11 +102,11 @@ def describe_unknown(model: str, meant: ServiceKey | None = None) -> str:
     Who asks learns nothing of others' services. `meant` is the service that the Host may be meant as.
     """
     shown = repr(_shorten(model))
-    bare = " A name without a namespace counts only where services of one namespace alone claim it."
+    bare = "" if "/" in model else ", or services of several namespaces claim the name, so that it leads to none"
     host = (
         f" If the host is to name a service, call http://{meant.name}.{meant.namespace}.svc." if meant else ""
     )
-    return f"The model {shown} does not exist.{'' if '/' in model else bare} {_HOW_TO_NAME}{host}"
+    return f"The model {shown} does not exist{bare}. {_HOW_TO_NAME}{host}"
 
 
 def _is_within(route: Route, model: str, namespace: str | None) -> bool:

@@ -136,5 +136,6 @@ def test_an_unknown_model_is_told_how_to_name_one_and_of_no_service(catalogue: C
         assert "<namespace>/<name>" in texts[model]
         assert "http://<name>.<namespace>.svc" in texts[model]
         assert len(texts[model]) < 1000
+    assert "or services of several namespaces claim the name" in texts["gpt"]
     assert texts["gpt"] == texts["sql"].replace("sql", "gpt")  # also where several claim it
     assert not any(name in text for text in texts.values() for name in ("chat", "llama", "other"))

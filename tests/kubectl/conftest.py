@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from millrace_kubectl import command
+from millrace_operator.api.conditions import render_time
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -37,6 +38,10 @@ class Terminal:
     def put_decision(self, decision: dict[str, Any]) -> None:
         """Let an operator lead, and have decided this."""
         (self.folder / "decision.json").write_text(json.dumps(decision))
+
+    def put_lease(self, renewed_at: float) -> None:
+        """Let the operator that leads have renewed its Lease last then, in seconds since 1970."""
+        (self.folder / "renewed").write_text(render_time(renewed_at))
 
     def write_meanwhile(self, number: int, change: dict[str, Any]) -> None:
         """Let somebody else write after the next call that has none yet."""

@@ -37,8 +37,9 @@ def test_without_a_name_each_service_is_a_line(terminal: Terminal) -> None:
     assert {line.split()[0] for line in lines} == {"chat", "chess", "draft"}
     assert "draft  NOT SEEN by an operator yet" in "\n".join(lines)
     assert terminal.run("status", "-A").out.startswith("NAMESPACE  NAME")
-    assert [call[-1] for call in terminal.calls] == ["--request-timeout=15s"] * 2
-    assert "--all-namespaces" in terminal.calls[1]
+    listed = [call for call in terminal.calls if call[1].startswith("inferenceservices")]
+    assert [call[-1] for call in listed] == ["--request-timeout=15s"] * 2
+    assert "--all-namespaces" in listed[1]
 
 
 def test_each_is_a_screen(screens: dict[str, str]) -> None:
@@ -86,8 +87,22 @@ def test_a_user_sees_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPa
     assert answer.out.startswith("chat        STARTING: ? of 5 replicas answer\n")
     assert "chosen by the autoscaler between 2 and 8 (Steady)" in answer.out
     assert [call[1:4] for call in terminal.calls] == [
-        ["inferenceservices.v1alpha1.millrace.dev", "chat", "--show-managed-fields"]
+        ["inferenceservices.v1alpha1.millrace.dev", "chat", "--show-managed-fields"],
+        ["leases.v1.coordination.k8s.io", "--field-selector=metadata.name=millrace-operator", "--all-namespaces"],
     ]
+
+
+def test_figures_of_an_operator_that_is_gone_are_told_as_old(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: BEGAN + 300)
+    terminal.put_lease(BEGAN)
+    out = terminal.run("status", "chat").out
+    assert "IN THE WAY  no operator leads since 00:00 UTC, 5m ago: all this was so then" in out
+    assert "DO          see that an operator leads" in out
+    assert "OLD, was" in terminal.run("status").out
+    terminal.put_lease(BEGAN + 298)
+    assert "no operator leads" not in terminal.run("status", "chat").out
 
 
 def test_a_service_that_is_not_there_is_a_plain_line(terminal: Terminal) -> None:

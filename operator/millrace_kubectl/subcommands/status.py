@@ -4,13 +4,14 @@ import argparse
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Services
+from millrace_kubectl.lease import find_silence
 from millrace_kubectl.overview import render_overview
 from millrace_kubectl.screen import render_screen
 
 SUMMARY = "what is wanted, what is there, what is in the way"
 DESCRIPTION = """Show a service on one screen: what is wanted of it, what is there, what is in the way, and
-what to do. Without NAME show a line for each. It takes the right to get or list inferenceservices, and no
-other. `explain` says more about a count."""
+what to do. Without NAME show a line for each. It takes the right to get or list inferenceservices. With the
+right to list leases it knows also whether an operator leads. `explain` says more about a count."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Return the screen, or a line for each service. Raises PluginError."""
     if arguments.name is None:
-        everywhere = arguments.all_namespaces
-        found = (Facts(one, now) for one in services.list_all(everywhere=everywhere))
+        everywhere, silence = arguments.all_namespaces, find_silence(services, now)
+        found = (Facts(one, now, silence=silence) for one in services.list_all(everywhere=everywhere))
         return render_overview(found, has_namespaces=everywhere)
-    return "\n".join(render_screen(Facts(services.fetch(arguments.name), now)))
+    return "\n".join(render_screen(Facts(services.fetch(arguments.name), now, silence=find_silence(services, now))))

@@ -28,7 +28,7 @@ def judge_access(inputs: StatusInputs) -> Truth:
     if why is None:
         return Truth(TYPE, True, Reason.NAME_HELD, f'clients write "model": "{name}" or {always}')
     text = (
-        f'the model name "{name}" alone does not lead here: {why}. Clients write "model": {always}. Write '
-        "another spec.model.servedName, or have the platform pin this one"
+        f'the model name "{name}" alone does not lead here: {why}. Clients write "model": {always}. Or the '
+        "platform pins the name: the chart's gateway.shortNames"
     )
     return Truth(TYPE, False, Reason.NAME_SHADOWED, text)

@@ -17,6 +17,7 @@ def find_notes(old: Status, new: Status) -> Iterator[Note]:
     yield from _tell_rollback(old, new)
     yield from _tell_trouble(old, new)
     yield from _tell_ready(old, new)
+    yield from _tell_name(old, new)
     yield from _tell_canary(old.get("rollout", {}), new.get("rollout", {}))
     yield from _tell_wait(old, new)
     yield from _tell_rollout(old, new)
@@ -42,6 +43,13 @@ def _tell_ready(old: Status, new: Status) -> Iterator[Note]:
     before, after = (find_condition(status, "Ready") or {} for status in (old, new))
     if after.get("status") == "True" != before.get("status"):
         yield Note(after["reason"], after["message"], is_warning=False)
+
+
+def _tell_name(old: Status, new: Status) -> Iterator[Note]:
+    """Tell the owner of a name that another namespace's service came to claim: clients fail from now on."""
+    before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
+    if after.get("status") == "False" != before.get("status"):
+        yield Note(after["reason"], after["message"], is_warning=True)
 
 
 def _tell_canary(old: Status, new: Status) -> Iterator[Note]:

@@ -38,7 +38,8 @@ def render_refused_status(snapshot: Snapshot, error: ValueError, now: float) -> 
         Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
     ]
     if "scaling" not in old:  # no revision was ever made, and none will be before another edit
-        told = [Truth("Ready", False, Reason.SETTINGS_INVALID, message), *told]
+        first = ("Ready", "Progressing")
+        told = [*(Truth(name, False, Reason.SETTINGS_INVALID, message) for name in first), *told]
     counts = _count(old, observed)
     before = old.get("conditions", [])
     names = {truth.type for truth in told}

@@ -31,6 +31,10 @@ async def test_a_name_that_another_namespace_claims_is_told_without_a_word_of_th
     await world.settle()
     told = world.condition("AccessReady")
     assert (told["status"], told["reason"]) == ("False", "NameShadowed")
+    [event] = [one for one in world.cluster.events if one["reason"] == "NameShadowed"]
+    assert (event["type"], event["count"], event["message"]) == ("Warning", 1, told["message"])
+    assert "gateway.shortNames" in told["message"]
+    assert "servedName" not in told["message"], "that would break the clients as well"
     assert "shop/chat" in told["message"]
     assert "http://chat.shop.svc.cluster.local" in told["message"]
     assert "secret" not in told["message"]

@@ -191,7 +191,11 @@ def test_a_fetch_that_is_killed_for_memory_names_the_setting() -> None:
 def test_a_secret_that_is_not_there_is_told() -> None:
     waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub-token" not found'}
     cause = cause_of(fetching({"waiting": waiting}))
-    assert (cause.reason, '"hub-token" not found' in cause.message) == ("ContainerRefused", True)
+    assert cause.reason is Reason.SECRET_MISSING
+    assert cause.message.endswith(
+        "there is no Secret hub-token in this namespace: create it, or correct "
+        "spec.model.credentials.secretName"
+    )
 
 
 @pytest.mark.parametrize("ended", [{}, {"exitCode": 0, "reason": "Completed"}])

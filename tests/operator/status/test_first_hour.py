@@ -74,17 +74,6 @@ async def test_a_gpu_that_does_not_work_is_the_devices_fault() -> None:
     )
 
 
-async def test_a_secret_that_is_not_there_is_named_with_the_field_that_names_it() -> None:
-    state = {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}}
-    status = {"initContainerStatuses": [{"name": "fetch", "state": state}]}
-    cause = read_pod(make_pod(**status)).cause
-    assert cause is not None
-    assert cause.reason == "SecretMissing"
-    assert cause.message.endswith(
-        "there is no Secret hub in this namespace: create it, or correct spec.model.credentials.secretName"
-    )
-
-
 SHORT_OF_GPUS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
 
 
@@ -157,6 +146,7 @@ async def test_a_first_revision_of_an_unknown_version_is_not_ready() -> None:
     await world.settle()
     ready = world.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "SettingsInvalid")
+    assert brief(world, "Progressing") == [("False", "SettingsInvalid")], "who waits for its end is told"
     world.edit(engine={"version": "9.9.8"})
     await world.settle()
     assert "9.9.8" in world.condition("Ready")["message"]
