@@ -398,6 +398,7 @@ class World:
         pod["metadata"]["creationTimestamp"] = render_time(self.now + number)
         owner = {"kind": DEPLOYMENT.kind, "uid": deployment["metadata"]["uid"], "controller": True}
         pod["metadata"]["ownerReferences"] = [owner]
+        pod["spec"] = {"containers": deployment["spec"]["template"]["spec"]["containers"]}
         self.cluster.put(pod)
 
     def _end_pods(self) -> bool:

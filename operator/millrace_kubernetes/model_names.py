@@ -1,15 +1,19 @@
 """Which services a model name without a namespace leads to: gateway and operator decide it alike. Pure.
 
-Such a name is a claim that anybody can write into `spec.model.servedName`. Age decides nothing: a name that
-services of two namespaces claim leads nowhere, so that no request reaches a namespace by another claim. What
-the platform pins leads to the pinned service alone, whoever claims it. A name that reads as
-`<namespace>/<name>` is an address: no other namespace can claim it, also while no service has it.
+Such a name is a claim that anybody can write into `spec.model.servedName`. A service also claims each name
+that its Ready replicas run with: after an edit they have the former one until they are replaced, after a rollback
+for good. Age decides nothing: a name that services of two namespaces claim leads nowhere, so that no request
+reaches a namespace by another claim. What the platform pins leads to the pinned service alone, whoever claims
+it. A name that reads as `<namespace>/<name>` is an address: no other namespace can claim it, also while no
+service has it.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Generic, TypeVar
+
+from millrace_runtime.contract import CONTAINER_REPLICA, FLAG_SERVED_NAME
 
 Key = TypeVar("Key", bound=tuple[str, str])
 """Namespace and name of a service."""
@@ -37,16 +41,44 @@ class ModelNames(Generic[Key]):
     def __init__(self, pins: Mapping[str, Key], on_change: Callable[[Key], object] = lambda _: None) -> None:
         self._pins = pins
         self._on_change = on_change
-        self._names: dict[Key, str] = {}
+        self._wanted: dict[Key, str] = {}
+        """The name in each service's spec."""
+        self._running: dict[Key, frozenset[str]] = {}
+        """The names that Ready replicas run with."""
+        self._names: dict[Key, frozenset[str]] = {}
+        """Both, of the services that are there."""
         self._claims: dict[str, dict[str, set[Key]]] = {}
         """The claimants by name and namespace. A name has an entry while somebody may claim it and does."""
 
     def put(self, key: Key, name: str) -> None:
-        """Know that a service claims this name, and no other any more."""
-        if self._names.get(key) == name:
-            return
-        self.remove(key)
-        self._names[key] = name
+        """Know that a service's spec has this name, and no other any more."""
+        self._wanted[key] = name
+        self._update(key)
+
+    def put_running(self, key: Key, names: frozenset[str]) -> None:
+        """Know which names a service's Ready replicas run with."""
+        self._running[key] = names
+        if not names:
+            del self._running[key]
+        self._update(key)
+
+    def remove(self, key: Key) -> None:
+        """Know that a service is gone. What its last replicas run with is no claim."""
+        self._wanted.pop(key, None)
+        self._update(key)
+
+    def _update(self, key: Key) -> None:
+        """Make a service's claims what they are now."""
+        wanted, before = self._wanted.get(key), self._names.pop(key, frozenset())
+        now = frozenset() if wanted is None else self._running.get(key, frozenset()) | {wanted}
+        if now:
+            self._names[key] = now
+        for name in before - now:
+            self._withdraw(key, name)
+        for name in now - before:
+            self._claim(key, name)
+
+    def _claim(self, key: Key, name: str) -> None:
         if reads_as_address(name, key[0]):
             return
         namespaces = self._claims.setdefault(name, {})
@@ -55,13 +87,11 @@ class ModelNames(Generic[Key]):
         if is_first and len(namespaces) == 2:
             self._report(namespaces, key)
 
-    def remove(self, key: Key) -> None:
-        """Know that a service claims nothing any more."""
-        name = self._names.pop(key, None)
-        namespaces = self._claims.get(name, {}) if name is not None else {}
-        claimants = namespaces.get(key[0], set())
-        if key not in claimants or name is None:
+    def _withdraw(self, key: Key, name: str) -> None:
+        if reads_as_address(name, key[0]):
             return
+        namespaces = self._claims[name]
+        claimants = namespaces[key[0]]
         claimants.remove(key)
         if claimants:
             return
@@ -92,9 +122,18 @@ class ModelNames(Generic[Key]):
         claimed = [name for name in self._claims if name not in self._pins and self.find(name)]
         return [*self.list_pinned(), *claimed]
 
+    def is_name_of(self, name: str, key: Key) -> bool:
+        """Whether a name means this service where its address is known: also one that others claim too."""
+        return name in self._names.get(key, ()) or self._pins.get(name) == key or name == "/".join(key)
+
+    def list_former(self, key: Key) -> list[str]:
+        """Return the names that lead to a service only as replicas still run with them."""
+        names = self._running.get(key, frozenset()) - {self._wanted.get(key)}
+        return sorted(name for name in names if key in self.find(name))
+
     def judge(self, key: Key) -> Standing:
-        """Return how a service's claim stands. One that claims nothing, as it is gone, is in nobody's way."""
-        name = self._names.get(key)
+        """Return how the claim in a service's spec stands. A service that is gone is in nobody's way."""
+        name = self._wanted.get(key)
         if name is None:
             return Standing.HELD
         if name in self._pins:
@@ -116,6 +155,15 @@ def read_served_name(service: Mapping[str, Any]) -> str:
     model = spec.get("model") if isinstance(spec, Mapping) else None
     name = model.get("servedName") if isinstance(model, Mapping) else None
     return str(name or service["metadata"]["name"])
+
+
+def read_running_name(pod: Mapping[str, Any]) -> str | None:
+    """Return the model name that a replica's pod answers to, None where its arguments have none."""
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    own: Mapping[str, Any] = next((one for one in containers if one.get("name") == CONTAINER_REPLICA), {})
+    arguments = list(own.get("args") or ())
+    at = arguments.index(FLAG_SERVED_NAME) + 1 if FLAG_SERVED_NAME in arguments else len(arguments)
+    return str(arguments[at]) if at < len(arguments) else None
 
 
 def reads_as_address(name: str, namespace: str) -> bool:

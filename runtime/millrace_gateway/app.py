@@ -8,12 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from millrace_gateway.catalogue import Catalogue, Route
-from millrace_gateway.errors import ModelNotFoundError, RequestRefusedError
+from millrace_gateway.errors import RequestRefusedError
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.proxy import Proxy
 from millrace_gateway.reporting import Reporting
-from millrace_gateway.routing import HostRule, describe_unknown, find_model
+from millrace_gateway.routing import find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 
@@ -71,18 +71,11 @@ class Surface:
         name = request.match_info["model"]
         try:
             rule = self._proxy.route_host(request)
-            route = self._find(rule, name)
+            route = find_model(self._catalogue, name, rule)
         except RequestRefusedError as refusal:
             return self._proxy.refuse(refusal)
         is_owned = rule.route is not None or self._settings.list_all_models
         return _answer(describe_model(name, route, is_owned=is_owned))
-
-    def _find(self, rule: HostRule, name: str) -> Route:
-        if rule.route is None:
-            return find_model(self._catalogue, name, rule)
-        if name != rule.route.served_name:
-            raise ModelNotFoundError(describe_unknown(name))
-        return rule.route
 
 
 def create_app(surface: Surface, proxy: Proxy) -> web.Application:

@@ -1,8 +1,8 @@
 """Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
 
-A service answers to its Host, to `<namespace>/<name>`, and to its served name where services of one namespace
-alone claim that, or to the name that the platform gives it. Services of one namespace that share a served
-name answer to it together.
+A service answers to its Host, to `<namespace>/<name>`, and to its served names where services of one
+namespace alone claim those, or to the name that the platform gives it. Its served names are that of its spec and those
+that its Ready replicas run with. Services of one namespace that share a served name answer to it together.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Route:
 
     @property
     def served_name(self) -> str:
-        """The model name that the replicas answer to."""
+        """The model name in the spec."""
         return self.services[0].served_name
 
 
@@ -117,6 +117,10 @@ class Catalogue:
                 return exact
         return self._find_short(model)
 
+    def is_name_of(self, route: Route, model: str) -> bool:
+        """Whether a model name means a service of this route where its address is known already."""
+        return any(self._names.is_name_of(model, service.key) for service in route.services)
+
     def ready_replicas(self, route: Route) -> tuple[Replica, ...]:
         """Return the replicas that can take a request now, also those that are marked to leave."""
         if len(route.services) == 1:
@@ -188,6 +192,7 @@ class Catalogue:
             self._ready[key] = ready
         else:
             self._ready.pop(key, None)
+        self._names.put_running(key, frozenset(r.served_name for r in ready if r.served_name is not None))
 
     def check_integrity(self) -> None:
         """Assert that every index agrees with the objects."""

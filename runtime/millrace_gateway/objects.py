@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.durations import parse_duration
-from millrace_kubernetes.model_names import read_served_name
+from millrace_kubernetes.model_names import read_running_name, read_served_name
 from millrace_runtime.contract import ANNOTATION_LEAVING, LABEL_SERVICE
 
 Object = Mapping[str, Any]
@@ -32,7 +32,7 @@ class Service:
     created: str
     """creationTimestamp: RFC 3339 in UTC, so it sorts as text."""
     served_name: str
-    """The model name that its replicas answer to."""
+    """The model name in its spec. Replicas that are older than an edit answer to another."""
     state: str
     """Why it is not ready, in one word of its Ready condition; empty when ready or unknown.
 
@@ -59,6 +59,8 @@ class Replica:
     """Ready, with an address, and not being deleted."""
     is_leaving: bool = False
     """Marked to go: it gets new requests only where its service has no other replica."""
+    served_name: str | None = None
+    """The model name that it answers to; None where its pod doesn't say: requests go to it as they came."""
     ready_at: float = -math.inf
     """When it was seen to become Ready, by the gateway's steady clock; -inf if it was there before."""
 
@@ -91,6 +93,7 @@ def read_replica(item: Object) -> Replica | None:
         address=address,
         is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
         is_leaving=ANNOTATION_LEAVING in (metadata.get("annotations") or {}),
+        served_name=read_running_name(item),
     )
 
 

@@ -41,9 +41,9 @@ from millrace_gateway.routing import (
     Addressed,
     HostPolicy,
     HostRule,
+    address,
     describe_unknown,
     route_host,
-    route_model,
 )
 from millrace_gateway.settings import Settings
 from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
@@ -126,24 +126,24 @@ class Proxy:
         rule = self.route_host(request)
         with self._bodies.share() as share:
             body = await read_body(request, share, self._settings)
-            route, body = self._address(request, rule, body)
+            route, model = self._address(request, rule, body)
             if not share.assign(route.services[0].key.namespace):
                 raise describe_fullness(self._settings)
             headers = self._headers.choose(request.headers)
             upstream_request = UpstreamRequest(
-                request.method, request.rel_url.raw_path_qs, headers, body, share
+                request.method, request.rel_url.raw_path_qs, headers, body, model, share
             )
             del body  # it is the request's to release
             return await self._serve_and_count(request, upstream_request, route)
 
     def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
-        if rule.route:
-            return Addressed(rule.route, body)
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+            if rule.route:
+                return Addressed(rule.route, None)
             raise UnsupportedEncodingError(
                 "The body is compressed and the Host names no service: send it plain."
             )
-        return route_model(self._catalogue, body, rule)
+        return address(self._catalogue, body, rule)
 
     async def _serve_and_count(
         self, request: web.Request, upstream_request: UpstreamRequest, route: Route

@@ -1,11 +1,11 @@
 """Which service a request means: its Host, else the `model` in its body. Pure."""
 
-import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from millrace_gateway.address import parse_host
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
+from millrace_gateway.model_field import MalformedBodyError, read_model
 from millrace_gateway.objects import ServiceKey
 
 _HOW_TO_NAME = 'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc instead.'
@@ -15,8 +15,8 @@ class Addressed(NamedTuple):
     """A request whose service is known."""
 
     route: Route
-    body: bytes
-    """The body to send: as received, or with the model's name as the replicas know it."""
+    model: str | None
+    """What its body calls the service; None where the body goes to a replica as it came."""
 
 
 class HostRule(NamedTuple):
@@ -71,26 +71,31 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     return HostRule(route)
 
 
-def route_model(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Addressed:
-    """Read `model` from a JSON body and find its route. Raises BadRequestError or ModelNotFoundError.
+def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Addressed:
+    """Find a request's service, by its Host or the `model` in its body, and what the body calls it.
 
-    Replicas know only their served name. A body with `<namespace>/<name>` is written again with the served
-    name; any other stays as it is.
+    At a service's own address the body may be anything: what names another model the replica refuses itself.
+    Raises BadRequestError or ModelNotFoundError.
     """
-    document = _parse_body(body)
-    model = document["model"]
-    route = find_model(catalogue, model, rule)
-    if model != route.served_name:
-        body = json.dumps(document | {"model": route.served_name}, separators=(",", ":")).encode()
-    return Addressed(route, body)
+    try:
+        model = read_model(body)
+    except MalformedBodyError as error:
+        if rule.route is not None:
+            return Addressed(rule.route, None)
+        raise _describe_malformed(str(error)) from error
+    if rule.route is None:
+        return Addressed(find_model(catalogue, model, rule), model)
+    return Addressed(rule.route, model if catalogue.is_name_of(rule.route, model) else None)
 
 
 def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> Route:
-    """Return the route of a model name, within what the Host leaves to it. Raises ModelNotFoundError.
+    """Return the route of a model name, within what the Host says. Raises ModelNotFoundError.
 
     The refusal is the same whether nobody has the name, several claim it, or it is of another namespace.
     """
-    route = catalogue.find_model(model)
+    if rule.route is not None and catalogue.is_name_of(rule.route, model):
+        return rule.route
+    route = None if rule.route else catalogue.find_model(model)
     if route is None or not _is_within(route, model, rule.namespace):
         raise ModelNotFoundError(describe_unknown(model, rule.meant))
     return route
@@ -114,16 +119,12 @@ def _is_within(route: Route, model: str, namespace: str | None) -> bool:
     return namespace in (None, key.namespace) or model == str(key)
 
 
-def _parse_body(body: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(body) if body else None
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"The request body is not JSON: {error}.") from error
-    if not isinstance(document, dict) or not isinstance(document.get("model"), str):
-        raise BadRequestError(
-            f'The request does not say which model it is for: send a JSON object with "model". {_HOW_TO_NAME}'
-        )
-    return document
+def _describe_malformed(error: str) -> BadRequestError:
+    if error:
+        return BadRequestError(f"The request body is not JSON: {error}.")
+    return BadRequestError(
+        f'The request does not say which model it is for: send a JSON object with "model". {_HOW_TO_NAME}'
+    )
 
 
 def _shorten(text: str, limit: int = 200) -> str:

@@ -12,6 +12,7 @@ from yarl import URL
 
 from millrace_gateway.bodies import BodyShare
 from millrace_gateway.errors import ReplicaRefusedError, StaleConnectionError, UpstreamFailedError
+from millrace_gateway.model_field import replace_model
 from millrace_gateway.objects import Replica
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
@@ -30,8 +31,15 @@ class UpstreamRequest:
     """With its query, encoded as the client sent it."""
     headers: CIMultiDict[str]
     body: bytes
+    model: str | None
+    """What the body calls the service; None where it goes as it came."""
     share: BodyShare
     """What the body takes."""
+
+    def put_model(self, served_name: str | None) -> None:
+        """Have the body call the service as the replica does that is to get it."""
+        if None not in (self.model, served_name) and self.model != served_name:
+            self.body, self.model = replace_model(self.body, served_name), served_name
 
     def release(self) -> None:
         """Let the body go: a replica has begun to answer, and no other will get it."""
@@ -99,6 +107,7 @@ def describe_failure() -> UpstreamFailedError:
 async def _send(
     session: aiohttp.ClientSession, request: UpstreamRequest, replica: Replica, attempt: Attempt
 ) -> aiohttp.ClientResponse:
+    request.put_model(replica.served_name)
     body = request.body
     return await session.request(
         request.method,

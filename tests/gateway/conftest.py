@@ -13,6 +13,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
+from millrace_gateway.objects import ServiceKey
 from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
@@ -42,7 +43,13 @@ def make_service(
 
 
 def make_pod(
-    namespace: str, service: str, uid: str, *, address: str = "127.9.8.250", ready: bool = True
+    namespace: str,
+    service: str,
+    uid: str,
+    *,
+    address: str = "127.9.8.250",
+    ready: bool = True,
+    served: str | None = None,
 ) -> dict[str, Any]:
     labels = {"millrace.dev/service": service, "millrace.dev/component": "replica"}
     return {
@@ -53,6 +60,7 @@ def make_pod(
             "labels": labels,
             "resourceVersion": "1",
         },
+        "spec": {"containers": [{"name": "replica", "args": ["--served-name", served] if served else []}]},
         "status": {
             "podIP": address,
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
@@ -81,8 +89,15 @@ class Bench:
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
         self.gateway.service_sinks[0].apply(make_service(namespace, name, **fields))
 
-    def add_pod(self, namespace: str, service: str, uid: str, address: str) -> None:
-        self.gateway.catalogue.apply_replica(make_pod(namespace, service, uid, address=address))
+    def add_pod(
+        self, namespace: str, service: str, uid: str, address: str, served: str | None = None
+    ) -> None:
+        """Add a replica that runs with the name which its service has now, unless another is given."""
+        route = self.gateway.catalogue.find(ServiceKey(namespace, service))
+        served = served or (route.served_name if route else None)
+        self.gateway.catalogue.apply_replica(
+            make_pod(namespace, service, uid, address=address, served=served)
+        )
 
     async def add_upstream(
         self,
@@ -91,6 +106,7 @@ class Bench:
         handler: Handler,
         address: str | None = None,
         listener: socket.socket | None = None,
+        served: str | None = None,
     ) -> str:
         """Start a replica, at an address of its own unless one is given, and return its pod's uid.
 
@@ -105,7 +121,7 @@ class Bench:
         address = address or next_address()
         site = web.SockSite(runner, listener) if listener else web.TCPSite(runner, address, PORT_HTTP)
         await site.start()
-        self.add_pod(namespace, service, uid, address)
+        self.add_pod(namespace, service, uid, address, served)
         return uid
 
     def value(self, name: str, **labels: str) -> float | None:

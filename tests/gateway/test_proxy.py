@@ -15,7 +15,7 @@ from yarl import URL
 
 from millrace_runtime.contract import HEADER_DRAINING
 from testing.addresses import needs_ipv6
-from tests.gateway.conftest import Bench, next_address
+from tests.gateway.conftest import Bench, Handler, next_address
 
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETIONS = "/v1/chat/completions"
@@ -74,11 +74,53 @@ async def test_the_host_decides_and_the_body_is_not_read_for_it(bench: Bench) ->
     assert (status, seen["body"]) == (200, "no json at all")
 
 
-async def test_a_full_name_reaches_the_replica_as_its_served_name(bench: Bench) -> None:
+def serve_as(name: str) -> Handler:
+    """A replica that answers to one name, as ours do."""
+
+    async def answer(request: web.Request) -> web.Response:
+        model = (await request.json())["model"]
+        return web.json_response(name, status=200 if model == name else 404)
+
+    return answer
+
+
+async def ask_by_name(bench: Bench, host: str | None, models: str) -> set[tuple[int, Any]]:
+    answers = [await post(bench, BODY | {"model": model}, host) for model in models.split() * 4]
+    return {(status, found if status == 200 else None) for status, found, _ in answers}
+
+
+@pytest.mark.parametrize("host", [None, "chat.team.svc"])
+async def test_each_replica_is_asked_by_the_name_that_it_runs_with(bench: Bench, host: str | None) -> None:
+    """Through an edit of the served name, and its rollback, every name reaches every replica."""
+    bench.add_service("team", "chat", served="old")
+    await bench.add_upstream("team", "chat", serve_as("old"))
+    bench.add_service("team", "chat", served="new")
+    assert await ask_by_name(bench, host, "old new team/chat") == {(200, "old")}
+    assert await ask_by_name(bench, host, "none") == {(404, None)}
+    new = await bench.add_upstream("team", "chat", serve_as("new"))
+    assert await ask_by_name(bench, host, "old new team/chat") == {(200, "old"), (200, "new")}
+    bench.gateway.catalogue.delete_replica({"metadata": {"uid": new}})
+    assert await ask_by_name(bench, host, "old new team/chat") == {(200, "old")}
+    bench.add_service("team", "chat", served="old")
+    assert await ask_by_name(bench, host, "new") == {(404, None)}
+
+
+async def test_a_request_that_a_second_replica_gets_has_that_ones_name(bench: Bench) -> None:
+    bench.add_service("team", "chat", served="new")
+    for number in range(3):
+        bench.add_pod("team", "chat", f"dead-{number}", next_address(), served="old")
+    await bench.add_upstream("team", "chat", serve_as("new"))
+    assert await ask_by_name(bench, None, "team/chat new old") == {(200, "new")}
+
+
+async def test_a_long_body_of_other_letters_keeps_its_size(bench: Bench) -> None:
     bench.add_service("team", "chat", served="llama")
     await bench.add_upstream("team", "chat", echo)
-    status, seen, _ = await post(bench, BODY | {"model": "team/chat"})
-    assert (status, json.loads(seen["body"])) == (200, BODY | {"model": "llama"})
+    sent = json.dumps({"prompt": "ы" * 300_000, "model": "team/chat"}, ensure_ascii=False).encode()
+    status, seen, _ = await post(bench, sent)
+    assert status == 200
+    assert json.loads(seen["body"]) == json.loads(sent) | {"model": "llama"}
+    assert int(seen["headers"]["Content-Length"]) < len(sent)
 
 
 async def test_a_stream_passes_each_chunk_before_the_next_is_made(bench: Bench) -> None:

@@ -1,14 +1,12 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
 from millrace_gateway.objects import ServiceKey
-from millrace_gateway.routing import HostPolicy, route_host, route_model
-from tests.gateway.conftest import make_service
+from millrace_gateway.routing import HostPolicy, address, find_model, route_host
+from tests.gateway.conftest import make_pod, make_service
 
 POLICY = HostPolicy("cluster.local", "sys", frozenset({"models.team"}))
 
@@ -90,30 +88,33 @@ def test_two_labels_keep_a_short_name_within_their_namespace(
     rule, body = route_host(catalogue, host, POLICY), json.dumps({"model": model}).encode()
     if reached:
         assert rule.route is None
-        assert route_model(catalogue, body, rule).route.served_name == reached
+        assert address(catalogue, body, rule).route.served_name == reached
         return
     with pytest.raises(ModelNotFoundError, match=r"http://\w+\.dev\.svc") as refusal:
-        route_model(catalogue, body, rule)
+        address(catalogue, body, rule)
     with pytest.raises(ModelNotFoundError) as unknown:
-        route_model(catalogue, b'{"model": "nobodys"}', rule)
+        address(catalogue, b'{"model": "nobodys"}', rule)
     assert str(unknown.value).replace("nobodys", model) == str(refusal.value)
 
 
-def test_a_served_name_sends_the_body_as_it_came(catalogue: Catalogue) -> None:
-    body = b'{ "messages": [],\n "model": "llama" }'
-    assert route_model(catalogue, body).body is body
+@pytest.mark.parametrize("host", ["chat.team.svc", "api.example"])
+@pytest.mark.parametrize("model", ["llama", "old", "team/chat", "prod"])
+def test_each_name_of_a_service_is_known_by_any_host(host: str, model: str) -> None:
+    """By that of its spec, those that replicas run with, its full name and the platform's."""
+    catalogue = Catalogue(lambda: 0.0, {"prod": ServiceKey("team", "chat")})
+    catalogue.replace_services([make_service("team", "chat", served="llama"), make_service("other", "x")])
+    catalogue.apply_replica(make_pod("team", "chat", "p", served="old"))
+    rule = route_host(catalogue, host, POLICY)
+    found = address(catalogue, json.dumps({"model": model}).encode(), rule)
+    assert (found.route.services[0].key, found.model) == (("team", "chat"), model)
+    assert find_model(catalogue, model, rule) == found.route
 
 
-@given(
-    st.dictionaries(
-        st.text(), st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-    )
-)
-def test_a_full_name_becomes_the_served_one_and_nothing_else_changes(fields: dict[str, object]) -> None:
-    catalogue = Catalogue(lambda: 0.0)
-    catalogue.replace_services([make_service("team", "chat", served="llama")])
-    sent = route_model(catalogue, json.dumps(fields | {"model": "team/chat"}).encode()).body
-    assert json.loads(sent) == fields | {"model": "llama"}
+@pytest.mark.parametrize("body", [b"", b"no json", b"[]", b"{}", b'{"model": 3}', b'{"model": "other/x"}'])
+def test_at_a_services_address_any_other_body_goes_as_it_came(catalogue: Catalogue, body: bytes) -> None:
+    catalogue.apply_service(make_service("other", "x"))
+    rule = route_host(catalogue, "chat.team.svc", POLICY)
+    assert address(catalogue, body, rule) == (rule.route, None)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_a_full_name_becomes_the_served_one_and_nothing_else_changes(fields: dic
 )
 def test_a_body_without_a_model_is_told_how_to_name_one(catalogue: Catalogue, body: bytes) -> None:
     with pytest.raises(BadRequestError, match=r"is not JSON|<namespace>/<name>"):
-        route_model(catalogue, body)
+        address(catalogue, body)
 
 
 def test_an_unknown_model_is_told_how_to_name_one_and_of_no_service(catalogue: Catalogue) -> None:
@@ -131,7 +132,7 @@ def test_an_unknown_model_is_told_how_to_name_one_and_of_no_service(catalogue: C
     catalogue.apply_service(make_service("other", "sql"))
     for model in ("gpt", "sql", "team/gpt", "x" * 5000):
         with pytest.raises(ModelNotFoundError) as refusal:
-            route_model(catalogue, json.dumps({"model": model}).encode())
+            address(catalogue, json.dumps({"model": model}).encode())
         texts[model] = str(refusal.value)
         assert "<namespace>/<name>" in texts[model]
         assert "http://<name>.<namespace>.svc" in texts[model]

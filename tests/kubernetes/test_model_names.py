@@ -1,10 +1,11 @@
 """Whom a model name without a namespace leads to."""
 
 import argparse
+from typing import Any
 
 import pytest
 
-from millrace_kubernetes.model_names import ModelNames, Standing
+from millrace_kubernetes.model_names import ModelNames, Standing, read_running_name
 from millrace_kubernetes.short_names import parse_short_name
 
 A, B, A2 = ("a", "chat"), ("b", "chat"), ("a", "other")
@@ -35,8 +36,42 @@ def test_a_name_leads_to_a_service_while_one_namespace_claims_it() -> None:
     assert sorted(changed) == [A, A2]
     for key in (A, A2, B, B):
         names.remove(key)
-    assert (names._claims, names._names) == ({}, {})
+    assert (names._claims, names._names, names._wanted) == ({}, {}, {})
     assert names.judge(A) is Standing.HELD  # it may go while it is looked at
+
+
+def test_the_names_that_ready_replicas_run_with_are_claims_too() -> None:
+    names, changed = make_names()
+    names.put_running(A, frozenset({"old", "chat"}))
+    assert names.find("old") == ()  # there are pods, and no service
+    names.put(A, "new")
+    assert [names.find(name) for name in ("old", "chat", "new")] == [(A,)] * 3
+    assert names.list_former(A) == ["chat", "old"]
+    names.put(B, "old")
+    assert (names.find("old"), names.judge(A), names.judge(B)) == ((), Standing.HELD, Standing.SHARED)
+    assert (names.list_former(A), changed) == (["chat"], [A])
+    assert names.is_name_of("old", A)  # at its own address
+    names.put_running(A, frozenset({"new"}))
+    assert (names.find("old"), names.judge(B), changed) == ((B,), Standing.HELD, [A, B])
+    assert not names.is_name_of("old", A)
+    names.put_running(A, frozenset())
+    names.remove(A)
+    names.remove(B)
+    assert (names._claims, names._running) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("containers", "name"),
+    [
+        ([{"name": "x"}, {"name": "replica", "args": ["serve", "--served-name", "m", "--device"]}], "m"),
+        ([{"name": "replica", "args": ["--served-name"]}], None),
+        ([{"name": "replica", "args": None}], None),
+        ([{"name": "other", "args": ["--served-name", "m"]}], None),
+        (None, None),
+    ],
+)
+def test_the_name_that_a_pod_runs_with_is_read(containers: Any, name: str | None) -> None:
+    assert read_running_name({"spec": {"containers": containers}}) == name
 
 
 def test_a_pinned_name_leads_to_its_service_alone() -> None:

@@ -107,6 +107,7 @@ class Reconciler:
             self._worded.get(key),
             looking_since=self._looks.looking_since(key),
             standing=self._cache.standing(key),
+            former_names=tuple(self._cache.former_names(key)),
             is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())

@@ -174,6 +174,8 @@ class Snapshot:
     """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
     standing: Standing = Standing.HELD
     """How its claim to its model name stands beside those of all other services."""
+    former_names: tuple[str, ...] = ()
+    """Model names that lead to it only as replicas still run with them."""
     is_tried: bool = True
     """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
 

@@ -24,6 +24,9 @@ def judge_access(inputs: StatusInputs) -> Truth:
     namespace, own = service["metadata"]["namespace"], service["metadata"]["name"]
     name, full = served_name(service, inputs.spec), f"{namespace}/{own}"
     always = f'"{full}", or call {settings.url(namespace, own)}'
+    if former := inputs.snapshot.former_names:
+        shown = " and ".join(f'"{one}"' for one in former)
+        always += f". Replicas still run with the name {shown}, which leads here until they are replaced"
     why = _WHY.get(inputs.snapshot.standing)
     if why is None:
         return Truth(TYPE, True, Reason.NAME_HELD, f'clients write "model": "{name}" or {always}')

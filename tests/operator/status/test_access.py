@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from millrace_kubernetes.model_names import ModelNames
+from millrace_kubernetes.model_names import ModelNames, Standing
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.handlers import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj, ObjectKey, ServiceKey
-from testing.world import KEY, World, make_service
+from testing.world import KEY, World, crash_status, make_service
 
 RIVAL = ServiceKey("secret", "rival")
 
@@ -61,6 +61,31 @@ async def test_what_the_platform_pins_holds(served: str, pins: dict[str, Service
     told = world.condition("AccessReady")
     assert told["status"] == ("True" if words is None else "False")
     assert (words or "clients write") in told["message"]
+
+
+async def test_a_name_that_replicas_still_run_with_is_told_while_it_leads_here() -> None:
+    world = World()
+    await world.settle()
+    world.edit(model={"uri": "file:///m", "servedName": "new"})
+    await world.reconcile()
+    world.broken[world.status["updateRevision"]] = crash_status()
+    await world.settle()
+    told = world.condition("AccessReady")
+    assert (told["status"], '"model": "new"' in told["message"]) == ("True", True)
+    assert 'still run with the name "chat", which leads here' in told["message"]
+    world.cluster.put(make_rival("chat"))
+    await world.settle()
+    assert world.cache.standing(RIVAL) is Standing.SHARED
+    assert '"chat"' not in world.condition("AccessReady")["message"]
+
+
+async def test_a_name_that_no_replica_runs_with_any_more_is_no_claim() -> None:
+    world = World()
+    await world.settle()
+    world.edit(model={"uri": "file:///m", "servedName": "new"})
+    await world.settle()
+    assert world.cache._running == {KEY: {"new": 1}}
+    assert "still run" not in world.condition("AccessReady")["message"]
 
 
 def test_the_other_claimants_are_looked_at_when_a_claim_comes_or_goes() -> None:
