@@ -15,7 +15,7 @@ REFUSAL = "spec.template: invalid label"
 
 @pytest.fixture(autouse=True)
 def _level(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "millrace_operator.status")
+    caplog.set_level("INFO", "millrace_operator.controller")
 
 
 def drain(caplog: pytest.LogCaptureFixture) -> list[str]:
