@@ -42,9 +42,7 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     looks = [look for look in timed if look is not None]
     looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
     looks += [] if inputs.wake is None else [inputs.wake.until - inputs.now + 1]
-    # What is refused is tried ever more slowly, and a look for its words would hasten the next try.
-    refused = list(inputs.snapshot.refusals.values())
-    pause = judge_words(old, status, inputs.snapshot.worded_at, now, refused)
+    pause = judge_words(old, status, inputs.snapshot.worded_at, now)
     if pause.seconds is not None:
         return Told(old, [*looks, pause.seconds])
     has_moved = status.get("rollout") != old.get("rollout")

@@ -3,12 +3,8 @@
 Schedulers, kubelets and registries say the same in other words again and again, such as with another count of
 nodes. Each would be a write of its own. So such writes of one service keep a distance. The last words are
 written in the end, and whatever else changes takes the words along at once.
-
-What the API server says of a child that it refuses is told at once: only a try brings other words of that,
-and tries keep a distance of their own.
 """
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
@@ -24,22 +20,12 @@ class Pause(NamedTuple):
     """Until they are written; None where they need not wait."""
 
 
-def judge_words(
-    old: Json, new: Json, worded_at: float | None, now: float, hasty: Collection[str] = ()
-) -> Pause:
-    """Return whether a status waits; `worded_at` is when words alone were written last.
-
-    It does not wait where one of the `hasty` texts is in it that was not.
-    """
+def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pause:
+    """Return whether a status waits; `worded_at` is when words alone were written last."""
     if _list_words(old) == _list_words(new) or leave_out_words(old) != leave_out_words(new):
         return Pause(is_of_words=False)
-    is_hasty = any(_holds(new, text) and not _holds(old, text) for text in hasty)
-    left = 0.0 if worded_at is None or is_hasty else worded_at + PAUSE_SECONDS - now
+    left = 0.0 if worded_at is None else worded_at + PAUSE_SECONDS - now
     return Pause(is_of_words=True, seconds=left if left > 0 else None)
-
-
-def _holds(status: Json, text: str) -> bool:
-    return any(text in words for words in _list_words(status) if words)
 
 
 def _list_words(status: Json) -> list[Any]:
