@@ -73,7 +73,7 @@ async def test_sigterm_ends_it_and_keeps_what_came(fetcher: Fetcher) -> None:
         status, _, err = await finish(process)
         assert (status, err.splitlines()[-1]) == (
             143,
-            "millrace fetch: stopped; run it again, and it goes on from here",
+            "millrace fetch: stopped; the next run goes on from here",
         )
         hub.large.bytes_per_second = None
         before = hub.large.sent[SHARDS[0]]

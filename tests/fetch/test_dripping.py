@@ -15,12 +15,13 @@ from millrace_fetch.transfer import client, download, stall
 from millrace_fetch.transfer.head_reader import fetch_head
 from millrace_fetch.transfer.partial_file import PartFile
 from millrace_fetch.transfer.ranges import Span
+from millrace_fetch.transfer.retry import give_up
 from millrace_fetch.transfer.stall import Pace
 from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
 from testing.model_sources.servers import FakeHub, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
 
-GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row: run it again later, and it goes on from here"
+GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row; the next run goes on from here"
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,22 @@ async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_
     let_run(hub.large, monkeypatch)
     await fetcher.fetch("hf://org/m")
     fetcher.check(hub.files.contents)
+
+
+async def test_a_slow_server_without_parts_is_waited_for_connection_by_connection(
+    fetcher: Fetcher, folder_server: WebFolderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "WINDOW_SECONDS", 60.0)
+    monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 0.04)
+    monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
+    files = folder_server.files
+    files.has_ranges, files.chunk_bytes, files.bytes_per_second = False, 200, 20_000
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(files.contents)
+    given_up = give_up(UnavailableError("host: slow"), is_kept=False)
+    assert str(given_up).endswith(
+        "in a row; the next run goes on from the beginning, as the server gives no parts of a file"
+    )
 
 
 async def test_a_hash_that_takes_long_makes_no_slow_source_of_those_who_wait_for_it(
@@ -139,7 +156,7 @@ async def test_a_byte_and_then_nothing_more_is_given_up(
     monkeypatch.setattr(client, "_TIMEOUT", aiohttp.ClientTimeout(total=None, sock_read=0.05))
     hub.large.break_bytes, hub.large.silent_seconds = 1, silent_seconds
     async with asyncio.timeout(10):
-        with pytest.raises(UnavailableError, match="6 times in a row: run it again later"):
+        with pytest.raises(UnavailableError, match="6 times in a row; the next run"):
             await fetcher.fetch("hf://org/m")
 
 
@@ -204,7 +221,7 @@ async def test_a_server_that_sends_all_but_a_body_is_given_up(
 ) -> None:
     monkeypatch.setattr(client, "LONGEST_WAIT_SECONDS", 0.05)
     async with dripping_server(*NEVER_SILENT[drips]) as fetcher.endpoint, asyncio.timeout(10):
-        with pytest.raises(UnavailableError, match="no answer in time, 6 times in a row: run it again later"):
+        with pytest.raises(UnavailableError, match="no answer in time, 6 times in a row; the next run"):
             await fetcher.fetch("hf://org/m")
 
 

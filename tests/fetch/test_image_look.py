@@ -420,7 +420,7 @@ async def test_the_command_ends_at_sigterm_while_it_looks(registry: Registry, tm
     await asyncio.wait_for(until(lambda: len(registry.blobs.requests) > 1), 30)
     process.terminate()
     status, _, err = await finish(process)
-    assert (status, err) == (143, "millrace fetch: stopped; run it again, and it goes on from here\n")
+    assert (status, err) == (143, "millrace fetch: stopped; the next run goes on from here\n")
     assert not (tmp_path / "found").exists()
 
 

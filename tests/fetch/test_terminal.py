@@ -110,6 +110,6 @@ async def test_a_person_sees_a_bar_and_has_the_terminal_back_after_an_interrupt(
     for part in ("fetching", "━", "/8.4 MB", "answered 503; trying again in"):
         assert part in text
     assert "secret" not in text
-    stopped = "millrace fetch: stopped; run it again, and it goes on from here"
+    stopped = "millrace fetch: stopped; the next run goes on from here"
     assert text.endswith(f"\r\n{SHOW}{stopped}\r\n")
     assert terminal.is_as_before()

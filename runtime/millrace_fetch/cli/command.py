@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
         return _fail(str(error), EXIT_FINAL if error.is_final else EXIT_FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
         status = EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
-        return _fail("stopped; run it again, and it goes on from here", status)
+        return _fail("stopped; the next run goes on from here", status)
     sys.stdout.write(f"{said}\n")
     return 0
 

@@ -17,8 +17,8 @@ class Resolved(NamedTuple):
     num_bytes: int | None
     """None where the source does not say the size of each file."""
     facts: ModelFacts | None
-    """None where all would have to be fetched: of an image in which a look saw no config.json, and of a server
-    that gives no parts of a file."""
+    """None where all would have to be fetched: of an image in which a look saw no config.json, and of a
+    server that gives no parts of a file."""
 
     def render(self) -> str:
         """Return it as one line of JSON, of less than 2,000 bytes in UTF-8."""

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
@@ -93,7 +93,7 @@ class _Item:
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run what waits for the disk in a thread."""
-        with self.waits.on_disk():
+        with self.waits.on_disk() if self.part.file.is_resumable else nullcontext():
             return await self._run(function, *arguments)
 
     async def note(self, span: Span) -> None:
@@ -199,7 +199,7 @@ class Download:
             began = monotonic()
             transfer = _Transfer(self._client, piece.item, self._advance, position)
             try:
-                with self._waits.fetching():
+                with self._fetching(piece):
                     return await transfer.run(piece.span)
             except RefusedError as error:
                 if error.status == 416:  # it has become shorter
@@ -212,10 +212,17 @@ class Download:
                 num_failures = 1 if is_progress(gained, monotonic() - began) else num_failures + 1
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
-                    raise give_up(error) from error
+                    raise give_up(error, is_kept=piece.span is not None) from error
                 # What a source asks for is no standstill; a pause of our own is.
-                with nullcontext() if error.retry_after_seconds else self._waits.fetching():
+                with nullcontext() if error.retry_after_seconds else self._fetching(piece):
                     await pause(error, num_failures, self._say)
+
+    def _fetching(self, piece: _Piece) -> AbstractContextManager[None]:
+        """Know that a connection fetches. One that brings a file whole has a limit of its own alone.
+
+        To end the fetch would throw away all that it has brought.
+        """
+        return self._waits.fetching() if piece.span else nullcontext()
 
 
 class _Transfer:

@@ -56,11 +56,10 @@ async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:
         raise give_up(error) from error
 
 
-def give_up(error: UnavailableError) -> UnavailableError:
-    """Return the error that ends a fetch."""
-    return UnavailableError(
-        f"{error}, {MAX_TRIES} times in a row: run it again later, and it goes on from here"
-    )
+def give_up(error: UnavailableError, *, is_kept: bool = True) -> UnavailableError:
+    """Return the error that ends a fetch. `is_kept` says that what came need not come again."""
+    place = "from here" if is_kept else "from the beginning, as the server gives no parts of a file"
+    return UnavailableError(f"{error}, {MAX_TRIES} times in a row; the next run goes on {place}")
 
 
 async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
@@ -69,7 +68,7 @@ async def pause(error: UnavailableError, num_failures: int, say: Say) -> None:
     asked = error.retry_after_seconds or 0.0
     quiet = f"{error}, and asks for {show_seconds(asked)} of quiet"
     if seconds is None:
-        raise UnavailableError(f"{quiet}: run it again after that, and it goes on from here") from error
+        raise UnavailableError(f"{quiet}; the next run, after that, goes on from here") from error
     if asked >= _LONG_SECONDS:
         say(f"{quiet}; waiting")
     else:

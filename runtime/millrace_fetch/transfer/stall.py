@@ -35,7 +35,7 @@ LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
 def describe_standstill() -> str:
     """Say why the fetch ends."""
     least = f"{LEAST_OF_ALL_BYTES_PER_SECOND >> 10} KiB/s for {STANDSTILL_SECONDS:g} s"
-    return f"all connections together brought fewer than {least}: run it again, and it goes on from here"
+    return f"all connections together brought fewer than {least}; the next run goes on from here"
 
 
 class Flow:

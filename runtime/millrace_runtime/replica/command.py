@@ -31,10 +31,13 @@ def main(argv: list[str]) -> int:
         return EXIT_PORT_TAKEN
 
 
+_ADVICE = "--model, or spec.model.uri of a service, is to name a folder with config.json and *.safetensors"
+
+
 def _find_missing(path: Path) -> str:
     """Return why a path is no model's folder, and what to do."""
     if not path.exists():
-        return "there is nothing at that path; give --model a folder with config.json and *.safetensors"
+        return f"there is nothing at that path; {_ADVICE}"
     if not path.is_dir():
-        return "that is a file; give --model the folder it lies in"
-    return "the folder has no config.json; give --model a folder in Hugging Face's layout"
+        return f"that is a file; {_ADVICE}"
+    return f"the folder has no config.json; {_ADVICE}"

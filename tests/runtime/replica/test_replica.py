@@ -256,7 +256,10 @@ def test_a_wrong_path_is_named_at_once(start: Start) -> None:
     replica = start("--model", "/no/such/model")
     assert replica.wait() == contract.EXIT_BAD_MODEL
     assert len(replica.lines) == 1
-    assert "no model at /no/such/model: there is nothing at that path; give --model" in replica.lines[0]
+    assert (
+        "no model at /no/such/model: there is nothing at that path; --model, or spec.model.uri"
+        in replica.lines[0]
+    )
 
 
 def test_a_taken_port_is_one_clear_line(start: Start, model_path: Path) -> None:

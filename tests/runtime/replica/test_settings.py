@@ -98,7 +98,7 @@ def test_a_path_that_is_no_models_folder_is_a_bad_model(
     assert main(["--model", str(tmp_path / "file")]) == contract.EXIT_BAD_MODEL
     folder, file = capsys.readouterr().err.splitlines()
     assert "has no config.json" in folder
-    assert "give --model the folder it lies in" in file
+    assert "that is a file; --model, or spec.model.uri" in file
 
 
 def test_a_gpu_is_known_by_its_device_file(tmp_path: Path) -> None:
