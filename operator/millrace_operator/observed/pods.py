@@ -1,7 +1,7 @@
 """The facts of a replica's pod that plans depend on. Pure; `causes.py` says why it does not serve."""
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,7 @@ from millrace_operator.observed.pod_status import (
     read_fetch,
 )
 from millrace_operator.observed.snapshot import Fetched
+from millrace_operator.render.model_source import MOUNT, VOLUME
 from millrace_operator.status.causes import UNREADY_REASONS, Cause, diagnose, find_absent_claim
 from millrace_runtime import contract
 
@@ -144,7 +145,7 @@ def read_pod(obj: Obj) -> Pod:
         unplaced_since=_read_refusal_time(metadata, status),
         placed_seconds=_measure(metadata.get("creationTimestamp"), find_condition(status, "PodScheduled")),
         start_seconds=_measure_start(metadata.get("creationTimestamp"), ready, container),
-        cause=None if is_ready else diagnose(metadata["name"], status),
+        cause=None if is_ready else _name_claim(obj, diagnose(metadata["name"], status)),
         is_running="running" in container.get("state", {}),
         running_since=parse_time((find_state(container, "running") or {}).get("startedAt")),
         failed_at=_find_end(status) if has_ended else None,
@@ -153,6 +154,19 @@ def read_pod(obj: Obj) -> Pod:
         may_stay=may_stay(obj),
         version=metadata.get("resourceVersion"),
     )
+
+
+def _name_claim(obj: Obj, cause: Cause | None) -> Cause | None:
+    """Return the same with the model's folder as its service names it: a pod knows where it is mounted."""
+    claims = (
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in obj.get("spec", {}).get("volumes", ())
+        if volume.get("name") == VOLUME and "persistentVolumeClaim" in volume
+    )
+    claim = next(claims, None)
+    if cause is None or claim is None:
+        return cause
+    return replace(cause, message=cause.message.replace(f"{MOUNT}/", f"pvc://{claim}/"))
 
 
 def _find_end(status: dict[str, Any]) -> float | None:

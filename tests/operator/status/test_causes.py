@@ -10,7 +10,8 @@ from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import Fetched
 from millrace_operator.status.causes import Cause
 from millrace_operator.status.write_interval import PAUSE_SECONDS
-from testing.world import World, make_pod, ready_status
+from millrace_runtime import contract
+from testing.world import World, crash_status, make_pod, ready_status
 from tests.operator.test_argocd_health import judge
 
 STARTED, READY_LOST = "2026-01-01T00:01:00Z", "2026-01-01T00:09:00Z"
@@ -257,6 +258,13 @@ async def test_a_sidecar_that_fails_beside_a_canary_is_not_the_revisions_fault()
     await set_pods(world, sidecar, world.status["updateRevision"])
     assert "rejectedRevision" not in world.status
     assert world.condition("Degraded")["reason"] == "SidecarFailed"
+
+
+def test_a_folder_in_a_claim_is_named_as_the_service_names_it() -> None:
+    said = "no model at /mnt/model/storyy: there is nothing at that path"
+    pod = make_pod("chat-7", **crash_status(code=contract.EXIT_BAD_MODEL, message=said))
+    pod["spec"] = {"volumes": [{"name": "model", "persistentVolumeClaim": {"claimName": "models"}}]}
+    assert "no model at pvc://models/storyy: there" in str(read_pod(pod).cause)
 
 
 async def test_a_service_whose_model_is_being_fetched_says_so_and_then_that_it_loads() -> None:
