@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
+from millrace_fetch.cli.alarm import Alarm
 from millrace_fetch.cli.progress_log import Lines
 from millrace_fetch.fetch import Outcome, fetch, open_source
 from millrace_fetch.plan.fetch_request import Order
@@ -39,7 +40,7 @@ def ask(order: Order, path: Path) -> str:
 def run(order: Order, progress_port: int | None = None) -> Outcome:
     """Fetch, and show how far it is on stderr; at a port too, where one is given."""
     source = open_source(order)
-    with _show() as watch:
+    with _show() as shown, Alarm(shown, order.folder) as watch:
         fetching = (
             fetch(order, source, watch)
             if progress_port is None
