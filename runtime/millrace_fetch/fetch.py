@@ -1,6 +1,6 @@
 """One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
@@ -61,12 +61,12 @@ def _load_source(order: Order) -> Source:
         case WebFolder() as folder:
             from millrace_fetch.sources.web import WebSource  # noqa: PLC0415
 
-            return WebSource(folder, order.include)
+            return WebSource(folder)
 
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
-    folder = Folder(order.folder, is_synced=order.is_synced, verify=order.verify)
+    folder = Folder(order.folder, is_synced=order.is_synced)
     async with folder.locked(watch.say, Follower(watch, folder.counts).look):
         watch = Shared(watch, folder.counts)
         await _revive(folder, watch.say)
@@ -115,9 +115,7 @@ class _Fetch:
 
     async def _bring(self, manifest: Manifest) -> Outcome:
         content = await self._open(manifest)
-        files = await self._complete_all(
-            choose_files(content.by_name, await content.read_index(), self._order.include)
-        )
+        files = await self._complete_all(choose_files(content.by_name, await content.read_index()))
         self._folder.check_foreign(file.name for file in files)
         kept = self._keep(files)
         self._folder.drop_doubtful()
@@ -148,14 +146,13 @@ class _Fetch:
             for name, record in alike.items()
             if record.identity == by_name[name].identity
             and not self._folder.may_be_another(name)
-            and self._folder.keeps(name, record)
+            and self._folder.files.has(name, record)
         }
 
     def _complete(self, manifest: Manifest, records: dict[str, FileRecord]) -> Marker:
         marker = Marker(
             self._order.uri.place,
             manifest.revision,
-            list(self._order.include),
             records,
             boot=self._folder.boot,
         )
@@ -163,11 +160,9 @@ class _Fetch:
         return marker
 
 
-def choose_files(
-    by_name: Mapping[str, RemoteFile], index: bytes | None, include: Sequence[str]
-) -> list[RemoteFile]:
-    """Return the files that a model needs, and those to include. `index` lists the weights' shards."""
-    names = select(by_name, None if index is None else read_shards(index), include)
+def choose_files(by_name: Mapping[str, RemoteFile], index: bytes | None) -> list[RemoteFile]:
+    """Return the files that a model needs. `index` lists the weights' shards."""
+    names = select(by_name, None if index is None else read_shards(index))
     check_names(names)
     return [by_name[name] for name in names]
 
@@ -182,12 +177,10 @@ def _check_revision(order: Order, manifest: Manifest) -> None:
 
 
 def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
-    """Whether the folder has what is wanted: by sizes, and by hashes where the user asks for it."""
+    """Whether the folder has what is wanted, by the sizes of its files."""
     if not is_wanted(order, marker, revision):
         return False
     bad = list_missing(folder, marker)
-    if order.verify and not bad:
-        bad = [name for name, record in marker.files.items() if folder.files.hash_file(name) != record.sha256]
     for name in bad:
         say(f"{name} is not what was fetched; fetching it anew")
         folder.files.discard(name)

@@ -78,11 +78,11 @@ class Fetcher:
         self.witness = Witness()
         self.endpoint = ""
 
-    async def fetch(self, uri: str, *, include: tuple[str, ...] = (), verify: bool = False) -> Outcome:
-        return await self.fetch_order(self.order(uri, include=include, verify=verify))
+    async def fetch(self, uri: str) -> Outcome:
+        return await self.fetch_order(self.order(uri))
 
-    def order(self, uri: str, *, include: tuple[str, ...] = (), verify: bool = False) -> Order:
-        return Order(parse_uri(uri), self.folder, include, 4, verify)
+    def order(self, uri: str) -> Order:
+        return Order(parse_uri(uri), self.folder, connections=4)
 
     async def fetch_order(self, order: Order) -> Outcome:
         return await fetch.fetch(order, self.open_source(order), self.witness)

@@ -180,7 +180,7 @@ async def test_a_link_in_the_place_of_a_fetched_file_is_not_read(
     (fetcher.folder / SHARDS[0]).unlink()
     (fetcher.folder / SHARDS[0]).symlink_to(outside)
     with pytest.raises(FolderError, match="is a symbolic link"):
-        await fetcher.fetch(URI, verify=True)
+        await fetcher.fetch(URI)
 
 
 async def test_the_folder_itself_may_be_a_link(fetcher: Fetcher, hub: FakeHub, tmp_path: Path) -> None:

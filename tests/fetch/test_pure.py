@@ -127,32 +127,25 @@ def test_names_that_cannot_be_together_are_refused() -> None:
 
 def test_the_index_decides_which_weights_come() -> None:
     contents = make_model()
-    assert set(select(contents, SHARDS, [])) == set(NEEDED)
-    assert select(contents, SHARDS, [])[0] == "config.json"
+    assert set(select(contents, SHARDS)) == set(NEEDED)
+    assert select(contents, SHARDS)[0] == "config.json"
     assert read_shards(contents[INDEX]) == set(SHARDS)
 
 
 def test_without_an_index_the_usual_file_comes_else_all_of_the_folder() -> None:
     names = ["config.json", "a.safetensors", "consolidated.safetensors", "original/b.safetensors"]
-    assert select(names, None, []) == ["config.json", "a.safetensors"]
-    assert select([*names, "model.safetensors"], None, []) == ["config.json", "model.safetensors"]
-    assert select(["config.json", "consolidated.safetensors"], None, []) == names[:1] + names[2:3]
-
-
-def test_include_brings_no_file_that_runs_code() -> None:
-    names = ["config.json", "model.safetensors", "code.py", "other.PT", "README.md"]
-    assert select(names, None, ["*"]) == ["config.json", "README.md", "model.safetensors"]
-    with pytest.raises(UsageError, match="matches no file"):
-        select(names, None, ["*.py"])
+    assert select(names, None) == ["config.json", "a.safetensors"]
+    assert select([*names, "model.safetensors"], None) == ["config.json", "model.safetensors"]
+    assert select(["config.json", "consolidated.safetensors"], None) == names[:1] + names[2:3]
 
 
 def test_what_is_no_servable_model_says_so() -> None:
     with pytest.raises(SourceError, match=r"no config\.json"):
-        select(["model.safetensors"], None, [])
+        select(["model.safetensors"], None)
     with pytest.raises(SourceError, match=r"no \*\.safetensors"):
-        select(["config.json", "pytorch_model.bin"], None, [])
+        select(["config.json", "pytorch_model.bin"], None)
     with pytest.raises(SourceError, match="the model is incomplete"):
-        select(["config.json", INDEX], SHARDS, [])
+        select(["config.json", INDEX], SHARDS)
     for bad in (b"", b"[]", b"{}", b'{"weight_map": {}}', b'{"weight_map": {"a": 1}}', b"\xff"):
         with pytest.raises(SourceError, match="no weight_map"):
             read_shards(bad)
@@ -244,4 +237,4 @@ def test_a_line_about_a_model_of_unknown_size_has_no_percents() -> None:
 
 def test_a_shard_that_the_index_names_twice_comes_once() -> None:
     index = json.dumps({"weight_map": {"a": "m.safetensors", "b": "m.safetensors"}}).encode()
-    assert select(["config.json", INDEX, "m.safetensors"], read_shards(index), [])[-1] == "m.safetensors"
+    assert select(["config.json", INDEX, "m.safetensors"], read_shards(index))[-1] == "m.safetensors"

@@ -154,23 +154,6 @@ async def test_two_folders_of_web_servers_with_the_same_dates_are_two(
     fetcher.check(turn(first))
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-async def test_who_asks_for_it_has_also_what_an_earlier_fetch_left_hashed(
-    fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
-) -> None:
-    if is_killed:
-        await fetch_and_die(fetcher, monkeypatch)
-    else:
-        await fetcher.fetch(URI)
-    shard = fetcher.folder / SHARDS[0]
-    shard.write_bytes(bytes(shard.stat().st_size))
-    new = hub.files.contents | {"config.json": b'{"model_type": "qwen3"}'}
-    hub.become("2" * 40, new)
-    await fetcher.fetch(URI, verify=True)
-    fetcher.check(new)
-    assert hub.large.sent[SHARDS[1]] == len(new[SHARDS[1]])
-
-
 async def test_a_revision_that_has_no_room_leaves_the_one_that_is_whole(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

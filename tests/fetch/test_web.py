@@ -5,7 +5,7 @@ from aiohttp import encode_basic_auth, web
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
 from testing.model_sources.servers import Fault, WebFolderServer, once
-from tests.fetch.conftest import INDEX, NEEDED, SHARDS, Fetcher, make_model
+from tests.fetch.conftest import INDEX, SHARDS, Fetcher, make_model
 
 
 async def test_a_folder_comes_as_its_index_names_it(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
@@ -286,10 +286,3 @@ async def test_redirects_without_end_are_refused(fetcher: Fetcher, folder_server
     folder_server.files.faults.append(lambda r: web.Response(status=302, headers={"Location": r.path}))
     with pytest.raises(RefusedError, match="redirects again and again"):
         await fetcher.fetch(folder_server.uri)
-
-
-async def test_include_takes_names_only(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
-    with pytest.raises(UsageError, match=r"a web server lists no files.*'\*\.md'"):
-        await fetcher.fetch(folder_server.uri, include=("*.md",))
-    await fetcher.fetch(folder_server.uri, include=("LICENSE",))
-    fetcher.check(folder_server.files.contents, [*NEEDED, "LICENSE"])

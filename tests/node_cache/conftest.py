@@ -33,7 +33,7 @@ class Root:
         (folder / ".millrace" / "lock").touch()
         (folder / "model.safetensors").write_bytes(b"\1" * num_bytes)
         if is_whole:
-            marker = Marker("hf://org/m", "1", [], {"model.safetensors": FileRecord(num_bytes, "", None)})
+            marker = Marker("hf://org/m", "1", {"model.safetensors": FileRecord(num_bytes, "", None)})
             (folder / ".millrace" / "manifest.json").write_text(json.dumps(asdict(marker)))
         return folder
 

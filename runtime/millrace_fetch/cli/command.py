@@ -71,9 +71,7 @@ def read_order(flags: argparse.Namespace) -> Order:
     order = Order(
         parse_uri(flags.uri),
         flags.to or Path(),
-        tuple(flags.include),
         flags.connections,
-        flags.verify,
         flags.revision,
         is_synced=not flags.no_sync,
     )
@@ -83,7 +81,7 @@ def read_order(flags: argparse.Namespace) -> Order:
 def act(order: Order, flags: argparse.Namespace) -> str:
     """Fetch, or ask the source, and return the line that says it. Raises FetchError."""
     is_look = flags.resolve is not None
-    marker = None if is_look or order.verify else find_whole(order)
+    marker = None if is_look else find_whole(order)
     if marker is not None:
         return describe(order, marker, has_fetched=False)
     try:  # only now: a pod that finds its model on the node has no use for these libraries
@@ -101,8 +99,7 @@ def describe(order: Order, marker: Marker, *, has_fetched: bool) -> str:
     what = f"{len(marker.files)} files, {show_bytes(marker.num_bytes)}, revision {marker.revision}"
     if has_fetched:
         return f"{order.folder} has {order.uri} now: {what}"
-    verified = ", hashed again" if order.verify else ""
-    return f"{order.folder} has {order.uri} already: {what}{verified}"
+    return f"{order.folder} has {order.uri} already: {what}"
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -127,13 +124,6 @@ def _make_parser() -> argparse.ArgumentParser:
         help="fetch this one, as --resolve named it, and fail where it is gone (default: what is there now)",
     )
     parser.add_argument(
-        "--include",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="more files than those that a replica reads, such as 'LICENSE*'; may be repeated",
-    )
-    parser.add_argument(
         "--connections",
         type=_parse_connections,
         default=Order.connections,
@@ -155,9 +145,6 @@ def _make_parser() -> argparse.ArgumentParser:
         "--no-sync",
         action="store_true",
         help="do not wait for the disk; when this machine has started again, what is there is hashed first",
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="hash the files that are there already, and fetch bad ones anew"
     )
     return parser
 

@@ -20,18 +20,18 @@ async def resolve(order: Order, source: Source, say: Say) -> Resolved:
         try:
             manifest = await source.resolve(client, say)
             if manifest.layers:
-                return await _describe_image(order, client, manifest, say)
-            return await _describe_files(order, RemoteFiles(client, manifest, say), say)
+                return await _describe_image(client, manifest, say)
+            return await _describe_files(RemoteFiles(client, manifest, say), say)
         except RefusedError as error:
             raise source.explain(error) from error
 
 
-async def _describe_image(order: Order, client: Client, manifest: Manifest, say: Say) -> Resolved:
+async def _describe_image(client: Client, manifest: Manifest, say: Say) -> Resolved:
     """Return what is known of an image. There must be room for its layers, and for the files out of them."""
     layers_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
     seen = await look_at_image(client, manifest, say)
     if seen.is_whole:
-        found = await _describe_files(order, seen.list_files(), say)
+        found = await _describe_files(seen.list_files(), say)
         size = None if found.num_bytes is None else layers_bytes + found.num_bytes
         return found._replace(num_bytes=size)
     head = seen.guess()
@@ -41,12 +41,12 @@ async def _describe_image(order: Order, client: Client, manifest: Manifest, say:
     return Resolved(manifest.revision, len(manifest.layers), 2 * layers_bytes, facts)
 
 
-async def _describe_files(order: Order, model: Files, say: Say) -> Resolved:
+async def _describe_files(model: Files, say: Say) -> Resolved:
     by_name = model.by_name
     if is_of_another_format(by_name):
         return Resolved(model.revision, 0, None, describe_head(await read_head(model)))
     index = await model.read(INDEX) if INDEX in by_name else None
-    sizes = [file.size_bytes for file in choose_files(by_name, index, order.include)]
+    sizes = [file.size_bytes for file in choose_files(by_name, index)]
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
     try:

@@ -12,10 +12,7 @@ class Order:
 
     uri: ModelUri
     folder: Path
-    include: tuple[str, ...] = ()
     connections: int = 8
-    verify: bool = False
-    """Whether to hash what is there already."""
     revision: str | None = None
     """The only one that is wanted, as an earlier look at the source named it; None: what is there now."""
     is_synced: bool = True

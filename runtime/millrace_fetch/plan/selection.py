@@ -1,15 +1,14 @@
 """Which files of a source a model needs. Pure.
 
-By a list of what is allowed: repositories also hold the same weights in other formats, and code. What
-`--include` names comes too, but never a file that runs or unpickles code.
+By a list of what is allowed: repositories also hold the same weights in other formats, and code.
 """
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
-from millrace_fetch.errors import SourceError, UsageError
+from millrace_fetch.errors import SourceError
 from millrace_fit.formats import explain_formats, find_formats
 
 CONFIG = "config.json"
@@ -30,10 +29,9 @@ SMALL_FILES = (
 )
 _USUAL_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 TEMPLATES = "additional_chat_templates/*.jinja"
-NEVER = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle", "*.py", "*.pyc", "*.so")
 
 
-def select(names: Collection[str], shards: Collection[str] | None, include: Sequence[str]) -> list[str]:
+def select(names: Collection[str], shards: Collection[str] | None) -> list[str]:
     """Return the names to fetch: small files first, then weights. `shards` are those of the index, if any."""
     if is_of_another_format(names):
         raise SourceError(explain_formats(names))
@@ -41,9 +39,7 @@ def select(names: Collection[str], shards: Collection[str] | None, include: Sequ
     small = [name for name in SMALL_FILES if name in names] + sorted(
         name for name in names if fnmatchcase(name, TEMPLATES)
     )
-    weights = _select_weights(names, shards)
-    more = [name for pattern in include for name in _included(names, pattern)]
-    return list(dict.fromkeys([*small, *more, *weights]))
+    return [*small, *_select_weights(names, shards)]
 
 
 def is_of_another_format(names: Collection[str]) -> bool:
@@ -102,20 +98,7 @@ def is_usual(name: str) -> bool:
     return name == WHOLE or _USUAL_SHARD.fullmatch(name) is not None
 
 
-def _included(names: Collection[str], pattern: str) -> list[str]:
-    found = [name for name in names if fnmatchcase(name, pattern) and not is_forbidden(name)]
-    if not found:
-        never = ", ".join(NEVER)
-        raise UsageError(f"--include '{pattern}' matches no file that may be fetched ({never} never are)")
-    return sorted(found)
-
-
 def is_read(name: str) -> bool:
     """Whether a replica may read a file of this name without an index that names it."""
     pattern = TEMPLATES if "/" in name else "*.safetensors"
     return name in (*SMALL_FILES, INDEX) or fnmatchcase(name, pattern)
-
-
-def is_forbidden(name: str) -> bool:
-    """Whether loading such a file may run code of its author."""
-    return any(fnmatchcase(name.lower(), pattern) for pattern in NEVER)

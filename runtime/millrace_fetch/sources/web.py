@@ -5,12 +5,12 @@ files: it changes when one of them does. MILLRACE_HTTP_TOKEN has the token of a 
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import FetchError, RefusedError, SourceError, UsageError
+from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile, hash_state
 from millrace_fetch.plan.names import check_names
 from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
@@ -33,13 +33,8 @@ class WebSource:
 
     certificates = None
 
-    def __init__(self, folder: WebFolder, include: Sequence[str]) -> None:
-        if globs := [name for name in include if any(sign in name for sign in "*?[")]:
-            raise UsageError(
-                f"a web server lists no files: write whole names with --include, not '{globs[0]}'"
-            )
+    def __init__(self, folder: WebFolder) -> None:
         self._folder = folder
-        self._include = include
         self._origin = find_origin(folder.base)
         self._has_password = bool(URL(folder.base).password)
         self._token = None if self._has_password else _read_token()
@@ -60,7 +55,7 @@ class WebSource:
         config = await self._probe(client, CONFIG, say, is_required=True)
         index = await self._probe(client, INDEX, say)
         weights = sorted(read_shards(await read_small(client, index, say))) if index else [WHOLE]
-        others = [name for name in (*SMALL_FILES, *self._include, *weights) if name != CONFIG]
+        others = [name for name in (*SMALL_FILES, *weights) if name != CONFIG]
         check_names(others)
         found = await self._probe_all(client, others, say)
         if not {file.name for file in found}.intersection(weights):

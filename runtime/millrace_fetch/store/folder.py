@@ -34,13 +34,9 @@ _OWN_NAMES = (MANIFEST, _NEW, _PREVIOUS, _COUNTS, "parts", "layers")
 class Folder:
     """A model's folder, while this process alone writes it."""
 
-    def __init__(self, path: Path, *, is_synced: bool = True, verify: bool = False) -> None:
-        """Without `is_synced` nobody waits for the disk, where the machine tells one boot from another.
-
-        With `verify` no file of an earlier fetch is taken over without its hash.
-        """
+    def __init__(self, path: Path, *, is_synced: bool = True) -> None:
+        """Without `is_synced` nobody waits for the disk, where the machine tells one boot from another."""
         self.path = path
-        self._verify = verify
         self.boot = None if is_synced else read_boot()
         self.files = PlacedFiles(path, is_synced=self.boot is None)
         self._own = path / OWN_FOLDER
@@ -176,13 +172,7 @@ class Folder:
             return None
         if part.path.exists():
             self.files.install(part.path, part.file.name)
-        return part.finished if self.keeps(part.file.name, part.finished) else None
-
-    def keeps(self, name: str, record: FileRecord) -> bool:
-        """Whether a file of an earlier fetch is there: by its size; where it is asked for, by its hash."""
-        if not self.files.has(name, record):
-            return False
-        return not self._verify or self.files.hash_file(name) == record.sha256
+        return part.finished if self.files.has(part.file.name, part.finished) else None
 
     def may_be_another(self, name: str) -> bool:
         """Whether a fetch that did not come to its end may have put another file in this one's place."""
@@ -231,9 +221,8 @@ def find_whole(order: Order) -> Marker | None:
 
 
 def is_wanted(order: Order, marker: Marker, revision: str) -> bool:
-    """Whether the marker is of the model in that revision, with the files that are asked for."""
-    wanted = (order.uri.place, revision, list(order.include))
-    return wanted == (marker.source, marker.revision, marker.include)
+    """Whether the marker is of the model in that revision."""
+    return (order.uri.place, revision) == (marker.source, marker.revision)
 
 
 def list_missing(folder: Folder, marker: Marker) -> list[str]:

@@ -61,10 +61,6 @@ class PlacedFiles:
         """Whether the file is there with all of its bytes; on the disk, where that is waited for."""
         return self.has(name, record) and self._hash(name, is_synced=self._is_synced) == record.sha256
 
-    def hash_file(self, name: str) -> str:
-        """Return the sha256 of a file that is there."""
-        return self._hash(name, is_synced=False)
-
     def _hash(self, name: str, *, is_synced: bool) -> str:
         """Return the sha256 of a file that is there, once the disk has it where that is asked for."""
         path = self.place(name)

@@ -25,7 +25,6 @@ class Marker:
     source: str
     """Where the model is, without a revision and without what is secret."""
     revision: str
-    include: list[str]
     files: dict[str, FileRecord]
     boot: str | None = None
     """The boot of the machine that it counts for, where nobody waited for the disk; None: for all."""
@@ -57,6 +56,7 @@ def parse_marker(text: str) -> Marker | None:
     try:
         fields = json.loads(text)
         files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
+        fields.pop("include", None)  # of a version that fetched more files
         check_names(files)  # who else writes the volume may have written this
         return Marker(files=files, **fields)
     except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -111,7 +111,7 @@ async def read_head(model: Files) -> ModelHead:
     shards = read_shards(await model.read(INDEX)) if INDEX in by_name else None
     files = []
     if shards is not None or any(name.endswith(".safetensors") for name in by_name):
-        names = select(by_name, shards, ())
+        names = select(by_name, shards)
         check_names(names)
         files = [by_name[name] for name in names if name.endswith(".safetensors")]
     found = await run_together(model.read_tensors(file.name) for file in files)
