@@ -13,7 +13,6 @@ from millrace_fetch.sources.source import Source, complete
 from millrace_fetch.store.folder import Folder, is_wanted, list_missing
 from millrace_fetch.store.marker import Marker
 from millrace_fetch.store.shared_progress import Follower, Shared
-from millrace_fetch.transfer.blocking_calls import call_in_thread
 from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrent_requests import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
@@ -69,7 +68,6 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     folder = Folder(order.folder, is_synced=order.is_synced)
     async with folder.locked(watch.say, Follower(watch, folder.counts).look):
         watch = Shared(watch, folder.counts)
-        await _revive(folder, watch.say)
         marker, fixed = folder.read_marker(), order.fixed
         # What was asked for never changes, so a pod that starts beside it needs no source.
         if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):
@@ -79,14 +77,6 @@ async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
                 return await _Fetch(order, source, watch, folder, client).run(marker)
             except RefusedError as error:
                 raise source.explain(error) from error
-
-
-async def _revive(folder: Folder, say: Say) -> None:
-    """Look what lasted where the disk was not waited for, and the machine has started again or it matters."""
-    marker = folder.find_doubtful()
-    if marker is not None:
-        say("nobody waited for the disk when the model came: hashing what is there")
-        folder.revive(marker, await call_in_thread(lambda: folder.list_lost(marker)))
 
 
 class _Fetch:

@@ -68,42 +68,20 @@ async def test_the_disk_is_waited_for_unless_somebody_asks_not_to(
     assert machine.num_waits > len(SHARDS)
 
 
-@pytest.mark.parametrize("is_synced", [False, True])
-async def test_after_a_start_of_the_machine_only_what_is_right_by_its_hash_is_believed(
-    fetcher: Fetcher, hub: FakeHub, machine: Machine, *, is_synced: bool
+@pytest.mark.parametrize(("boot", "is_synced"), [("second", False), ("second", True), ("first", True)])
+async def test_what_nobody_waited_for_comes_anew_after_a_start_and_for_who_waits(
+    fetcher: Fetcher, hub: FakeHub, machine: Machine, boot: str, *, is_synced: bool
 ) -> None:
     await fetcher.fetch_order(make_order(fetcher))
-    machine.start("second")
+    machine.start(boot)
     shard = fetcher.folder / SHARDS[0]
     shard.write_bytes(bytes(shard.stat().st_size))  # its name and its size, and nothing that was written
-    assert find_whole(make_order(fetcher)) is None
+    assert find_whole(make_order(fetcher, is_synced=is_synced)) is None
     await fetcher.fetch_order(make_order(fetcher, is_synced=is_synced))
     fetcher.check(hub.files.contents)
-    sent = {name: hub.large.sent[name] // len(hub.files.contents[name]) for name in SHARDS}
-    assert sent == {name: 2 if name == SHARDS[0] else 1 for name in SHARDS}
-    assert "nobody waited for the disk when the model came: hashing what is there" in fetcher.witness.said
-
-
-async def test_what_lasted_needs_no_source(fetcher: Fetcher, hub: FakeHub, machine: Machine) -> None:
-    await fetcher.fetch_order(make_order(fetcher))
-    num_asked = hub.num_api_requests
-    machine.start("second")
-    assert not (await fetcher.fetch_order(make_order(fetcher))).has_fetched
-    assert hub.num_api_requests == num_asked
-    assert find_whole(make_order(fetcher)) is not None
-
-
-async def test_who_waits_for_the_disk_has_it_take_what_nobody_waited_for(
-    fetcher: Fetcher, hub: FakeHub, machine: Machine
-) -> None:
-    await fetcher.fetch_order(make_order(fetcher))
-    assert find_whole(make_order(fetcher, is_synced=True)) is None
-    assert machine.num_waits == 0
-    await fetcher.fetch_order(make_order(fetcher, is_synced=True))
-    assert machine.num_waits > len(SHARDS)
-    assert all(hub.large.sent[name] == len(hub.files.contents[name]) for name in SHARDS)
-    machine.start("second")
-    assert find_whole(make_order(fetcher, is_synced=True)) is not None
+    assert all(hub.large.sent[name] == 2 * len(hub.files.contents[name]) for name in SHARDS)
+    machine.start("third")
+    assert (find_whole(make_order(fetcher)) is not None) is is_synced
 
 
 @pytest.mark.parametrize("text", ["", None])

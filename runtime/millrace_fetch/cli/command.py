@@ -144,7 +144,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-sync",
         action="store_true",
-        help="do not wait for the disk; when this machine has started again, what is there is hashed first",
+        help="do not wait for the disk; what comes counts until this machine starts again",
     )
     return parser
 

@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
@@ -79,21 +78,6 @@ class Folder:
         """Return what was whole here before this fetch began. It may not be believed, but is ours."""
         marker = self._own / MANIFEST
         return read_marker(marker if marker.exists() else self._own / _PREVIOUS)
-
-    def find_doubtful(self) -> Marker | None:
-        """Return what was whole here and is not believed; None where there is none such."""
-        marker = read_marker(self._own / MANIFEST)
-        return None if marker is None or self.believes(marker) else marker
-
-    def list_lost(self, marker: Marker) -> list[str]:
-        """Return the names of files that are not as they were. The others are on the disk, if that counts."""
-        return [name for name, record in marker.files.items() if not self.files.has_all_of(name, record)]
-
-    def revive(self, marker: Marker, lost: Iterable[str]) -> None:
-        """Believe a marker again of what is not lost."""
-        for name in lost:
-            self.files.discard(name)
-        self._declare(replace(marker, boot=self.boot))
 
     def drop_doubtful(self) -> None:
         """Remove what was whole and nobody can believe: there may be no room for it beside what comes."""

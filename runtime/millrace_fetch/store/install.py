@@ -1,13 +1,12 @@
 """The files of a folder that have their names: looked at, hashed, installed and removed, past no link."""
 
-import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.store.links import NOFOLLOW, refuse_links
+from millrace_fetch.store.links import refuse_links
 from millrace_fetch.transfer.partial_file import writing
 
 
@@ -56,18 +55,6 @@ class PlacedFiles:
         path = self.place(name)
         with writing(path):
             path.unlink(missing_ok=True)
-
-    def has_all_of(self, name: str, record: FileRecord) -> bool:
-        """Whether the file is there with all of its bytes; on the disk, where that is waited for."""
-        return self.has(name, record) and self._hash(name, is_synced=self._is_synced) == record.sha256
-
-    def _hash(self, name: str, *, is_synced: bool) -> str:
-        """Return the sha256 of a file that is there, once the disk has it where that is asked for."""
-        path = self.place(name)
-        with writing(path), os.fdopen(os.open(path, os.O_RDONLY | NOFOLLOW), "rb") as file:
-            if is_synced:
-                os.fsync(file.fileno())
-            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def list_names(folder: Path, pattern: str) -> set[str]:
