@@ -12,7 +12,6 @@ from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder
 from millrace_fetch.sources.source import Source, complete
 from millrace_fetch.store.folder import Folder, is_wanted, list_missing
 from millrace_fetch.store.marker import Marker
-from millrace_fetch.store.shared_progress import Follower, Shared
 from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrent_requests import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
@@ -66,8 +65,7 @@ def _load_source(order: Order) -> Source:
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
     """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
     folder = Folder(order.folder, is_synced=order.is_synced)
-    async with folder.locked(watch.say, Follower(watch, folder.counts).look):
-        watch = Shared(watch, folder.counts)
+    async with folder.locked(watch.say):
         marker, fixed = folder.read_marker(), order.fixed
         # What was asked for never changes, so a pod that starts beside it needs no source.
         if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):

@@ -53,7 +53,6 @@ class Witness:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.followed: list[tuple[int | None, int]] = []
         self.total: int | None = 0
         self.done = 0
 
@@ -62,9 +61,6 @@ class Witness:
 
     def advance(self, num_bytes: int) -> None:
         self.done += num_bytes
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        self.followed.append((total_bytes, done_bytes))
 
     def say(self, text: str) -> None:
         self.said.append(text)

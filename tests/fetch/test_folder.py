@@ -140,7 +140,6 @@ def test_a_marker_of_another_version_is_no_marker(tmp_path: Path) -> None:
 PLANTED = [
     ".millrace",
     ".millrace/lock",
-    ".millrace/counts.json",
     ".millrace/manifest.json",
     ".millrace/manifest.json.new",
     ".millrace/parts",

@@ -85,7 +85,7 @@ def test_a_bar_of_a_model_whose_size_is_not_known_has_no_percents(monkeypatch: p
     monkeypatch.setenv("COLUMNS", "120")
     screen = Screen()
     with Bar(screen) as bar:
-        bar.follow(1_000_000, 500_000)
+        bar.begin(1_000_000, 500_000)
         bar.begin(None, 5_000_000)
         bar.advance(2_000_000)
     last = screen.getvalue().rpartition("fetching")[2]

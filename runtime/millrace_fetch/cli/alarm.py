@@ -13,7 +13,7 @@ from typing import Self
 from millrace_fetch.transfer.watcher import Watch
 
 LIMIT_SECONDS = 4500.0
-"""More than a source may ask to be left alone for, an hour; and than a hash of 500 GB takes."""
+"""More than a source may ask to be left alone for, an hour, and than a hash of 500 GB takes."""
 TICK_SECONDS = 5.0
 EXIT_STUCK = 1
 
@@ -62,11 +62,6 @@ class Alarm:
         """Bytes have come."""
         self._waited_seconds = 0.0
         self._watch.advance(num_bytes)
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """The fetch that this one waits for gets on."""
-        self._waited_seconds = 0.0
-        self._watch.follow(total_bytes, done_bytes)
 
     def say(self, text: str) -> None:
         """The source is tried again, or asks for quiet."""

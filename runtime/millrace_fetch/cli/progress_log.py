@@ -22,16 +22,6 @@ class Meter:
         self._told_percent = self._percent
 
     @property
-    def total_bytes(self) -> int | None:
-        """The size of all files. None where it is not known: then there are no percents."""
-        return self._total
-
-    @property
-    def done_bytes(self) -> int:
-        """What of it is there."""
-        return self._done
-
-    @property
     def _percent(self) -> int:
         if self._total is None:
             return 0
@@ -77,14 +67,6 @@ class Lines:
         there = f", {show_bytes(done_bytes)} of them are there" if done_bytes else ""
         size = "files whose sizes are not all known" if total_bytes is None else show_bytes(total_bytes)
         self.say(f"fetching {size}{there}")
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Count what the other fetch brings, and tell of it now and then."""
-        if total_bytes != self._meter.total_bytes or done_bytes < self._meter.done_bytes:
-            self._meter = Meter(total_bytes, done_bytes, self._clock())
-        line = self._meter.advance(done_bytes - self._meter.done_bytes, self._clock())
-        if line:
-            self.say(f"the other fetch has {line}")
 
     def advance(self, num_bytes: int) -> None:
         """Count, and tell of it now and then."""

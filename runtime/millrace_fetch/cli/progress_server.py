@@ -23,19 +23,9 @@ class Tally:
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Begin to count, with what is there."""
-        self._begin(total_bytes, done_bytes)
-        self._watch.begin(total_bytes, done_bytes)
-
-    def _begin(self, total_bytes: int | None, done_bytes: int) -> None:
         self._total, self._first, self._done = total_bytes, done_bytes, done_bytes
         self._began = self._clock()
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Count what another fetch brings, while this one waits for it."""
-        if self._began is None or total_bytes != self._total or done_bytes < self._done:
-            self._begin(total_bytes, done_bytes)
-        self._done = done_bytes
-        self._watch.follow(total_bytes, done_bytes)
+        self._watch.begin(total_bytes, done_bytes)
 
     def advance(self, num_bytes: int) -> None:
         """Count."""

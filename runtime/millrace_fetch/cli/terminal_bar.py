@@ -43,21 +43,9 @@ class Bar:
         self._exits.__exit__(kind, error, trace)
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Show the bar."""
-        self._show("fetching", total_bytes, done_bytes)
-
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Show the bar of the other fetch."""
-        (shown,) = self._progress.tasks
-        if (shown.description, shown.total) == ("waiting", total_bytes):
-            self._progress.update(self._task, completed=done_bytes)
-        else:
-            self._show("waiting", total_bytes, done_bytes)
-
-    def _show(self, description: str, total_bytes: int | None, done_bytes: int) -> None:
-        """Show another task: one that has a total can't lose it."""
+        """Show the bar, of another task: one that has a total can't lose it."""
         self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(description, total=total_bytes, completed=done_bytes)
+        self._task = self._progress.add_task("fetching", total=total_bytes, completed=done_bytes)
 
     def advance(self, num_bytes: int) -> None:
         """Move the bar."""

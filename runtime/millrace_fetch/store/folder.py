@@ -8,8 +8,8 @@ Whether a folder has a model already: what is wanted, in files of the right size
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
@@ -26,8 +26,7 @@ from millrace_fetch.transfer.partial_file import JOURNAL, PartFile, writing
 MANIFEST = "manifest.json"
 _NEW = "manifest.json.new"
 _PREVIOUS = "previous.json"
-_COUNTS = "counts.json"
-_OWN_NAMES = (MANIFEST, _NEW, _PREVIOUS, _COUNTS, "parts", "layers")
+_OWN_NAMES = (MANIFEST, _NEW, _PREVIOUS, "parts", "layers")
 
 
 class Folder:
@@ -41,29 +40,14 @@ class Folder:
         self._own = path / OWN_FOLDER
         self._lock = FolderLock(path, _OWN_NAMES)
         self.parts = self._own / "parts"
-        self.counts = self._own / _COUNTS
-        """How far the fetch is that holds the lock."""
 
-    @asynccontextmanager
-    async def locked(
-        self, say: Callable[[str], None], look: Callable[[], None] = lambda: None
-    ) -> AsyncIterator[None]:
-        """Hold the folder's lock, which ends with the process. Waits for another process that holds it.
-
-        `look` is called again and again meanwhile.
-        """
-        async with self._lock.held(say, look):
-            self._drop_counts()  # of a fetch that was killed: nobody is to take them for this one's
-            yield
+    def locked(self, say: Callable[[str], None]) -> AbstractAsyncContextManager[None]:
+        """Hold the folder's lock, which ends with the process. Waits for another process that holds it."""
+        return self._lock.held(say)
 
     def shared(self) -> AbstractContextManager[bool]:
         """Hold the folder's lock beside others that only look. See FolderLock."""
         return self._lock.shared()
-
-    def _drop_counts(self) -> None:
-        """Remove the counts. They are for others alone, so it does not matter where that fails."""
-        with suppress(OSError):
-            self.counts.unlink(missing_ok=True)
 
     def read_marker(self) -> Marker | None:
         """Return what is whole here, or None."""
@@ -115,7 +99,6 @@ class Folder:
         self._declare(marker)
         with writing(self.path):
             (self._own / _PREVIOUS).unlink(missing_ok=True)
-        self._drop_counts()
         # After the marker: until then the journals tell which files are ours.
         shutil.rmtree(self.parts, ignore_errors=True)
         shutil.rmtree(self.path / LAYERS, ignore_errors=True)

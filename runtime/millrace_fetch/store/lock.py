@@ -28,12 +28,12 @@ class FolderLock:
         self._names = (LOCK, *names)
 
     @asynccontextmanager
-    async def held(self, say: Callable[[str], None], look: Callable[[], None]) -> AsyncIterator[None]:
+    async def held(self, say: Callable[[str], None]) -> AsyncIterator[None]:
         """Hold the lock, which ends with the process. Waits for another process that holds it.
 
-        `look` is called again and again meanwhile. The folder is made where there is none.
+        The folder is made where there is none.
         """
-        lock = await self._take(say, look)
+        lock = await self._take(say)
         try:
             yield
         finally:
@@ -56,16 +56,14 @@ class FolderLock:
         finally:
             os.close(lock)
 
-    async def _take(self, say: Callable[[str], None], look: Callable[[], None]) -> int:
+    async def _take(self, say: Callable[[str], None]) -> int:
         """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
         for _ in range(_MAX_MOVES):
             lock = self._open()
             if lock is None:
                 continue
             try:
-                await self._wait_for(
-                    lock, lambda: say(f"another millrace fetch writes {self._path}: waiting for it"), look
-                )
+                await self._wait_for(lock, say)
                 if self._is_in_place(lock):
                     return lock
             except BaseException:
@@ -91,13 +89,12 @@ class FolderLock:
             return os.path.samestat(os.fstat(lock), (self._own / LOCK).lstat())
         return False
 
-    async def _wait_for(self, lock: int, tell: Callable[[], None], look: Callable[[], None]) -> None:
+    async def _wait_for(self, lock: int, say: Callable[[str], None]) -> None:
         has_told = False
         while not self._try(lock):
             if not has_told:
-                tell()
+                say(f"another millrace fetch writes {self._path}: waiting for it")
                 has_told = True
-            look()
             await asyncio.sleep(_POLL_SECONDS)
 
     def _try(self, lock: int, kind: int = fcntl.LOCK_EX) -> bool:

@@ -12,8 +12,5 @@ class Watch(Protocol):
     def advance(self, num_bytes: int) -> None:
         """So many bytes more are there; fewer if it is negative."""
 
-    def follow(self, total_bytes: int | None, done_bytes: int) -> None:
-        """How far another fetch of the same folder is, while this one waits for it."""
-
     def say(self, text: str) -> None:
         """Something that the user should know, in one line."""
