@@ -32,7 +32,7 @@ def add_lapse(parser: argparse.ArgumentParser, *, with_moment: bool) -> None:
             "--until",
             type=_parse_until,
             metavar="TIME",
-            help="until when, such as 2026-01-02T03:00:00Z; at most 7 days ahead",
+            help="until when, as YYYY-MM-DDTHH:MM:SSZ; at most 7 days ahead",
         )
 
 

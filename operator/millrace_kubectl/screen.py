@@ -135,7 +135,11 @@ def _describe_there(facts: Facts) -> Iterator[str]:
     if not facts.status or (facts.desired is None and not facts.ready):
         return
     current, others = facts.status.get("currentRevision"), facts.num_unready
-    served = "no revision has served completely yet" if current is None else f"revision {current} served completely last"
+    served = (
+        "no revision has served completely yet"
+        if current is None
+        else f"revision {current} served completely last"
+    )
     beside = "" if not others else f", {others} that {'does' if others == 1 else 'do'} not"
     yield f"{_show(facts.ready)} that answer{beside}; {served}"
     if current and "rejectedRevision" in facts.status:

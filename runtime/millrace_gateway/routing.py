@@ -107,7 +107,9 @@ def describe_unknown(model: str, meant: ServiceKey | None = None) -> str:
     Who asks learns nothing of others' services. `meant` is the service that the Host may be meant as.
     """
     shown = repr(_shorten(model))
-    bare = "" if "/" in model else ", or services of several namespaces claim the name, so that it leads to none"
+    bare = (
+        "" if "/" in model else ", or services of several namespaces claim the name, so that it leads to none"
+    )
     host = (
         f" If the host is to name a service, call http://{meant.name}.{meant.namespace}.svc." if meant else ""
     )

@@ -82,7 +82,7 @@ def test_mode_external_is_refused_with_what_to_write(terminal: Terminal, argumen
         (("pin", "chat", "-1"), "-1"),
         (("pin", "chat", "6", "--for", "soon"), "write for example 500ms, 2s, 10m or 1h30m"),
         (("pin", "chat", "6", "--for", "0s"), "not from 1s to 168h"),
-        (("pin", "chat", "6", "--until", "03:00"), "write for example 2026-01-02T03:00:00Z"),
+        (("pin", "chat", "6", "--until", "03:00"), "write it as YYYY-MM-DDTHH:MM:SSZ"),
         (("pin", "chat", "6", "--until", "2026-01-02T03:00:00"), "no time with its zone"),
         (("pin", "chat", "6", "--until", "2026-01-02T01:00:00Z"), "that time is over"),
         (("pin", "chat", "6", "--for", "1h", "--until", "2026-01-02T03:00:00Z"), "not allowed with"),

@@ -88,7 +88,11 @@ def test_a_user_sees_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPa
     assert "chosen by the autoscaler between 2 and 8 (Steady)" in answer.out
     assert [call[1:4] for call in terminal.calls] == [
         ["inferenceservices.v1alpha1.millrace.dev", "chat", "--show-managed-fields"],
-        ["leases.v1.coordination.k8s.io", "--field-selector=metadata.name=millrace-operator", "--all-namespaces"],
+        [
+            "leases.v1.coordination.k8s.io",
+            "--field-selector=metadata.name=millrace-operator",
+            "--all-namespaces",
+        ],
     ]
 
 

@@ -26,9 +26,13 @@ READS_RULES = pytest.mark.reads(
 Manifests = dict[tuple[str, str], dict[str, Any]]
 
 
+IMAGES = ("--set", "images.operator=host/operator:1", "--set", "images.runtime=host/runtime:1")
+
+
 @cache
 def run_helm(helm: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(helm), "template", "millrace", str(CHART), "--namespace", NAMESPACE, *words]
+    command = [str(helm), "template", "millrace", str(CHART), "--namespace", NAMESPACE]
+    command += [*IMAGES, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

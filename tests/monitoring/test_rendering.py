@@ -17,6 +17,13 @@ MONITOR, RULE = ("PodMonitor", "millrace"), ("PrometheusRule", "millrace")
 DASHBOARD = ("ConfigMap", "millrace-dashboard")
 
 
+@pytest.mark.parametrize("name", ["operator", "runtime"])
+def test_without_an_image_it_is_said_what_to_write(programs: Mapping[str, Path], name: str) -> None:
+    done = run_helm(programs["helm"], "--set", f"images.{name}=")
+    assert done.returncode != 0
+    assert f"write --set images.{name}=REGISTRY/millrace/{name}:TAG" in done.stderr
+
+
 def test_without_the_crds_a_plain_install_has_none_of_their_kinds(programs: Programs) -> None:
     manifests = render(programs["helm"])
     assert not {MONITOR, RULE} & set(manifests)

@@ -1,3 +1,8 @@
+{{/* What to write where an image is not named. */}}
+{{- define "millrace.imageAdvice" -}}
+write --set images.{{ . }}=REGISTRY/millrace/{{ . }}:TAG, as the images are in no public registry: docs/how-to/install.md says how to build them
+{{- end }}
+
 {{/* Security of the pod and of its container: the restricted profile. */}}
 {{- define "millrace.podSecurity" -}}
 securityContext:

@@ -26,4 +26,6 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
         everywhere, silence = arguments.all_namespaces, find_silence(services, now)
         found = (Facts(one, now, silence=silence) for one in services.list_all(everywhere=everywhere))
         return render_overview(found, has_namespaces=everywhere)
-    return "\n".join(render_screen(Facts(services.fetch(arguments.name), now, silence=find_silence(services, now))))
+    return "\n".join(
+        render_screen(Facts(services.fetch(arguments.name), now, silence=find_silence(services, now)))
+    )

@@ -23,7 +23,7 @@ class Reason(StrEnum):
     FETCH_FAILED = "FetchFailed"
     CACHE_UNUSABLE = "CacheUnusable"
     CLAIM_MISSING = "ClaimMissing"
-    SECRET_MISSING = "SecretMissing"
+    SECRET_MISSING = "SecretMissing"  # noqa: S105  a reason, no secret
     DOES_NOT_FIT = "DoesNotFit"
     LOADING = "Loading"
     CRASHING = "Crashing"

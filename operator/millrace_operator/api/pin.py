@@ -9,14 +9,14 @@ from typing import Any
 from millrace_operator.api.conditions import render_time
 
 ANNOTATION = "millrace.dev/pin"
-EXAMPLE = "12 until 2026-01-02T03:00:00Z"
+FORM = "COUNT until YYYY-MM-DDTHH:MM:SSZ"
 YEARS = range(1900, 9000)
 """Times near the ends of the calendar can't be written in another zone."""
 _FORM = re.compile(r"([0-9]{1,4}) until (\S{1,40})")
 
 
 class PinError(ValueError):
-    """An annotation that is no pin; the text says what to write."""
+    """An annotation that is no pin; the text says what one looks like."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def parse_pin(text: str) -> Pin:
     form = _FORM.fullmatch(text.strip())
     until = _parse_moment(form[2]) if form else None
     if form is None or until is None:
-        raise PinError(f"{text[:80]!r} is no pin; write for example {EXAMPLE!r}")
+        raise PinError(f"{text[:80]!r} is no pin, which is {FORM}")
     return Pin(int(form[1]), until.timestamp())
 
 
@@ -59,7 +59,7 @@ def parse_moment(text: str) -> float:
     """Return the seconds since 1970 of a time such as 2026-01-02T03:00:00Z. Raises ValueError."""
     moment = _parse_moment(text)
     if moment is None:
-        raise ValueError(f"{text!r} is no time with its zone; write for example 2026-01-02T03:00:00Z")
+        raise ValueError(f"{text!r} is no time with its zone; write it as YYYY-MM-DDTHH:MM:SSZ")
     return moment.timestamp()
 
 

@@ -182,14 +182,8 @@ def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
 def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
     code, last_line = ended.get("exitCode"), read_last_line(ended)
     said = f": {last_line}" if last_line else f" with exit status {code}"
-    if code == contract.EXIT_BAD_MODEL and CANNOT_SHARE in last_line:
-        where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
-        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
-    if code == contract.EXIT_BAD_MODEL and (found := _NO_GPU.search(last_line)):
-        advice = "check the driver of its node, or remove nvidia.com/gpu from spec.resources.limits"
-        return Cause(Reason.DEVICE_UNUSABLE, f"pod {name}: {found[0]}: {advice} to serve on CPUs")
     if code == contract.EXIT_BAD_MODEL:
-        return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
+        return _explain_bad_model(name, last_line, said)
     if code == contract.EXIT_BAD_USAGE:
         return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said}")
     if ended.get("reason") == "OOMKilled":
@@ -201,6 +195,17 @@ def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
     if code == _KILLED and ended.get("reason") == "Error":  # a container that is lost has the code, too
         return Cause(Reason.CRASHING, f"pod {name} {_describe_kill(last_line, restarts)}")
     return Cause(Reason.CRASHING, f"pod {name} ended{_describe_end(ended, restarts)}")
+
+
+def _explain_bad_model(name: str, last_line: str, said: str) -> Cause:
+    """Return why a model is not loaded: the settings' fault, the device's, or its own."""
+    if CANNOT_SHARE in last_line:
+        where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
+        return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
+    if found := _NO_GPU.search(last_line):
+        advice = "check the driver of its node, or remove nvidia.com/gpu from spec.resources.limits"
+        return Cause(Reason.DEVICE_UNUSABLE, f"pod {name}: {found[0]}: {advice} to serve on CPUs")
+    return Cause(Reason.MODEL_INVALID, f"pod {name} cannot load the model{said}")
 
 
 def _describe_memory_kill(ended: dict[str, Any], restarts: int) -> str:

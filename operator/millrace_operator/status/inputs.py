@@ -72,9 +72,14 @@ class StatusInputs:
         return str(self.snapshot.service["metadata"]["name"])
 
     @property
+    def namespace(self) -> str:
+        """The service's."""
+        return str(self.snapshot.service["metadata"]["namespace"])
+
+    @property
     def place(self) -> str:
         """The service's name and namespace, as kubectl takes them."""
-        return f"{self.name} -n {self.snapshot.service['metadata']['namespace']}"
+        return f"{self.name} -n {self.namespace}"
 
     @property
     def revision(self) -> str:
@@ -135,7 +140,7 @@ class StatusInputs:
         return [cause for cause in map(self.find_cause, pods) if cause]
 
     def grave_causes(self) -> list[Cause]:
-        """Return the causes without those of pods that may wait still for room on the nodes that are there."""
+        """Return the causes without those of pods for which the nodes that are there may still have room."""
         moment = self.observed.moment
         pods = [pod for pod in self._sorted_pods() if moment.has_waited(pod) or not self._may_wait(pod)]
         rivals = map(explain_rival, self.snapshot.rivals)

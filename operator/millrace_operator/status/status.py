@@ -256,12 +256,18 @@ def _model_ready(inputs: StatusInputs) -> Truth:
     return _waiting("ModelReady", inputs, causes)
 
 
+def _explain_pinning(inputs: StatusInputs) -> str:
+    """Return a pin to write, within the bounds. The command computes the time: one written here lapses."""
+    most = inputs.spec.scaling.max_replicas
+    return f"write for example kubectl millrace pin {inputs.name} {most} --for 2h -n {inputs.namespace}"
+
+
 def _pinned(inputs: StatusInputs) -> Truth | None:
     """Whether the annotation millrace.dev/pin holds the count; None without one."""
     try:
         pin = find_pin(inputs.snapshot.service)
     except PinError as error:
-        text = f"the annotation {ANNOTATION} is not obeyed: {error}"
+        text = f"the annotation {ANNOTATION} is not obeyed: {error}; {_explain_pinning(inputs)}"
         return Truth("Pinned", False, Reason.PIN_INVALID, text)
     if pin is None:
         return None

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from millrace_operator.api.pin import (
     ANNOTATION,
-    EXAMPLE,
     Pin,
     PinError,
     find_active_pin,
@@ -17,6 +16,7 @@ from millrace_operator.api.pin import (
 )
 
 THREE = datetime(2026, 1, 2, 3, tzinfo=UTC).timestamp()
+EXAMPLE = "12 until 2026-01-02T03:00:00Z"
 
 
 def service(text: object = None) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def test_a_time_in_another_zone_is_the_same_moment() -> None:
         "x" * 5000,
     ],
 )
-def test_what_is_no_pin_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(PinError, match="write for example '12 until") as refusal:
+def test_what_is_no_pin_is_refused_with_its_form(text: str) -> None:
+    with pytest.raises(PinError, match="which is COUNT until") as refusal:
         parse_pin(text)
     assert len(str(refusal.value)) < 200
     assert find_active_pin(service(text), 0.0) is None

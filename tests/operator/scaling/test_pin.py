@@ -151,7 +151,7 @@ async def test_what_is_no_pin_is_named_and_changes_nothing() -> None:
     assert scaling_of(world)["reason"] == "Steady"
     found = world.condition("Pinned")
     assert (found["status"], found["reason"]) == ("False", "PinInvalid")
-    assert "write for example '12 until" in found["message"]
+    assert found["message"].endswith("write for example kubectl millrace pin chat 8 --for 2h -n shop")
     assert world.condition("Degraded")["status"] == "False"
 
 

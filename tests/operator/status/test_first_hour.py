@@ -101,6 +101,18 @@ async def test_more_gpus_than_any_node_has_are_told_at_once(
     assert world.pods(), "an autoscaler may add a node for it"
 
 
+async def test_gpus_that_do_not_divide_the_heads_of_a_known_model_start_no_pod() -> None:
+    gpus = {"limits": {"nvidia.com/gpu": 12}}
+    world = World(scaling=EXTERNAL, replicas=1, model={"uri": "hf://org/chat@main"}, resources=gpus)
+    world.model_revision = "0123456789abcdef0123456789abcdef01234567"
+    world.model_facts = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "SettingsInvalid"
+    assert "can't be shared by 12 workers" in degraded["message"]
+    assert not world.pods()
+
+
 @pytest.mark.parametrize(
     ("num_ready", "desired", "words"),
     [

@@ -138,6 +138,11 @@ class LatencyModel:
         """Whether hardly any steps but those that were tried are known."""
         return self.num_samples - self.num_tried < MIN_SAMPLES
 
+    @property
+    def is_only_tried(self) -> bool:
+        """Whether steps were tried, and hardly any others are known."""
+        return self.num_tried > 0 and self.is_untaught
+
     def describe_doubt(self) -> str | None:
         """Say why the fit may not be planned with; None where it may."""
         if self.is_fitted:

@@ -164,7 +164,7 @@ def _show_model(model: LatencyModel) -> dict[str, Any] | None:
             "relativeError": render_number(model.relative_error),
             "samples": round(model.num_samples),
             "fitted": model.is_fitted,
-            "tried": (model.num_tried > 0 and model.is_untaught) or None,
+            "tried": model.is_only_tried or None,
         }
     )
 

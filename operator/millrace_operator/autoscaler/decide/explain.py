@@ -74,7 +74,8 @@ def _name_load(situation: Situation) -> list[str]:
         parts.append(f"{estimate.rate:.2f} requests/s, {estimate.forecast:.2f} expected after a cold start")
     if estimate.capacity:
         carried, limit = estimate.capacity.rate, estimate.capacity.limit
-        parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit})")
+        known = ", as tried at start" if situation.memory.model.is_only_tried else ""
+        parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit}{known})")
     else:
         parts.append(_name_ignorance(situation.memory))
     if signals.waiting:

@@ -38,6 +38,7 @@ def test_the_first_answers_are_enough_to_plan_for_the_load() -> None:
     planned, memory = decide(POLICY, begin(TRIALS, **SHAPES), Memory(), 0.0)
     assert (unknown.desired, unknown.reason) == (1, Reason.LEARNING)
     assert planned.desired > 1
+    assert ", as tried at start)" in planned.message
     assert memory.model.is_fitted
 
 
