@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.cluster.product import IMAGES
 from millrace_operator.app.command import DEFAULT_URL, build_parser
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, read_prometheus
 
@@ -21,7 +22,7 @@ def render(programs: Mapping[str, Path], values: Mapping[str, str]) -> subproces
         for word in ("--set" if value == "true" else "--set-literal", f"prometheus.{name}={value}")
     ]
     words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/operator.yaml"]
-    return subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+    return subprocess.run([*words, *IMAGES, *chosen], capture_output=True, text=True, check=False)
 
 
 def read_flags(words: list[str]) -> PrometheusSettings:
@@ -107,7 +108,7 @@ def render_node_cache(programs: Mapping[str, Path], *values: str) -> list[dict[s
     chart = Path(__file__).resolve().parents[1] / "charts" / "millrace"
     words = [str(programs["helm"]), "template", "m", str(chart), "--show-only", "templates/node-cache.yaml"]
     chosen = [word for value in ("namespaces={team}", *values) for word in ("--set", f"nodeCache.{value}")]
-    done = subprocess.run([*words, *chosen], capture_output=True, text=True, check=False)
+    done = subprocess.run([*words, *IMAGES, *chosen], capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
 

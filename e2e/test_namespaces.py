@@ -18,7 +18,7 @@ from e2e.api_client import delete
 from e2e.cluster.api_reader import find_condition, has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.cluster.product import CRD_PATH
+from e2e.cluster.product import CRD_PATH, IMAGES
 from e2e.namespaces import create_namespace, path_of
 from e2e.operator_process import OperatorProcess, find_free_port, render_account_kubeconfig
 from testing.polling import wait_until
@@ -65,6 +65,7 @@ def render_chart(cluster: LocalCluster, *namespaces: str) -> list[dict[str, Any]
         RELEASE,
         "--set",
         chosen,
+        *IMAGES,
     ]
     text = subprocess.run(
         [*words, "--show-only", "templates/rbac.yaml"], check=True, capture_output=True, text=True

@@ -21,7 +21,7 @@ from e2e.api_client import RefusedError, create, delete, patch
 from e2e.cluster.api_reader import has_condition
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.cluster.product import CRD_PATH
+from e2e.cluster.product import CRD_PATH, IMAGES
 from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
@@ -57,7 +57,7 @@ def render_chart(cluster: LocalCluster, template: str) -> str:
     helm = cluster.layout.programs / "helm"
     words = [str(helm), "template", "millrace", str(ROOT / "charts" / "millrace"), "-n", "resource-tests"]
     return subprocess.run(
-        [*words, "--show-only", template], check=True, capture_output=True, encoding="utf-8"
+        [*words, *IMAGES, "--show-only", template], check=True, capture_output=True, encoding="utf-8"
     ).stdout
 
 

@@ -17,6 +17,11 @@ from e2e.cluster.settings import REPOSITORY
 NAMESPACE = "millrace-system"
 CHART = REPOSITORY / "charts" / "millrace"
 VALUES = REPOSITORY / "e2e" / "cluster" / "values.yaml"
+IMAGES = (
+    "--set=images.operator=millrace/operator:0.1.0",
+    "--set=images.runtime=millrace/runtime:0.1.0",
+)
+"""The names by which the local cluster's nodes know them."""
 EXAMPLE = REPOSITORY / "examples" / "stories.yaml"
 SERVICE = "stories"
 CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.millrace.dev"
@@ -62,7 +67,7 @@ def render_settings(settings: Iterable[str]) -> list[str]:
 def run_helm(cluster: LocalCluster, command: tuple[str, ...], *words: str) -> str:
     """Run a command of helm's on the chart with the local cluster's values, and return what it prints."""
     helm = (str(cluster.layout.programs / "helm"), *command, "millrace", str(CHART))
-    values = ("--values", str(VALUES), "--set", f"prometheus.url={cluster.prometheus_url}")
+    values = ("--values", str(VALUES), *IMAGES, "--set", f"prometheus.url={cluster.prometheus_url}")
     words = (*helm, "--namespace", NAMESPACE, *values, *words)
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -102,7 +102,7 @@ def test_figures_of_an_operator_that_is_gone_are_told_as_old(
     monkeypatch.setattr(time, "time", lambda: BEGAN + 300)
     terminal.put_lease(BEGAN)
     out = terminal.run("status", "chat").out
-    assert "IN THE WAY  no operator leads since 00:00 UTC, 5m ago: all this was so then" in out
+    assert "  no operator leads since 00:00 UTC, 5m ago: all this was so then" in out
     assert "DO          see that an operator leads" in out
     assert "OLD, was" in terminal.run("status").out
     terminal.put_lease(BEGAN + 298)
@@ -146,4 +146,4 @@ async def test_how_long_a_condition_has_been_so_is_not_told_as_the_age_of_its_re
     world = await rolled_back_again()
     screen = "\n".join(render_screen(Facts(world.service, world.now)))
     assert "given up 0s ago" in screen
-    assert "RolledBack (Degraded for 31m): " in screen
+    assert "Degraded for 31m, now RolledBack: " in screen
