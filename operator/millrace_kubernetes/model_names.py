@@ -1,11 +1,11 @@
 """Which services a model name without a namespace leads to: gateway and operator decide it alike. Pure.
 
 Such a name is a claim that anybody can write into `spec.model.servedName`. A service also claims each name
-that its Ready replicas run with: after an edit they have the former one until they are replaced, after a rollback
-for good. Age decides nothing: a name that services of two namespaces claim leads nowhere, so that no request
-reaches a namespace by another claim. What the platform pins leads to the pinned service alone, whoever claims
-it. A name that reads as `<namespace>/<name>` is an address: no other namespace can claim it, also while no
-service has it.
+that its Ready replicas run with: after an edit they have the former one until they are replaced, after a
+rollback for good. Age decides nothing: a name that services of two namespaces claim leads nowhere, so that no
+request reaches a namespace by another claim. What the platform pins leads to the pinned service alone,
+whoever claims it. A name that reads as `<namespace>/<name>` is an address: no other namespace can claim it,
+also while no service has it.
 """
 
 import re

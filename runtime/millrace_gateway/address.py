@@ -6,6 +6,7 @@ from typing import NamedTuple
 from millrace_gateway.objects import ServiceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_PORT = re.compile(r":[0-9]{1,5}\Z")
 
 
 class HostAddress(NamedTuple):
@@ -14,6 +15,21 @@ class HostAddress(NamedTuple):
     key: ServiceKey
     is_qualified: bool
     """`.svc` followed, so that it can only be meant as a Service of this cluster."""
+
+
+def parse_label(host: str) -> str | None:
+    """Read `<name>[:port]`, which a search in DNS has completed; None for a Host of any other form.
+
+    `localhost` is a forwarded port's.
+    """
+    name = host.partition(":")[0].lower().rstrip(".")
+    return name if _LABEL.match(name) and name != "localhost" else None
+
+
+def find_port(host: str) -> str:
+    """Return the port of a Host as it is written, such as `:8080`; empty where it has none."""
+    found = _PORT.search(host)
+    return found[0] if found else ""
 
 
 def parse_host(host: str, cluster_domain: str) -> HostAddress | None:

@@ -1,14 +1,14 @@
 """How much memory the bodies of requests take. Pure.
 
-A body is held until a replica has begun to answer: until then another replica may have to get it.
+A body is held until a replica has begun to answer: until then another replica may have to get it. Each
+namespace has a part of the budget, and bodies whose service is not known yet have one together. A part grows
+while it is no larger than what is left free: alone to a half of all, beside one that has a third to another
+third. So whoever fills several parts still leaves room to the others.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-NAMESPACE_SHARE = 0.5
-"""Of the budget, what requests to one namespace's services may have: slow ones leave room for the others."""
 
 
 class BodyBudget:
@@ -16,62 +16,56 @@ class BodyBudget:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._of_namespaces: Counter[str] = Counter()
+        self._parts: Counter[str | None] = Counter()
+        """By namespace; None: not known yet."""
         self.num_bytes = 0
         """What they take now."""
 
     @contextmanager
-    def share(self) -> Iterator["BodyShare"]:
+    def share(self, namespace: str | None) -> Iterator["BodyShare"]:
         """Give a request its share, which is empty at first and is taken back at the exit."""
-        share = BodyShare(self)
+        share = BodyShare(self, namespace)
         try:
             yield share
         finally:
-            self.take_back(share)
+            share.release()
 
-    def grow(self, share: "BodyShare", num_bytes: int) -> bool:
-        """Let a share have so many bytes more. Return whether there was room for them."""
-        if self.num_bytes + num_bytes > self._most_bytes:
+    def take(self, namespace: str | None, num_bytes: int) -> bool:
+        """Let a part have so many bytes more. Return whether there was room for them."""
+        if self._parts[namespace] + self.num_bytes + 2 * num_bytes > self._most_bytes:
             return False
+        self._parts[namespace] += num_bytes
         self.num_bytes += num_bytes
-        share.num_bytes += num_bytes
         return True
 
-    def assign(self, share: "BodyShare", namespace: str) -> bool:
-        """Know to which namespace's service a whole body goes. Return whether that one had room for it."""
-        if self._of_namespaces[namespace] + share.num_bytes > NAMESPACE_SHARE * self._most_bytes:
-            return False
-        share.namespace = namespace
-        self._of_namespaces[namespace] += share.num_bytes
-        return True
-
-    def take_back(self, share: "BodyShare") -> None:
-        """Know that a share's body is held no more."""
-        self.num_bytes -= share.num_bytes
-        if share.namespace is not None:
-            self._of_namespaces[share.namespace] -= share.num_bytes
-            if not self._of_namespaces[share.namespace]:
-                del self._of_namespaces[share.namespace]
-        share.num_bytes, share.namespace = 0, None
+    def give_back(self, namespace: str | None, num_bytes: int) -> None:
+        """Know that a part has so many bytes less."""
+        self._parts -= Counter({namespace: num_bytes})  # what is zero goes
+        self.num_bytes -= num_bytes
 
 
 class BodyShare:
     """What one request's body takes of the budget."""
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: BodyBudget, namespace: str | None) -> None:
         self._budget = budget
-        self.num_bytes = 0
-        self.namespace: str | None = None
-        """That of the service that it goes to, once it is known."""
+        self._namespace = namespace
+        self._num_bytes = 0
 
     def grow(self, num_bytes: int) -> bool:
         """Take so many bytes more. Return whether there was room for them."""
-        return self._budget.grow(self, num_bytes)
+        has_room = self._budget.take(self._namespace, num_bytes)
+        self._num_bytes += num_bytes if has_room else 0
+        return has_room
 
     def assign(self, namespace: str) -> bool:
-        """Know that it goes to a service of this namespace. Return whether there was room for it."""
-        return self._budget.assign(self, namespace)
+        """Know to which namespace's service it goes. Return whether that one had room for it."""
+        num_bytes = self._num_bytes
+        self.release()
+        self._namespace = namespace
+        return self.grow(num_bytes)
 
     def release(self) -> None:
         """Know that the body is held no more."""
-        self._budget.take_back(self)
+        self._budget.give_back(self._namespace, self._num_bytes)
+        self._num_bytes = 0

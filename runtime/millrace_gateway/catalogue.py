@@ -1,8 +1,9 @@
 """Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
 
 A service answers to its Host, to `<namespace>/<name>`, and to its served names where services of one
-namespace alone claim those, or to the name that the platform gives it. Its served names are that of its spec and those
-that its Ready replicas run with. Services of one namespace that share a served name answer to it together.
+namespace alone claim those, or to the name that the platform gives it. Its served names are that of its spec
+and those that its Ready replicas run with. Services of one namespace that share a served name answer to it
+together.
 """
 
 from collections import Counter
@@ -51,6 +52,7 @@ class Catalogue:
         self._names = ModelNames(pins or {})
         self._namespaces: Counter[str] = Counter()
         """How many services each has."""
+        self._service_names: Counter[str] = Counter()
 
     # Events in.
 
@@ -144,6 +146,10 @@ class Catalogue:
         """Whether any service lives in this namespace."""
         return namespace in self._namespaces
 
+    def has_service_named(self, name: str) -> bool:
+        """Whether a service of any namespace is called so."""
+        return name in self._service_names
+
     @property
     def keys(self) -> frozenset[ServiceKey]:
         """Every service there is."""
@@ -170,12 +176,14 @@ class Catalogue:
     def _keep(self, service: Service) -> None:
         if service.key not in self._services:
             self._namespaces[service.key.namespace] += 1
+            self._service_names[service.key.name] += 1
         self._services[service.key] = service
         self._names.put(service.key, service.served_name)
 
     def _forget(self, key: ServiceKey) -> None:
         if self._services.pop(key, None):
             self._namespaces -= Counter({key.namespace: 1})  # what is zero goes
+            self._service_names -= Counter({key.name: 1})
         self._names.remove(key)
 
     def _note_ready(self, replica: Replica) -> Replica:
@@ -199,6 +207,7 @@ class Catalogue:
         indexed = {replica.uid for replicas in self._ready.values() for replica in replicas}
         assert indexed == {uid for uid, replica in self._replicas.items() if replica.is_ready}
         assert self._namespaces == Counter(key.namespace for key in self._services)
+        assert self._service_names == Counter(key.name for key in self._services)
         for route in self.list_models().values():
             assert len({service.key.namespace for service in route.services}) == 1
             assert all(self._services[service.key] is service for service in route.services)

@@ -153,11 +153,11 @@ def _parse_header(text: str) -> str:
 
 
 def _parse_memory(text: str) -> int:
-    """Return bytes. Raises ArgumentTypeError for no amount, and for less than one body may have."""
+    """Return bytes. Raises ArgumentTypeError for no amount, and where no part of it has room for a body."""
     match = re.fullmatch(r"([0-9]{1,9})(Mi|Gi)", text)
     found = 0 if match is None else int(match[1]) * {"Mi": 2**20, "Gi": 2**30}[match[2]]
-    if found < Settings.max_body_bytes:
-        least = f"{Settings.max_body_bytes >> 20}Mi"
+    if found < 2 * Settings.max_body_bytes:
+        least = f"{2 * Settings.max_body_bytes >> 20}Mi"
         raise argparse.ArgumentTypeError(f"{text!r} is refused; write {least} or more, such as 256Mi or 1Gi")
     return found
 

@@ -8,6 +8,7 @@ own host.
 
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote_plus
 
 from multidict import CIMultiDict
 
@@ -28,10 +29,22 @@ _OWN = "x-millrace-"
 """Before the names of headers between our own processes."""
 _NEVER_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
 """Host and length are set later, and `Expect` is answered already."""
-_NEVER_RETURNED = _HOP_BY_HOP | {"set-cookie"}
-"""A cookie would be one of the host that all tenants share."""
-_SENT = frozenset({"b3", "traceparent", "tracestate", "user-agent", "x-request-id"})
-_SENT_PREFIXES = ("accept", "content-", "anthropic-", "openai-", "sec-websocket-", "x-b3-")
+_NEVER_RETURNED = _HOP_BY_HOP | {"alt-svc", "clear-site-data", "set-cookie", "strict-transport-security"}
+"""They would speak for the host that all tenants share."""
+_SENT = frozenset(
+    {
+        "anthropic-beta",
+        "anthropic-version",
+        "b3",
+        "traceparent",
+        "tracestate",
+        "user-agent",
+        "x-request-id",
+    }
+)
+_SENT_PREFIXES = ("accept", "content-", "openai-", "x-b3-")
+_CREDENTIALS = frozenset({"api-key", "key"})
+"""Names of parameters by which some clients send theirs."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -60,6 +73,13 @@ def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
         for name, value in headers.items()
         if (lower := name.lower()) not in dropped and not lower.startswith(_OWN)
     )
+
+
+def drop_credentials(path: str) -> str:
+    """Return a path without the credentials in its query; all else stays as the client encoded it."""
+    path, mark, query = path.partition("?")
+    kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in _CREDENTIALS]
+    return f"{path}?{'&'.join(kept)}" if mark and kept else path
 
 
 def may_be_sent(name: str) -> bool:

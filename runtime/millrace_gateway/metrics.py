@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     UPSTREAM_ERROR = "upstream_error"
     """A replica answered 500 or above, or broke off."""
     REFUSED = "refused"
-    """A full replica answered 429."""
+    """A full replica answered 429, or the gateway had no room for the body."""
     NO_REPLICA = "no_replica"
     """No replica was ready to take it."""
 

@@ -16,10 +16,12 @@ import aiohttp
 from aiohttp import hdrs, web
 
 from millrace_gateway.activity import Activity
+from millrace_gateway.address import find_port
 from millrace_gateway.balance import Balancer
 from millrace_gateway.bodies import BodyBudget
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import (
+    BusyError,
     ModelNotFoundError,
     NoReplicaError,
     NotSyncedError,
@@ -30,7 +32,7 @@ from millrace_gateway.errors import (
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
-from millrace_gateway.headers import RequestHeaders
+from millrace_gateway.headers import RequestHeaders, drop_credentials
 from millrace_gateway.holding import Awaited, Holder
 from millrace_gateway.intake import describe_fullness, read_body
 from millrace_gateway.lifecycle import Lifecycle, Phase
@@ -124,17 +126,28 @@ class Proxy:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         rule = self.route_host(request)
-        with self._bodies.share() as share:
-            body = await read_body(request, share, self._settings)
-            route, model = self._address(request, rule, body)
-            if not share.assign(route.services[0].key.namespace):
-                raise describe_fullness(self._settings)
+        route = rule.route
+        with self._bodies.share(route.services[0].key.namespace if route else None) as share:
+            try:
+                body = await read_body(request, share, self._settings)
+                route, model = self._address(request, rule, body)
+                if not share.assign(route.services[0].key.namespace):
+                    raise describe_fullness(self._settings)
+            except BusyError:
+                self._count_refused(route)
+                raise
             headers = self._headers.choose(request.headers)
             upstream_request = UpstreamRequest(
-                request.method, request.rel_url.raw_path_qs, headers, body, model, share
+                request.method, drop_credentials(request.rel_url.raw_path_qs), headers, body, model, share
             )
             del body  # it is the request's to release
             return await self._serve_and_count(request, upstream_request, route)
+
+    def _count_refused(self, route: Route | None) -> None:
+        """Count a request whose body there is no room for where the service's owner sees it."""
+        if route is not None:
+            with self._metrics.count_request(find_sleeper(route).key) as ending:
+                ending.outcome = Outcome.REFUSED
 
     def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
         if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
@@ -175,7 +188,7 @@ class Proxy:
                 may_wait = await self._hold(route, num_bytes, deadline, tried)
                 replica = self._pick(route, tried)
             if replica is None:
-                raise self._describe_absence(route, len(tried))
+                raise self._describe_absence(route, len(tried), request.host)
             try:
                 return await self._ask_one(request, upstream_request, replica)
             except ReplicaRefusedError:
@@ -241,11 +254,11 @@ class Proxy:
             self._suspect(replica)
         return Served(answer, judge(upstream.status, is_whole=is_whole))
 
-    def _describe_absence(self, route: Route, num_refused: int) -> RequestRefusedError:
+    def _describe_absence(self, route: Route, num_refused: int, host: str) -> RequestRefusedError:
         """Return the refusal, with what the services say of themselves now."""
         present = self._catalogue.renew(route)
         if present is None:
-            return ModelNotFoundError(describe_unknown(route.served_name))
+            return ModelNotFoundError(describe_unknown(route.served_name, find_port(host)))
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:

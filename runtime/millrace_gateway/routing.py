@@ -2,13 +2,10 @@
 
 from typing import NamedTuple
 
-from millrace_gateway.address import parse_host
+from millrace_gateway.address import find_port, parse_host, parse_label
 from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
 from millrace_gateway.model_field import MalformedBodyError, read_model
-from millrace_gateway.objects import ServiceKey
-
-_HOW_TO_NAME = 'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc instead.'
 
 
 class Addressed(NamedTuple):
@@ -26,8 +23,10 @@ class HostRule(NamedTuple):
     """The one that it names; None: `model` decides."""
     namespace: str | None = None
     """The one that a short `model` has to be of, as the Host may be meant as a service there."""
-    meant: ServiceKey | None = None
-    """The service that the Host would name with `.svc`."""
+    name: str | None = None
+    """What the service has to be called that a short `model` leads to."""
+    port: str = ""
+    """At which the gateway was called, such as `:8080`; empty: at HTTP's own."""
 
 
 ANY_HOST = HostRule()
@@ -54,21 +53,25 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     Only in the gateway's own namespace is it asked: there the Host may be the gateway's own Service.
 
     `<name>.<namespace>` may as well be a public host, such as models.dev. So unless the platform says that it
-    names a service, it only keeps a short model name within that namespace, where this has services.
+    names a service, it only keeps a short model name within that namespace, where this has services. A Host
+    `<name>` may be one that DNS found in the client's own namespace, which is not known here: where any
+    service is called so, a short model name must lead to one that is.
     """
+    port = find_port(host)
     if host.partition(":")[0].lower().rstrip(".") in policy.public_hosts:
-        return HostRule()
+        return HostRule(port=port)
     address = parse_host(host, policy.cluster_domain)
     if address is None:
-        return HostRule()
+        name = parse_label(host)
+        return HostRule(name=name if name and catalogue.has_service_named(name) else None, port=port)
     namespace = address.key.namespace
     is_own, is_used = namespace == policy.own_namespace, catalogue.has_namespace(namespace)
     if not (address.is_qualified or policy.are_short):
-        return HostRule(namespace=namespace if is_used and not is_own else None, meant=address.key)
+        return HostRule(namespace=namespace if is_used and not is_own else None, port=port)
     route = catalogue.find(address.key)
     if route is None and not is_own and (address.is_qualified or is_used):
         raise ModelNotFoundError(f"There is no InferenceService {address.key} for the host {host!r}.")
-    return HostRule(route)
+    return HostRule(route, port=port)
 
 
 def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Addressed:
@@ -82,7 +85,7 @@ def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Add
     except MalformedBodyError as error:
         if rule.route is not None:
             return Addressed(rule.route, None)
-        raise _describe_malformed(str(error)) from error
+        raise _describe_malformed(str(error), rule.port) from error
     if rule.route is None:
         return Addressed(find_model(catalogue, model, rule), model)
     return Addressed(rule.route, model if catalogue.is_name_of(rule.route, model) else None)
@@ -96,36 +99,42 @@ def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> R
     if rule.route is not None and catalogue.is_name_of(rule.route, model):
         return rule.route
     route = None if rule.route else catalogue.find_model(model)
-    if route is None or not _is_within(route, model, rule.namespace):
-        raise ModelNotFoundError(describe_unknown(model, rule.meant))
+    if route is None or not _is_within(route, model, rule):
+        raise ModelNotFoundError(describe_unknown(model, rule.port))
     return route
 
 
-def describe_unknown(model: str, meant: ServiceKey | None = None) -> str:
+def describe_unknown(model: str, port: str) -> str:
     """Return the message for a client that asked for a model that is not there.
 
-    Who asks learns nothing of others' services. `meant` is the service that the Host may be meant as.
+    Who asks learns nothing of others' services.
     """
     shown = repr(_shorten(model))
     bare = (
         "" if "/" in model else ", or services of several namespaces claim the name, so that it leads to none"
     )
-    host = (
-        f" If the host is to name a service, call http://{meant.name}.{meant.namespace}.svc." if meant else ""
-    )
-    return f"The model {shown} does not exist{bare}. {_HOW_TO_NAME}{host}"
+    return f"The model {shown} does not exist{bare}. {_tell_how_to_name(port)}"
 
 
-def _is_within(route: Route, model: str, namespace: str | None) -> bool:
+def _is_within(route: Route, model: str, rule: HostRule) -> bool:
     key = route.services[0].key
-    return namespace in (None, key.namespace) or model == str(key)
+    is_of_name = rule.name is None or any(service.key.name == rule.name for service in route.services)
+    return (rule.namespace in (None, key.namespace) and is_of_name) or model == str(key)
 
 
-def _describe_malformed(error: str) -> BadRequestError:
+def _describe_malformed(error: str, port: str) -> BadRequestError:
     if error:
         return BadRequestError(f"The request body is not JSON: {error}.")
     return BadRequestError(
-        f'The request does not say which model it is for: send a JSON object with "model". {_HOW_TO_NAME}'
+        'The request does not say which model it is for: send a JSON object with "model". '
+        f"{_tell_how_to_name(port)}"
+    )
+
+
+def _tell_how_to_name(port: str) -> str:
+    return (
+        f'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc{port} instead, '
+        "from inside the namespace, too."
     )
 
 

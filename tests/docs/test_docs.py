@@ -162,17 +162,21 @@ def test_every_reason_and_binding_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "families"),
+    ("title", "port", "families"),
     [
-        ("Replica", replica_families()),
-        ("Gateway", gateway_families()),
-        ("Operator", operator_families()),
-        ("Node cache", node_cache_families()),
+        ("Replica", contract.PORT_HTTP, replica_families()),
+        ("Gateway", contract.PORT_GATEWAY_METRICS, gateway_families()),
+        ("Operator", contract.PORT_OPERATOR_METRICS, operator_families()),
+        ("Node cache", contract.PORT_NODE_CACHE, node_cache_families()),
     ],
     ids=["replica", "gateway", "operator", "node cache"],
 )
-def test_every_metric_has_a_row_with_its_type_and_labels(title: str, families: dict[str, Metric]) -> None:
-    documented = rows(sections("metrics.md")[title])
+def test_every_metric_has_a_row_with_its_type_and_labels(
+    title: str, port: int, families: dict[str, Metric]
+) -> None:
+    section = sections("metrics.md")[title]
+    assert section.lstrip().startswith(f"Port {port}")
+    documented = rows(section)
     assert set(families) == {name for name in documented if name != "model_name"}
     for name, family in families.items():
         assert f"| {family.type} |" in documented[name]

@@ -106,7 +106,6 @@ class Bench:
         handler: Handler,
         address: str | None = None,
         listener: socket.socket | None = None,
-        served: str | None = None,
     ) -> str:
         """Start a replica, at an address of its own unless one is given, and return its pod's uid.
 
@@ -121,7 +120,7 @@ class Bench:
         address = address or next_address()
         site = web.SockSite(runner, listener) if listener else web.TCPSite(runner, address, PORT_HTTP)
         await site.start()
-        self.add_pod(namespace, service, uid, address, served)
+        self.add_pod(namespace, service, uid, address)
         return uid
 
     def value(self, name: str, **labels: str) -> float | None:

@@ -15,18 +15,23 @@ HOST = {"Host": "chat.team.svc"}
 PATH = "/v1/completions"
 
 
-def test_a_share_is_taken_back_whatever_has_become_of_it() -> None:
-    budget = BodyBudget(10)
-    with budget.share() as first, budget.share() as second, budget.share() as third:
+def test_a_part_grows_while_as_much_is_left_free() -> None:
+    budget = BodyBudget(12)
+    with budget.share("team") as first, budget.share("team") as second, budget.share(None) as unknown:
         assert first.grow(5)
-        assert first.assign("team")
-        assert second.grow(4)
-        assert not second.assign("team")  # it has its half
-        assert second.assign("other")
-        assert not third.grow(2)
-        assert third.grow(1)
-        assert budget.num_bytes == 10
-    assert (budget.num_bytes, budget._of_namespaces) == (0, {})
+        assert not second.grow(2)
+        assert second.grow(1)  # a half is the most
+        assert not unknown.grow(4)
+        assert unknown.grow(3)
+        assert not unknown.assign("team")
+        assert budget.num_bytes == 6  # who is refused has nothing
+        with budget.share("other") as third:
+            assert third.grow(3)
+        first.release()
+        assert unknown.grow(3)
+        assert unknown.assign("other")
+        assert budget._parts == {"team": 1, "other": 3}
+    assert (budget.num_bytes, budget._parts) == (0, {})
 
 
 @pytest.mark.parametrize("bench", [{"body_memory_bytes": 3000}], indirect=True)
@@ -51,6 +56,8 @@ async def test_bodies_beyond_the_budget_are_refused_until_others_end(bench: Any)
             assert (refused.status, refused.headers["Retry-After"]) == (429, "5")
             assert (await refused.json())["error"]["code"] == "gateway_overloaded"
     assert bench.value("millrace_gateway_refusals_total", code="gateway_overloaded") == 2
+    told = {"namespace": "team", "service": "other", "outcome": "refused"}
+    assert bench.value("millrace_gateway_requests_finished_total", **told) == 2
     release.set()
     async with await first as answer:
         assert answer.status == 200

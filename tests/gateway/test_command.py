@@ -41,6 +41,16 @@ def test_a_bad_flag_is_refused(flags: list[str], capsys: pytest.CaptureFixture[s
     assert "usage: millrace gateway" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("memory", "number"), [("16Mi", 2**24), ("100Mi", 100 * 2**20), ("1Gi", 2**30)])
+def test_each_tenants_half_of_the_memory_has_room_for_a_body(
+    memory: str, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_settings(["--body-memory", memory]).body_memory_bytes == number
+    with pytest.raises(SystemExit, match="2"):
+        read_settings(["--body-memory", "15Mi"])
+    assert "write 16Mi or more" in capsys.readouterr().err
+
+
 def test_without_a_cluster_it_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

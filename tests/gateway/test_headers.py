@@ -3,7 +3,7 @@
 import pytest
 from multidict import CIMultiDict
 
-from millrace_gateway.headers import RequestHeaders, may_be_sent, response_headers
+from millrace_gateway.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
 
 SENT = [
     "Accept",
@@ -18,14 +18,16 @@ SENT = [
     "b3",
     "X-B3-TraceId",
     "Anthropic-Version",
+    "anthropic-beta",
     "openai-beta",
-    "Sec-WebSocket-Protocol",
 ]
 KEPT = [
     "Authorization",
     "Proxy-Authorization",
     "Cookie",
     "X-Api-Key",
+    "Anthropic-Api-Key",
+    "Sec-WebSocket-Protocol",
     "X-Forwarded-For",
     "X-Forwarded-Access-Token",
     "X-Auth-Request-User",
@@ -40,6 +42,17 @@ KEPT = [
     "Upgrade",
     "Connection",
     "X-Any",
+]
+
+
+HOSTS_OWN = [
+    "Set-Cookie",
+    "Strict-Transport-Security",
+    "Clear-Site-Data",
+    "Alt-Svc",
+    "Keep-Alive",
+    "X-Millrace-Draining",
+    "Upgrade",
 ]
 
 
@@ -64,7 +77,21 @@ def test_the_platform_adds_to_the_list_but_nothing_of_the_connection() -> None:
         assert not may_be_sent(name)
 
 
-@pytest.mark.parametrize("name", ["Set-Cookie", "Keep-Alive", "X-Millrace-Draining", "Upgrade"])
+@pytest.mark.parametrize("name", HOSTS_OWN)
 def test_a_replica_does_not_speak_for_the_gateways_host(name: str) -> None:
     answered = CIMultiDict({"Content-Type": "text/plain", "X-Any": "1", name: "1"})
     assert list(response_headers(answered)) == ["Content-Type", "X-Any"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/v1/x?key=s", "/v1/x"),
+        ("/v1/x?a=%2F&api-key=s&b", "/v1/x?a=%2F&b"),
+        ("/v1/x?%6bey=s&a=key", "/v1/x?a=key"),
+        ("/v1/x?monkey=1&&a=1", "/v1/x?monkey=1&&a=1"),
+        ("/v1/x", "/v1/x"),
+    ],
+)
+def test_credentials_in_a_query_stay_here(path: str, sent: str) -> None:
+    assert drop_credentials(path) == sent

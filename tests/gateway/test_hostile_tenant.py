@@ -5,6 +5,7 @@ hostile tenant has the namespace `ai`. `models.ai` is the platform's public host
 shop/chat.
 """
 
+import asyncio
 import itertools
 import json
 from collections.abc import Awaitable, Callable
@@ -17,7 +18,10 @@ from yarl import URL
 
 from millrace_gateway.objects import ServiceKey
 
-PLATFORM = {"short_names": {"prod": ServiceKey("shop", "chat")}, "public_hosts": frozenset({"models.ai"})}
+PLATFORM = {
+    "short_names": {"prod": ServiceKey("shop", "chat")},
+    "public_hosts": frozenset({"models.ai", "gateway"}),
+}
 SECRETS = ("shop", "chat", "llama", "prod", "quota")
 """Of the honest tenant: words that no answer may have unless its request had them."""
 CLAIMS = (
@@ -154,6 +158,24 @@ async def test_what_it_writes_makes_no_series(bench: Any, seen: dict[str, list[A
     assert bench.value("millrace_gateway_requests_received_total", namespace="shop", service="chat") == len(
         seen["shop"]
     )
+
+
+@pytest.mark.parametrize("bench", [PLATFORM | {"body_memory_bytes": 300_000}], indirect=True)
+async def test_bodies_that_never_end_leave_others_room(bench: Any, seen: dict[str, list[Any]]) -> None:
+    """At its own address, and where nobody knows whose they are, both at once."""
+    port, writers = int(bench.url.rpartition(":")[2]), []
+    for host in ("models.ai.svc", "gateway") * 4:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: 8000000\r\n\r\n"
+        writer.write(head.encode() + b"x" * 60_000)
+        writers.append(writer)
+    refused = {"namespace": "ai", "service": "models", "outcome": "refused"}
+    await bench.until(lambda: bench.value("millrace_gateway_requests_finished_total", **refused))
+    await bench.until(lambda: bench.value("millrace_gateway_refusals_total", code="gateway_overloaded") > 2)
+    assert (await ask(bench, "chat.shop.svc", "llama" + "x" * 30_000))[0] == 200
+    assert len(seen["shop"]) == 1
+    for writer in writers:
+        writer.close()
 
 
 def count_series(bench: Any) -> int:

@@ -1,4 +1,4 @@
-"""What becomes of a body whose `model` is replaced: nothing else, and what the replicas' parser says of it."""
+"""What becomes of a body whose `model` is replaced, and what the replicas' parser says of it."""
 
 import json
 

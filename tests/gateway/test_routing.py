@@ -1,9 +1,10 @@
 import json
+from contextlib import nullcontext
 
 import pytest
 
 from millrace_gateway.catalogue import Catalogue
-from millrace_gateway.errors import BadRequestError, ModelNotFoundError
+from millrace_gateway.errors import BadRequestError, ModelNotFoundError, RequestRefusedError
 from millrace_gateway.objects import ServiceKey
 from millrace_gateway.routing import HostPolicy, address, find_model, route_host
 from tests.gateway.conftest import make_pod, make_service
@@ -90,11 +91,45 @@ def test_two_labels_keep_a_short_name_within_their_namespace(
         assert rule.route is None
         assert address(catalogue, body, rule).route.served_name == reached
         return
-    with pytest.raises(ModelNotFoundError, match=r"http://\w+\.dev\.svc") as refusal:
+    with pytest.raises(ModelNotFoundError, match=r"http://<name>\.<namespace>\.svc ") as refusal:
         address(catalogue, body, rule)
     with pytest.raises(ModelNotFoundError) as unknown:
         address(catalogue, b'{"model": "nobodys"}', rule)
     assert str(unknown.value).replace("nobodys", model) == str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "model", "is_reached"),
+    [
+        ("chat", "llama", True),
+        ("Chat.:8080", "llama", True),
+        ("sql", "llama", False),  # meant as a service `sql` of some namespace
+        ("sql:8080", "team/chat", True),
+        ("nobody", "llama", True),
+        ("localhost:8080", "llama", True),
+        ("public", "llama", True),
+    ],
+)
+def test_one_label_keeps_a_short_name_to_services_of_that_name(
+    catalogue: Catalogue, host: str, model: str, *, is_reached: bool
+) -> None:
+    for name in ("localhost", "public"):
+        catalogue.apply_service(make_service("ai", name))
+    rule = route_host(catalogue, host, POLICY._replace(public_hosts=frozenset({"public"})))
+    with nullcontext() if is_reached else pytest.raises(ModelNotFoundError, match="inside the namespace"):
+        find_model(catalogue, model, rule)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("api.example:8080", ":8080"), ("[::1]", ""), ("models.team", "")]
+)
+def test_a_refusal_gives_an_address_at_the_port_that_was_called(
+    catalogue: Catalogue, host: str, port: str
+) -> None:
+    rule = route_host(catalogue, host, POLICY)
+    for body in (b"{}", b'{"model": "none"}'):
+        with pytest.raises(RequestRefusedError, match=f"http://<name>.<namespace>.svc{port} instead"):
+            address(catalogue, body, rule)
 
 
 @pytest.mark.parametrize("host", ["chat.team.svc", "api.example"])

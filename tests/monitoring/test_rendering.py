@@ -88,6 +88,7 @@ def test_the_rules_are_those_of_the_file_but_for_two_values(programs: Programs) 
         ("gateway.port=8092", "/gateway/port"),
         ("gateway.shortNames.chat=chat", "/gateway/shortNames/chat"),
         ("gateway.bodyMemory=1G", "/gateway/bodyMemory"),
+        ("gateway.bodyMemory=15Mi", "/gateway/bodyMemory"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(programs: Programs, setting: str, named: str) -> None:

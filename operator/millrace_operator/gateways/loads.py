@@ -154,6 +154,7 @@ class Loads:
         """
         if before is None or now.has_restarted(before):
             if now.known < self._arrivals_since:
+                self._arrivals_since = now.at
                 return
             before = _Told(at=now.known)
         known = before.arrived or {}

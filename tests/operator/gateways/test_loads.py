@@ -275,6 +275,18 @@ def test_a_gateway_that_began_during_this_leadership_counts_from_its_beginning()
     assert loads.read_arrivals("shop/chat", 20.0, NOW + 55) == pytest.approx(46 / 20, rel=0.1)
 
 
+def test_what_an_older_gateway_got_before_it_told_is_not_taken_for_nothing() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one", "two"], NOW)
+    for second in range(120):
+        told(loads, "one", 10 * second, NOW + second, known=9000.0 if second == 0 else None)
+        if second >= 70:
+            told(loads, "two", 10 * second, NOW + second, known=9000.0 if second == 70 else None)
+    assert loads.read_arrivals("shop/chat", 60.0, NOW + 119) is None
+    assert loads.read_arrivals("shop/chat", 40.0, NOW + 119) == pytest.approx(20.0, rel=0.1)
+
+
 def test_gateways_of_a_former_version_tell_no_arrivals() -> None:
     loads = Loads()
     loads.begin(NOW)
