@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from millrace_runtime.contract import CONTAINER_REPLICA, FLAG_SERVED_NAME
-
 Key = TypeVar("Key", bound=tuple[str, str])
 """Namespace and name of a service."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -157,12 +155,12 @@ def read_served_name(service: Mapping[str, Any]) -> str:
     return str(name or service["metadata"]["name"])
 
 
-def read_running_name(pod: Mapping[str, Any]) -> str | None:
-    """Return the model name that a replica's pod answers to, None where its arguments have none."""
+def read_running_name(pod: Mapping[str, Any], container: str, flag: str) -> str | None:
+    """Return the model name that a container of a pod has been given by this flag, None where by none."""
     containers = (pod.get("spec") or {}).get("containers") or ()
-    own: Mapping[str, Any] = next((one for one in containers if one.get("name") == CONTAINER_REPLICA), {})
+    own: Mapping[str, Any] = next((one for one in containers if one.get("name") == container), {})
     arguments = list(own.get("args") or ())
-    at = arguments.index(FLAG_SERVED_NAME) + 1 if FLAG_SERVED_NAME in arguments else len(arguments)
+    at = arguments.index(flag) + 1 if flag in arguments else len(arguments)
     return str(arguments[at]) if at < len(arguments) else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_kubernetes.model_names import read_running_name, read_served_name
-from millrace_runtime.contract import ANNOTATION_LEAVING, LABEL_SERVICE
+from millrace_runtime.contract import ANNOTATION_LEAVING, CONTAINER_REPLICA, FLAG_SERVED_NAME, LABEL_SERVICE
 
 Object = Mapping[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -93,7 +93,7 @@ def read_replica(item: Object) -> Replica | None:
         address=address,
         is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
         is_leaving=ANNOTATION_LEAVING in (metadata.get("annotations") or {}),
-        served_name=read_running_name(item),
+        served_name=read_running_name(item, CONTAINER_REPLICA, FLAG_SERVED_NAME),
     )
 
 

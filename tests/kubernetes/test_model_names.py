@@ -71,7 +71,7 @@ def test_the_names_that_ready_replicas_run_with_are_claims_too() -> None:
     ],
 )
 def test_the_name_that_a_pod_runs_with_is_read(containers: Any, name: str | None) -> None:
-    assert read_running_name({"spec": {"containers": containers}}) == name
+    assert read_running_name({"spec": {"containers": containers}}, "replica", "--served-name") == name
 
 
 def test_a_pinned_name_leads_to_its_service_alone() -> None:

@@ -374,7 +374,9 @@ def _find_running(obj: Obj, owner: ServiceKey | None) -> Running | None:
     if owner is None or not is_there or not is_replica(metadata, metadata.get("labels", {})):
         return None
     ready = find_condition(obj.get("status", {}), "Ready") or {}
-    name = read_running_name(obj) if ready.get("status") == "True" else None
+    if ready.get("status") != "True":
+        return None
+    name = read_running_name(obj, contract.CONTAINER_REPLICA, contract.FLAG_SERVED_NAME)
     return None if name is None else Running(owner, name)
 
 
