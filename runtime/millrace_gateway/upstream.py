@@ -38,7 +38,7 @@ class UpstreamRequest:
 
     def put_model(self, served_name: str | None) -> None:
         """Have the body call the service as the replica does that is to get it."""
-        if None not in (self.model, served_name) and self.model != served_name:
+        if self.model is not None and served_name is not None and self.model != served_name:
             self.body, self.model = replace_model(self.body, served_name), served_name
 
     def release(self) -> None:
