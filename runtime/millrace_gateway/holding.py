@@ -1,4 +1,7 @@
-"""Holds requests of services that have no replica until one is Ready: bounded in number, bytes and time."""
+"""Holds requests of services that have no replica until one is Ready: bounded in number and time.
+
+The bound of all bodies bounds what theirs take.
+"""
 
 import asyncio
 from collections import Counter
@@ -16,12 +19,10 @@ class HoldLimits:
 
     most: int = 1024
     """Requests."""
-    most_bytes: int = 256 * 1024 * 1024
-    """Of their bodies."""
     share: float = 0.25
-    """Of both, what a single service may have: one that never starts leaves room for the others."""
+    """What a single service may have: one that never starts leaves room for the others."""
     namespace_share: float = 0.5
-    """Of both, what the services of a namespace may have together."""
+    """What the services of a namespace may have together."""
 
 
 class Awaited(NamedTuple):
@@ -40,7 +41,6 @@ class Holder:
         self._limits = limits
         self._on_hold = on_hold
         self._nums: Counter[ServiceKey] = Counter()
-        self._bytes: Counter[ServiceKey] = Counter()
         self._waiting: dict[asyncio.Future[None], Awaited] = {}
         self._waiting_for: dict[ServiceKey, dict[asyncio.Future[None], None]] = {}
         """The same by the services that they wait for, the oldest first."""
@@ -51,23 +51,23 @@ class Holder:
         """How many requests wait."""
         return len(self._waiting)
 
-    def has_room(self, key: ServiceKey, num_bytes: int) -> bool:
+    def has_room(self, key: ServiceKey) -> bool:
         """Whether another request of the service can be held."""
         limits = self._limits
         beside = {other for other in self._nums if other.namespace == key.namespace}
         fits = (
-            self._fits({key}, num_bytes, limits.share),
-            self._fits(beside, num_bytes, limits.namespace_share),
-            self._fits(self._nums, num_bytes, 1.0),
+            self._fits({key}, limits.share),
+            self._fits(beside, limits.namespace_share),
+            self._fits(self._nums, 1.0),
         )
         return all(fits) and not self._is_closed
 
-    async def wait(self, key: ServiceKey, num_bytes: int, seconds: float, awaited: Awaited) -> bool:
+    async def wait(self, key: ServiceKey, seconds: float, awaited: Awaited) -> bool:
         """Wait until a request of the service may go on, for some seconds at most. Return whether it may."""
         if awaited.may_go() or self._is_closed:
             return awaited.may_go()
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._count(key, num_bytes, arrival, awaited):
+        with self._count(key, arrival, awaited):
             self._on_hold()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -92,21 +92,17 @@ class Holder:
         self._is_closed = True
         self.release()
 
-    def _fits(self, keys: Iterable[ServiceKey], num_bytes: int, share: float) -> bool:
+    def _fits(self, keys: Iterable[ServiceKey], share: float) -> bool:
         """Whether one more request of these services stays within their share."""
         num = 1 + sum(self._nums[key] for key in keys)
-        size = num_bytes + sum(self._bytes[key] for key in keys)
-        return num <= share * self._limits.most and size <= share * self._limits.most_bytes
+        return num <= share * self._limits.most
 
     @contextmanager
-    def _count(
-        self, key: ServiceKey, num_bytes: int, arrival: asyncio.Future[None], awaited: Awaited
-    ) -> Iterator[None]:
+    def _count(self, key: ServiceKey, arrival: asyncio.Future[None], awaited: Awaited) -> Iterator[None]:
         self._waiting[arrival] = awaited
         for service in awaited.services:
             self._waiting_for.setdefault(service, {})[arrival] = None
         self._nums[key] += 1
-        self._bytes[key] += num_bytes
         try:
             yield
         finally:
@@ -116,4 +112,3 @@ class Holder:
                 if not self._waiting_for[service]:
                     del self._waiting_for[service]
             self._nums -= Counter({key: 1})  # what is zero goes
-            self._bytes -= Counter({key: num_bytes})

@@ -181,11 +181,11 @@ class Proxy:
     ) -> Served:
         tried: set[str] = set()
         can_repeat, replica = True, first
-        may_wait, num_bytes = is_work(request), len(upstream_request.body)
+        may_wait = is_work(request)
         deadline = time.monotonic() + find_sleeper(route).hold_seconds
         while True:
             if may_wait and self._waits_for_another(route, replica, tried):
-                may_wait = await self._hold(route, num_bytes, deadline, tried)
+                may_wait = await self._hold(route, deadline, tried)
                 replica = self._pick(route, tried)
             if replica is None:
                 raise self._describe_absence(route, len(tried), request.host)
@@ -204,7 +204,7 @@ class Proxy:
         is_going = replica is None or (replica.is_leaving and not tried)
         return is_going and find_sleeper(route).hold_seconds > 0
 
-    async def _hold(self, route: Route, num_bytes: int, deadline: float, tried: set[str]) -> bool:
+    async def _hold(self, route: Route, deadline: float, tried: set[str]) -> bool:
         """Wait until a replica that stays can take a request. Return whether waiting again may help.
 
         One that refused is asked again after REFUSED_SECONDS: by then it is known to be gone, or takes it.
@@ -217,13 +217,13 @@ class Proxy:
 
         awaited = Awaited([service.key for service in route.services], may_go)
         key, now = find_sleeper(route).key, time.monotonic()
-        if now >= deadline or not self._holder.has_room(key, num_bytes):
+        if now >= deadline or not self._holder.has_room(key):
             return False
         if tried:
             pause = min(REFUSED_SECONDS, deadline - now)
-            if not await self._holder.wait(key, num_bytes, pause, awaited):
+            if not await self._holder.wait(key, pause, awaited):
                 tried.clear()
-        if not await self._holder.wait(key, num_bytes, deadline - time.monotonic(), awaited):
+        if not await self._holder.wait(key, deadline - time.monotonic(), awaited):
             return False
         present = self._catalogue.renew(route)
         return present is not None and find_sleeper(present).hold_seconds > 0

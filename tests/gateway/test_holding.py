@@ -66,8 +66,8 @@ async def test_only_those_are_asked_whose_services_have_news() -> None:
     holder = Holder(HoldLimits(), lambda: None)
     chat, other, twin = (ServiceKey("shop", name) for name in ("chat", "other", "twin"))
     waits = [
-        asyncio.create_task(holder.wait(chat, 1, 60.0, Awaited((chat, twin), lambda: ask_for("chat")))),
-        asyncio.create_task(holder.wait(other, 1, 60.0, Awaited((other,), lambda: ask_for("other")))),
+        asyncio.create_task(holder.wait(chat, 60.0, Awaited((chat, twin), lambda: ask_for("chat")))),
+        asyncio.create_task(holder.wait(other, 60.0, Awaited((other,), lambda: ask_for("other")))),
     ]
     await asyncio.sleep(0)
     for keys, expected in (
@@ -120,7 +120,6 @@ async def test_a_client_that_leaves_waits_no_more(bench: Bench) -> None:
     "limits",
     [
         HoldLimits(3, share=1.0, namespace_share=1.0),
-        HoldLimits(most_bytes=3 * len(BODY), share=1.0, namespace_share=1.0),
         HoldLimits(most=12),
     ],
 )
@@ -144,8 +143,8 @@ async def test_one_service_leaves_room_for_the_others(bench: Bench) -> None:
     await bench.until(lambda: bench.gateway.holder.num_held == 2)
     assert await ask(bench) == 503
     another, room = ServiceKey("shop", "third"), bench.gateway.holder.has_room
-    assert not room(another, 1)  # its namespace has a half
-    assert room(ServiceKey("search", "third"), 1)
+    assert not room(another)  # its namespace has a half
+    assert room(ServiceKey("search", "third"))
     await end(*held)
 
 
