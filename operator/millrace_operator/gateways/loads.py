@@ -29,8 +29,8 @@ class _Told:
     """Requests of services, by `<namespace>/<name>`."""
     known: float = math.inf
     """Since when it knows of requests, in seconds since 1970."""
-    arrived: dict[str, int] | None = None
-    """Requests of services since then; None where it does not say, as an older one."""
+    arrived: dict[str, int] = field(default_factory=dict)
+    """Requests of services since then."""
     at: float = 0.0
     """When it told this, in seconds since 1970."""
 
@@ -86,7 +86,7 @@ class Loads:
         told = self._told.get(gateway, _Told())
         try:
             num_open = _read_counts(line.get("open", {}))
-            changed = _read_counts(line["arrived"]) if "arrived" in line else None
+            changed = _read_counts(line.get("arrived", {}))
             ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Told(
                 _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
@@ -94,12 +94,12 @@ class Loads:
                 _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
                 _merge(told.num_open, num_open),
                 now - _read_age(line["known"]) if "known" in line else told.known,
-                told.arrived if changed is None else _merge(told.arrived or {}, changed),
+                _merge(told.arrived, changed),
                 now,
             )
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error
-        self._count_arrivals(before, new, changed or {})
+        self._count_arrivals(before, new, changed)
         self._told[gateway] = new
         self._lost.pop(gateway, None)
         self._ended |= {key: max(end, self._ended.get(key, end)) for key, end in ended.items()}
@@ -142,8 +142,7 @@ class Loads:
     def read_arrivals(self, key: str, seconds: float, now: float) -> float | None:
         """Return a service's requests a second in the last so many seconds, None while that is not known."""
         is_silent = self._untold_since is not None and now > self._untold_since + UNTOLD_SECONDS
-        tell = any(told.arrived is not None for told in (*self._told.values(), *self._lost.values()))
-        if is_silent or not tell or self._arrivals_since > now - seconds:
+        if is_silent or not (self._told or self._lost) or self._arrivals_since > now - seconds:
             return None
         return self._arrivals.rate(key, seconds, now)
 
@@ -157,9 +156,8 @@ class Loads:
                 self._arrivals_since = now.at
                 return
             before = _Told(at=now.known)
-        known = before.arrived or {}
         for key, count in changed.items():
-            if rise := count - known.get(key, 0):
+            if rise := count - before.arrived.get(key, 0):
                 self._arrivals.add(key, rise if rise > 0 else count, before.at, now.at)
 
     @property

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from millrace_kubernetes.collection import Object
 from millrace_operator.api.conditions import find_condition, parse_time
 from millrace_operator.observed.revisions import LOST_SECONDS
-from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY, PORT_NAME_HTTP, PORT_NAME_METRICS
+from millrace_runtime.contract import PATH_LOADS, PORT_GATEWAY_METRICS, PORT_NAME_HTTP, PORT_NAME_METRICS
 
 
 class _Gateway(NamedTuple):
@@ -74,10 +74,10 @@ def _find_end(pod: Object) -> float:
 
 
 def _find_port(pod: Object) -> int:
-    """Return where the gateway tells its loads: a former version does so at its clients' port."""
+    """Return where the gateway tells its loads."""
     named = map(_name_ports, (pod.get("spec") or {}).get("containers") or ())
     ports = next((found for found in named if PORT_NAME_HTTP in found), {})
-    return ports.get(PORT_NAME_METRICS) or ports.get(PORT_NAME_HTTP) or PORT_GATEWAY
+    return ports.get(PORT_NAME_METRICS, PORT_GATEWAY_METRICS)
 
 
 def _name_ports(container: Object) -> dict[str, int]:

@@ -61,10 +61,9 @@ class Cluster:
         return gateway
 
 
-def make_gateway_pod(uid: str, port: int, metrics_port: int | None = None) -> dict[str, Any]:
-    """Without a port for metrics it is of a former version."""
+def make_gateway_pod(uid: str, port: int, metrics_port: int) -> dict[str, Any]:
     pod = make_pod(NAMESPACE, "", uid, address="127.0.0.1")
-    named = {"http": port, **({} if metrics_port is None else {"metrics": metrics_port})}
+    named = {"http": port, "metrics": metrics_port}
     ports = [{"name": name, "containerPort": number} for name, number in named.items()]
     sidecar = {"name": "mesh", "ports": [{"name": "metrics", "containerPort": 9}]}
     return pod | {"spec": {"containers": [sidecar, {"ports": ports}]}}
@@ -150,9 +149,9 @@ async def test_gateways_come_and_go(cluster: Cluster) -> None:
     await cluster.add_gateway("g1")
     async with following(cluster) as gateways:
         await wait_until_async("it tells", lambda: load_of_a(gateways))
-        cluster.api.put(GATEWAYS, make_gateway_pod("dead", 9))
+        cluster.api.put(GATEWAYS, make_gateway_pod("dead", 8, 9))
         await wait_until_async("one that does not tell", lambda: load_of_a(gateways) is None)
-        cluster.api.remove(GATEWAYS, make_gateway_pod("dead", 9))
+        cluster.api.remove(GATEWAYS, make_gateway_pod("dead", 8, 9))
         await wait_until_async("it is gone", lambda: load_of_a(gateways))
 
 
@@ -194,7 +193,7 @@ async def another_gateway(cluster: Cluster, *lines: bytes) -> AsyncIterator[list
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    cluster.api.put(GATEWAYS, make_gateway_pod("another", runner.addresses[0][1]))
+    cluster.api.put(GATEWAYS, make_gateway_pod("another", 9, runner.addresses[0][1]))
     yield began
     await runner.cleanup()
 

@@ -106,7 +106,17 @@ def gateway(
     condition = {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": since}
     return {
         "metadata": {"uid": uid} | ({"deletionTimestamp": ENDS} if going else {}),
-        "spec": {"containers": [{"name": "gateway", "ports": [{"name": "http", "containerPort": 8081}]}]},
+        "spec": {
+            "containers": [
+                {
+                    "name": "gateway",
+                    "ports": [
+                        {"name": "http", "containerPort": 8080},
+                        {"name": "metrics", "containerPort": 8081},
+                    ],
+                }
+            ]
+        },
         "status": {
             "podIP": address,
             "phase": "Running",
@@ -285,11 +295,3 @@ def test_what_an_older_gateway_got_before_it_told_is_not_taken_for_nothing() -> 
             told(loads, "two", 10 * second, NOW + second, known=9000.0 if second == 70 else None)
     assert loads.read_arrivals("shop/chat", 60.0, NOW + 119) is None
     assert loads.read_arrivals("shop/chat", 40.0, NOW + 119) == pytest.approx(20.0, rel=0.1)
-
-
-def test_gateways_of_a_former_version_tell_no_arrivals() -> None:
-    loads = Loads()
-    loads.begin(NOW)
-    loads.expect(["one"], NOW)
-    loads.note("one", {"known": 5.0, "leaving": []}, NOW)
-    assert loads.read_arrivals("shop/chat", 20.0, NOW + 60) is None
