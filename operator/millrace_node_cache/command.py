@@ -97,13 +97,13 @@ def read_settings(argv: list[str]) -> Settings:
     )
     flags = parser.parse_args(argv)
     return Settings(
-        flags.root,
-        flags.node,
-        flags.namespaces,
-        flags.limit,
-        flags.look_seconds,
-        read_bind_address(os.environ),
-        flags.port,
+        root=flags.root,
+        node=flags.node,
+        namespaces=flags.namespaces,
+        limit=flags.limit,
+        look_seconds=flags.look_seconds,
+        bind_address=read_bind_address(os.environ),
+        port=flags.port,
     )
 
 

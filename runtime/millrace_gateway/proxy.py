@@ -138,7 +138,12 @@ class Proxy:
                 raise
             headers = self._headers.choose(request.headers)
             upstream_request = UpstreamRequest(
-                request.method, drop_credentials(request.rel_url.raw_path_qs), headers, body, model, share
+                method=request.method,
+                path=drop_credentials(request.rel_url.raw_path_qs),
+                headers=headers,
+                body=body,
+                model=model,
+                share=share,
             )
             del body  # it is the request's to release
             return await self._serve_and_count(request, upstream_request, route)

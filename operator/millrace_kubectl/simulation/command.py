@@ -102,7 +102,14 @@ def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wan
         raise UsageError(
             f"--initial {initial}: the manifest allows {manifest.min_replicas} to {manifest.max_replicas}"
         )
-    session = Session(manifest, traffic, hardware, arguments.scrape, arguments.seed, initial)
+    session = Session(
+        manifest=manifest,
+        traffic=traffic,
+        hardware=hardware,
+        scrape_seconds=arguments.scrape,
+        seed=arguments.seed,
+        initial_replicas=initial,
+    )
     return _Wanted(session, choices, list(_list_notes(replica, manifest, choices)))
 
 

@@ -66,16 +66,16 @@ def read_manifest(service: Mapping[str, Any]) -> Manifest:
     if mode not in MODES:
         raise UsageError(f"spec.scaling.mode is {mode!r}; write one of {', '.join(MODES)}")
     return Manifest(
-        str(metadata.get("name", "service")),
-        str(metadata.get("namespace", "")),
-        str(mode),
-        least,
-        most,
-        _read_objectives(scaling.get("objectives")),
-        _read_count(engine, "spec.engine.maxSequences"),
-        _read_count(engine, "spec.engine.maxBatchedTokens"),
-        read_lent_price(service) or _read_price(spec),
-        any(is_accelerator(str(name)) for name in _read_limits(spec)),
+        name=str(metadata.get("name", "service")),
+        namespace=str(metadata.get("namespace", "")),
+        mode=str(mode),
+        min_replicas=least,
+        max_replicas=most,
+        objectives=_read_objectives(scaling.get("objectives")),
+        max_sequences=_read_count(engine, "spec.engine.maxSequences"),
+        max_batched_tokens=_read_count(engine, "spec.engine.maxBatchedTokens"),
+        price=read_lent_price(service) or _read_price(spec),
+        has_accelerator=any(is_accelerator(str(name)) for name in _read_limits(spec)),
     )
 
 

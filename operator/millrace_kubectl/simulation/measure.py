@@ -62,15 +62,15 @@ def measure(choice: Choice, run: Run, traffic: Traffic, manifest: Manifest) -> M
     hours = run.pod_seconds / HOUR
     missed = _find_missed(run.answers, traffic, manifest.objectives)
     return Measured(
-        choice,
-        run.attainment(manifest.objectives),
-        run.average_replicas,
-        hours,
-        manifest.price.per_replica_hour * hours if manifest.price else None,
-        run.count_reversals(),
-        len(missed),
-        sum(count > 0 for count in traffic.count_by(MINUTE)),
-        _follow(run, traffic, manifest.objectives),
+        choice=choice,
+        attainment=run.attainment(manifest.objectives),
+        average_replicas=run.average_replicas,
+        replica_hours=hours,
+        cost=manifest.price.per_replica_hour * hours if manifest.price else None,
+        reversals=run.count_reversals(),
+        missed_minutes=len(missed),
+        busy_minutes=sum(count > 0 for count in traffic.count_by(MINUTE)),
+        course=_follow(run, traffic, manifest.objectives),
     )
 
 

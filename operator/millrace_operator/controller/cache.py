@@ -305,13 +305,13 @@ class Cache:
         role, owner = kind_of(obj).role, owner_of(obj)
         is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
         return Place(
-            role,
-            owner,
-            self._list_indexes(obj) if is_owned else (),
-            find_departure(obj) if is_node else None,
-            find_gpus(obj) if is_node else None,
-            read_served_name(obj) if role is Role.SERVICE else None,
-            _find_running(obj, owner),
+            role=role,
+            owner=owner,
+            indexes=self._list_indexes(obj) if is_owned else (),
+            departure=find_departure(obj) if is_node else None,
+            gpus=find_gpus(obj) if is_node else None,
+            served_name=read_served_name(obj) if role is Role.SERVICE else None,
+            running=_find_running(obj, owner),
         )
 
     def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:

@@ -89,13 +89,15 @@ class Loads:
             changed = _read_counts(line.get("arrived", {}))
             ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Told(
-                _merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
-                frozenset(map(str, line["leaving"])) if "leaving" in line else told.leaving,
-                _merge(told.ready or {}, _read_counts(line["ready"])) if "ready" in line else told.ready,
-                _merge(told.num_open, num_open),
-                now - _read_age(line["known"]) if "known" in line else told.known,
-                _merge(told.arrived, changed),
-                now,
+                in_flight=_merge(told.in_flight, _read_counts(line.get("in_flight", {}))),
+                leaving=frozenset(map(str, line["leaving"])) if "leaving" in line else told.leaving,
+                ready=_merge(told.ready or {}, _read_counts(line["ready"]))
+                if "ready" in line
+                else told.ready,
+                num_open=_merge(told.num_open, num_open),
+                known=now - _read_age(line["known"]) if "known" in line else told.known,
+                arrived=_merge(told.arrived, changed),
+                at=now,
             )
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise MalformedLineError(f"no line of a gateway: {error}") from error

@@ -33,13 +33,21 @@ def find_filling(
         return None
     fault = judge_claim(spec, snapshot.claim)
     if fault is not None:
-        return Pending(revision, spec.model.uri, Stage.CLAIM, fault, found, place)
+        return Pending(
+            revision=revision, uri=spec.model.uri, stage=Stage.CLAIM, cause=fault, found=found, place=place
+        )
     name = fill_name(snapshot.service, revision)
     if spec.model.cache.is_on_nodes or is_complete(snapshot, name):
         return None
     fetched = _find_progress(snapshot, name)
     pending = Pending(
-        revision, spec.model.uri, Stage.FILL, explain_delay(snapshot, name), found, place, fetched
+        revision=revision,
+        uri=spec.model.uri,
+        stage=Stage.FILL,
+        cause=explain_delay(snapshot, name),
+        found=found,
+        place=place,
+        fetched=fetched,
     )
     return find_lateness(pending, snapshot, spec, name, now)
 

@@ -114,13 +114,15 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}
     return Observed(
-        tuple(pod for pod in pods if pod.is_staying),
-        states,
-        moment,
-        tuple(c for d in deployments.values() if (c := _find_refusal(d))),
-        tuple(pod for pod in pods if moment.holds_room(pod)),
-        tuple(since for d in deployments.values() if (since := _find_failure_time(d)) is not None),
-        tuple(pod for pod in pods if moment.is_news(pod)),
+        pods=tuple(pod for pod in pods if pod.is_staying),
+        states=states,
+        moment=moment,
+        refusals=tuple(c for d in deployments.values() if (c := _find_refusal(d))),
+        leaving=tuple(pod for pod in pods if moment.holds_room(pod)),
+        refused_since=tuple(
+            since for d in deployments.values() if (since := _find_failure_time(d)) is not None
+        ),
+        failed=tuple(pod for pod in pods if moment.is_news(pod)),
     )
 
 

@@ -58,7 +58,14 @@ class Progress:
         """
         stamp = render_time(now)
         if rollout.get("revision") != state.hash:
-            return cls(state.hash, stamp, stamp, state.num_ready, now, canary)
+            return cls(
+                revision=state.hash,
+                started_at=stamp,
+                progressed_at=stamp,
+                num_ready=state.num_ready,
+                now=now,
+                canary=canary,
+            )
         pods_since = None if state.num_ended else state.newest_at
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
         since = rollout.get("progressedAt", started)
@@ -73,16 +80,16 @@ class Progress:
         num_ready = max(before, state.num_ready)
         waits = _waits_for_pods(state) or _is_operators_turn(state)
         return cls(
-            state.hash,
-            started,
-            progressed,
-            num_ready,
-            now,
-            canary,
-            pods_since,
-            waits,
-            fetched_at,
-            noted_after,
+            revision=state.hash,
+            started_at=started,
+            progressed_at=progressed,
+            num_ready=num_ready,
+            now=now,
+            canary=canary,
+            pods_since=pods_since,
+            waits_for_others=waits,
+            fetched_at=fetched_at,
+            noted_after=noted_after,
         )
 
     def seconds_left(self, deadline: float) -> float:

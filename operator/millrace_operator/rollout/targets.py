@@ -113,7 +113,9 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
         return Known(revisions, served, error)
     place = find_place(spec.model, model)
     number = next_number(revisions.values()) if recorded is None else recorded.number
-    made = Revision(digest, number, wanted.inputs, template, model, place)
+    made = Revision(
+        hash=digest, number=number, inputs=wanted.inputs, template=template, model=model, cached=place
+    )
     known = _choose_same({**revisions, digest: made}, made, served)
     if known.refreshed is not None:
         return known
@@ -212,17 +214,17 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
     return Targets(
-        revisions[chosen],
-        revisions,
-        step,
-        stable,
-        choice,
-        progress,
-        evacuation,
-        spent,
-        known.pending,
-        known.refreshed,
-        known.answered,
+        target=revisions[chosen],
+        revisions=revisions,
+        step=step,
+        stable=stable,
+        choice=choice,
+        progress=progress,
+        evacuation=evacuation,
+        spent_order=spent,
+        pending=known.pending,
+        refreshed=known.refreshed,
+        answered=known.answered,
     )
 
 

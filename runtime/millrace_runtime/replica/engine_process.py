@@ -57,14 +57,14 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     beat()
     channel.send(
         EngineReady(
-            scheduler.max_model_length,
-            scheduler.stats().num_blocks,
-            limits.block_size,
-            limits.num_slots,
-            limits.vocabulary_size,
-            executor.placement,
-            clock.seconds,
-            trial_steps,
+            max_model_length=scheduler.max_model_length,
+            num_blocks=scheduler.stats().num_blocks,
+            block_size=limits.block_size,
+            max_sequences=limits.num_slots,
+            vocabulary_size=limits.vocabulary_size,
+            placement=executor.placement,
+            startup_seconds=clock.seconds,
+            trial_steps=trial_steps,
         )
     )
     EngineLoop(channel, scheduler, executor, beat).run()

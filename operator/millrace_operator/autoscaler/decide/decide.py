@@ -88,7 +88,14 @@ def _estimate(
     load, demand = forecast or (None, None)
     missed = tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
     if replica is None:
-        return Estimate(load, demand, None, None, memory.infeasible, missed)
+        return Estimate(
+            rate=load,
+            demand=demand,
+            replica=None,
+            capacity=None,
+            infeasible=memory.infeasible,
+            violated=missed,
+        )
     reachable = [each for each in policy.objectives if now - memory.kept.get(each, -math.inf) < KEPT_SECONDS]
     others = [each for each in policy.objectives if each not in reachable]
     infeasible = find_infeasible(replica, others, memory.infeasible)
@@ -96,8 +103,10 @@ def _estimate(
     capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
     if not replica.model.is_proven and (infeasible or _is_doubtful(replica, capacity)):
         # What was only tried calls no objective out of reach: that would keep feedback from overruling it.
-        return Estimate(load, demand, None, None, (), missed)
-    return Estimate(load, demand, replica, capacity, infeasible, missed)
+        return Estimate(rate=load, demand=demand, replica=None, capacity=None, infeasible=(), violated=missed)
+    return Estimate(
+        rate=load, demand=demand, replica=replica, capacity=capacity, infeasible=infeasible, violated=missed
+    )
 
 
 def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:

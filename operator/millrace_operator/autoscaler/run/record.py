@@ -112,4 +112,11 @@ def read_record(found: Sequence[Obj]) -> Record:
     except PriorError as error:
         trouble = str(error)
     name, version = (holder["metadata"][field] for field in ("name", "resourceVersion"))
-    return Record(name, version, prior, memory, trouble, tuple(read_changes(changes)))
+    return Record(
+        name=name,
+        version=version,
+        prior=prior,
+        memory=memory,
+        trouble=trouble,
+        changes=tuple(read_changes(changes)),
+    )

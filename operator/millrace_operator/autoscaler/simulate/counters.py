@@ -74,14 +74,14 @@ class Counters:
     def sample(self, at: float, running: int, waiting: int, kv_usage: float) -> Sample:
         """Return what a scrape would see now."""
         return Sample(
-            at,
-            running,
-            waiting,
-            kv_usage,
-            self._values(self),
-            tuple(self.first_tokens),
-            tuple(self.output_tokens),
-            tuple(self.queue_times),
-            tuple(self.whole_requests),
-            tuple(self.answer_lengths),
+            at=at,
+            running=running,
+            waiting=waiting,
+            kv_usage=kv_usage,
+            counters=self._values(self),
+            first_tokens=tuple(self.first_tokens),
+            output_tokens=tuple(self.output_tokens),
+            queue_times=tuple(self.queue_times),
+            whole_requests=tuple(self.whole_requests),
+            answer_lengths=tuple(self.answer_lengths),
         )

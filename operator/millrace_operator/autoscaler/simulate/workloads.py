@@ -148,7 +148,17 @@ def ramp() -> Workload:
     """W1, the ramp of llm-d's SLO-aware guide, with its rates, lengths, bounds and targets."""
     rates, lasting = (2.0, 4.0, 6.0, 8.0, 10.0, 4.0, 1.0), (330.0, 360.0, 360.0, 360.0, 360.0, 360.0, 300.0)
     source = Ramp(rates, lasting, fixed_lengths(4000, 1000))
-    return Workload("W1", source, sum(lasting), _objectives(3.0, 0.1), RAMP_HARDWARE, 3, 8, 3, 1590.0)
+    return Workload(
+        name="W1",
+        source=source,
+        seconds=sum(lasting),
+        objectives=_objectives(3.0, 0.1),
+        hardware=RAMP_HARDWARE,
+        min_replicas=3,
+        max_replicas=8,
+        initial_replicas=3,
+        peak_at=1590.0,
+    )
 
 
 def conversation(folder: Path, begin: float = 0.0, end: float = TRACE_SECONDS) -> Workload:
@@ -171,7 +181,15 @@ def _recorded(
     peak_at = max(min(trace_peak - source.begin, seconds - margin), margin)
     objectives = _objectives(1.0, 0.05)
     return Workload(
-        name, source, seconds, objectives, TRACE_HARDWARE, 1, max_replicas, initial_replicas, peak_at
+        name=name,
+        source=source,
+        seconds=seconds,
+        objectives=objectives,
+        hardware=TRACE_HARDWARE,
+        min_replicas=1,
+        max_replicas=max_replicas,
+        initial_replicas=initial_replicas,
+        peak_at=peak_at,
     )
 
 
@@ -203,11 +221,21 @@ class _Day:
 
 
 _SMALL = _Day(
-    8, 0.66, (2.0, 3.0, 1.5, 4.0, 2.5, 1.0, 6.0, 2.0), (500, 1200, 300, 900), (1800, 2600, 1500), 0.65
+    num_clients=8,
+    steepness=0.66,
+    variations=(2.0, 3.0, 1.5, 4.0, 2.5, 1.0, 6.0, 2.0),
+    prompt_tokens=(500, 1200, 300, 900),
+    generation_tokens=(1800, 2600, 1500),
+    requests_per_second=0.65,
 )
 """Eight clients with long answers. Their gaps vary by 2.5 on average; the top five carry 77 %."""
 _LARGE = _Day(
-    20, 0.51, (2.0, 3.5, 1.5, 5.0, 2.5, 8.0, 2.0), (800, 1500, 400, 2000, 600), (500, 800, 350), 2.7
+    num_clients=20,
+    steepness=0.51,
+    variations=(2.0, 3.5, 1.5, 5.0, 2.5, 8.0, 2.0),
+    prompt_tokens=(800, 1500, 400, 2000, 600),
+    generation_tokens=(500, 800, 350),
+    requests_per_second=2.7,
 )
 """Twenty clients. Their gaps vary by 3.2 on average; the top five carry 43 %."""
 
@@ -230,5 +258,13 @@ def week() -> Workload:
 def _day(name: str, day: _Day, days: int = 1, wobble: float = 0.08) -> Workload:
     source = day.source(days, wobble)
     return Workload(
-        name, source, source.seconds, _objectives(4.0, 0.1), DAY_HARDWARE, 1, 30, 6, source.peak_at
+        name=name,
+        source=source,
+        seconds=source.seconds,
+        objectives=_objectives(4.0, 0.1),
+        hardware=DAY_HARDWARE,
+        min_replicas=1,
+        max_replicas=30,
+        initial_replicas=6,
+        peak_at=source.peak_at,
     )

@@ -92,7 +92,14 @@ def tabulate(workload: Workload, seed: int) -> Table:
     rows: list[tuple[Level, ...]] = []
     start = workload.initial_replicas
     for number in range(math.ceil(workload.seconds / seconds)):
-        window = _Window(workload, requests, number * seconds, seconds, lead, seed)
+        window = _Window(
+            workload=workload,
+            requests=requests,
+            begin=number * seconds,
+            seconds=seconds,
+            lead_seconds=lead,
+            seed=seed,
+        )
         rows.append(window.climb(start))
         start = rows[-1][len(rows[-1]) // 2].replicas
     return Table(seconds, len(requests), tuple(rows))
