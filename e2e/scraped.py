@@ -16,8 +16,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from millrace_gateway.metrics import Metrics as GatewayMetrics
-from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_gateway.report.metrics import Metrics as GatewayMetrics
+from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady, Stats, StepTiming

@@ -40,7 +40,7 @@ from e2e.scraped import (
     Replica,
     serving_pages,
 )
-from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.history import Past, fetch
 from millrace_operator.api.status_types import ReplicaStatus

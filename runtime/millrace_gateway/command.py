@@ -13,8 +13,8 @@ from contextlib import suppress
 import uvloop
 
 from millrace_gateway.errors import CannotListenError
-from millrace_gateway.headers import may_be_sent
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.front.headers import may_be_sent
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes import short_names

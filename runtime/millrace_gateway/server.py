@@ -11,21 +11,21 @@ from typing import NamedTuple
 import aiohttp
 from aiohttp import web
 
-from millrace_gateway.activity import Activity
-from millrace_gateway.app import Surface, create_app, create_inner_app
-from millrace_gateway.balance import Balancer
-from millrace_gateway.bodies import BodyBudget
-from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.errors import CannotListenError
-from millrace_gateway.holding import Holder, HoldLimits
+from millrace_gateway.front.app import Surface, create_app, create_inner_app
+from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.front.proxy import Proxy
+from millrace_gateway.front.upstream import open_session
+from millrace_gateway.hold.activity import Activity
+from millrace_gateway.hold.holding import Holder, HoldLimits
 from millrace_gateway.lifecycle import Lifecycle
-from millrace_gateway.metrics import Metrics
-from millrace_gateway.proxy import Proxy
-from millrace_gateway.report import Report
-from millrace_gateway.reporting import LeaderCheck, Reporting
+from millrace_gateway.report.metrics import Metrics
+from millrace_gateway.report.report import Report
+from millrace_gateway.report.stream import LeaderCheck, Reporting
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.cluster_sinks import ReplicaSink, ServiceSink
 from millrace_gateway.settings import Settings
-from millrace_gateway.sinks import ReplicaSink, ServiceSink
-from millrace_gateway.upstream import open_session
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Source
 from millrace_kubernetes.connection import Connection

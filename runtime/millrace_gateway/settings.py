@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime.contract import DEFAULT_NAMESPACE
 
 MEBIBYTE = 1024 * 1024

@@ -48,7 +48,7 @@ def name_kept(namespace: str, path: str) -> str:
 ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"
 
 # The leader's Lease has the SHA-256, in hex, of the token that the leader shows to gateways. PATH_LOADS
-# answers whoever shows it with one line of JSON after the other: see `millrace_gateway/report.py`.
+# answers whoever shows it with one line of JSON after the other: see `millrace_gateway/report/report.py`.
 LEASE_OPERATOR: Final = "millrace-operator"
 ANNOTATION_PROOF: Final = "millrace.dev/token-sha256"
 DEFAULT_NAMESPACE: Final = "millrace-system"

@@ -13,8 +13,8 @@ import yaml
 from prometheus_client import Metric
 
 from e2e.cluster.local_cluster import LocalCluster
-from millrace_gateway.metrics import Metrics as GatewayMetrics
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.report.metrics import Metrics as GatewayMetrics
+from millrace_gateway.route.objects import ServiceKey
 from millrace_kubectl import command as plugin
 from millrace_node_cache.metrics import Metrics as NodeCacheMetrics
 from millrace_operator.api.conditions import Reason

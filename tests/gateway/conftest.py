@@ -13,7 +13,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from e2e.cluster.nodes.network.addresses import claim_block
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from testing.addresses import backlog_of, expected_backlog, needs_ipv6, url_of

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.balance import Balancer
-from millrace_gateway.objects import Replica, ServiceKey
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 REPLICAS = tuple(

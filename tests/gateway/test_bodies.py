@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from millrace_gateway.bodies import BodyBudget
+from millrace_gateway.front.body_budget import BodyBudget
 
 HOST = {"Host": "chat.team.svc"}
 PATH = "/v1/completions"

@@ -4,8 +4,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.catalogue import Catalogue, Route
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.catalogue import Catalogue, Route
+from millrace_gateway.route.objects import ServiceKey
 from tests.gateway.conftest import make_pod, make_service
 
 

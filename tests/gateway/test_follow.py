@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from aiohttp import web
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess

@@ -3,7 +3,7 @@
 import pytest
 from multidict import CIMultiDict
 
-from millrace_gateway.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
+from millrace_gateway.front.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
 
 SENT = [
     "Accept",

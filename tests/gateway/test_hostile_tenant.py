@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from yarl import URL
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 
 PLATFORM = {
     "short_names": {"prod": ServiceKey("shop", "chat")},

@@ -1,4 +1,4 @@
-from millrace_gateway.objects import ServiceKey, read_replica, read_service
+from millrace_gateway.route.objects import ServiceKey, read_replica, read_service
 from tests.gateway.conftest import make_pod, make_service
 
 

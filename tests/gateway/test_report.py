@@ -8,12 +8,12 @@ from hashlib import sha256
 
 import pytest
 
-from millrace_gateway.activity import Activity
-from millrace_gateway.balance import Balancer
-from millrace_gateway.catalogue import Catalogue
-from millrace_gateway.objects import ServiceKey
-from millrace_gateway.report import Report
-from millrace_gateway.reporting import LeaderCheck
+from millrace_gateway.hold.activity import Activity
+from millrace_gateway.report.report import Report
+from millrace_gateway.report.stream import LeaderCheck
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.gateway.conftest import Bench, make_pod, make_service
 

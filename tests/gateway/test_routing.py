@@ -3,10 +3,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError, RequestRefusedError
-from millrace_gateway.objects import ServiceKey
-from millrace_gateway.routing import HostPolicy, address, find_model, route_host
+from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.routing import HostPolicy, address, find_model, route_host
 from tests.gateway.conftest import make_pod, make_service
 
 POLICY = HostPolicy("cluster.local", "sys", frozenset({"models.team"}))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millrace_gateway.metrics import Outcome
+from millrace_gateway.report.metrics import Outcome
 from millrace_operator.api.types import ObjectiveMetric
 from millrace_operator.app.service_metrics import BOUNDS, find_bounds
 from millrace_runtime import contract

@@ -20,9 +20,9 @@ import yaml
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from millrace_gateway.metrics import Metrics as GatewayMetrics
-from millrace_gateway.metrics import Outcome
-from millrace_gateway.objects import ServiceKey as GatewayKey
+from millrace_gateway.report.metrics import Metrics as GatewayMetrics
+from millrace_gateway.report.metrics import Outcome
+from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_operator.app.metrics import Metrics as OperatorMetrics
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.run.access import Access

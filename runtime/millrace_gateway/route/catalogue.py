@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from millrace_gateway.objects import (
+from millrace_gateway.route.objects import (
     Object,
     Replica,
     Service,

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import asyncio
 
 from aiohttp import web
 
-from millrace_gateway.bodies import BodyShare
 from millrace_gateway.errors import BadRequestError, BodyTooLargeError, BusyError, SlowBodyError
+from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.settings import Settings
 
 

@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 
 from millrace_gateway.errors import list_codes
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime.contract import (
     METRIC_GATEWAY_ARRIVALS,
     METRIC_GATEWAY_FINISHED,

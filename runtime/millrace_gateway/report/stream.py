@@ -12,7 +12,7 @@ from hashlib import sha256
 import aiohttp
 from aiohttp import hdrs, web
 
-from millrace_gateway.report import Report
+from millrace_gateway.report.report import Report
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import KubernetesError
 from millrace_runtime.contract import ANNOTATION_PROOF, LEASE_OPERATOR, LOADS_SECONDS

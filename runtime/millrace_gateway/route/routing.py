@@ -2,10 +2,10 @@
 
 from typing import NamedTuple
 
-from millrace_gateway.address import find_port, parse_host, parse_label
-from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
-from millrace_gateway.model_field import MalformedBodyError, read_model
+from millrace_gateway.route.address import find_port, parse_host, parse_label
+from millrace_gateway.route.catalogue import Catalogue, Route
+from millrace_gateway.route.model_field import MalformedBodyError, read_model
 
 
 class Addressed(NamedTuple):

@@ -15,11 +15,6 @@ from typing import NamedTuple, TypeVar
 import aiohttp
 from aiohttp import hdrs, web
 
-from millrace_gateway.activity import Activity
-from millrace_gateway.address import find_port
-from millrace_gateway.balance import Balancer
-from millrace_gateway.bodies import BodyBudget
-from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
@@ -32,14 +27,20 @@ from millrace_gateway.errors import (
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
-from millrace_gateway.headers import RequestHeaders, drop_credentials
-from millrace_gateway.holding import Awaited, Holder
-from millrace_gateway.intake import describe_fullness, read_body
+from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.front.headers import RequestHeaders, drop_credentials
+from millrace_gateway.front.intake import describe_fullness, read_body
+from millrace_gateway.front.relay import begin_answer, relay
+from millrace_gateway.front.upstream import UpstreamRequest, ask, describe_failure
+from millrace_gateway.hold.activity import Activity
+from millrace_gateway.hold.holding import Awaited, Holder
 from millrace_gateway.lifecycle import Lifecycle, Phase
-from millrace_gateway.metrics import Metrics, Outcome
-from millrace_gateway.objects import Replica, Service
-from millrace_gateway.relay import begin_answer, relay
-from millrace_gateway.routing import (
+from millrace_gateway.report.metrics import Metrics, Outcome
+from millrace_gateway.route.address import find_port
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.catalogue import Catalogue, Route
+from millrace_gateway.route.objects import Replica, Service
+from millrace_gateway.route.routing import (
     Addressed,
     HostPolicy,
     HostRule,
@@ -48,7 +49,6 @@ from millrace_gateway.routing import (
     route_host,
 )
 from millrace_gateway.settings import Settings
-from millrace_gateway.upstream import UpstreamRequest, ask, describe_failure
 from millrace_runtime.contract import PATHS_WORK
 
 REFUSED_SECONDS = 1.0

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from millrace_gateway.catalogue import Catalogue
 from millrace_gateway.lifecycle import Lifecycle
-from millrace_gateway.objects import Object, ServiceKey, read_key
+from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import Object, ServiceKey, read_key
 from millrace_kubernetes.collection import Source, collection_path
 from millrace_runtime.contract import COMPONENT_REPLICA, GROUP, LABEL_COMPONENT, PLURAL, VERSION
 

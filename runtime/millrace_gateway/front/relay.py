@@ -6,7 +6,7 @@ import aiohttp
 from aiohttp import web
 
 from millrace_gateway.errors import UpstreamFailedError
-from millrace_gateway.headers import response_headers
+from millrace_gateway.front.headers import response_headers
 
 logger = logging.getLogger(__name__)
 

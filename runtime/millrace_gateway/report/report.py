@@ -16,9 +16,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_gateway.activity import Activity
-from millrace_gateway.balance import Balancer
-from millrace_gateway.catalogue import Catalogue
+from millrace_gateway.hold.activity import Activity
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.catalogue import Catalogue
 
 _TOLD_EMPTY = frozenset({"leaving", "known"})
 """What says something by being empty, or zero."""

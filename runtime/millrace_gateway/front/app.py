@@ -7,13 +7,13 @@ from typing import Any
 
 from aiohttp import web
 
-from millrace_gateway.catalogue import Catalogue, Route
 from millrace_gateway.errors import RequestRefusedError
+from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.lifecycle import Lifecycle, Phase
-from millrace_gateway.metrics import CONTENT_TYPE, Metrics
-from millrace_gateway.proxy import Proxy
-from millrace_gateway.reporting import Reporting
-from millrace_gateway.routing import find_model
+from millrace_gateway.report.metrics import CONTENT_TYPE, Metrics
+from millrace_gateway.report.stream import Reporting
+from millrace_gateway.route.catalogue import Catalogue, Route
+from millrace_gateway.route.routing import find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 

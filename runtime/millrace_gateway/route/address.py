@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from millrace_gateway.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _PORT = re.compile(r":[0-9]{1,5}\Z")

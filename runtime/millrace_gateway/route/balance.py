@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from millrace_gateway.objects import Replica
+from millrace_gateway.route.objects import Replica
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 LEAST_SHARE = 0.01

@@ -10,10 +10,10 @@ from aiohttp import hdrs
 from multidict import CIMultiDict
 from yarl import URL
 
-from millrace_gateway.bodies import BodyShare
 from millrace_gateway.errors import ReplicaRefusedError, StaleConnectionError, UpstreamFailedError
-from millrace_gateway.model_field import replace_model
-from millrace_gateway.objects import Replica
+from millrace_gateway.front.body_budget import BodyShare
+from millrace_gateway.route.model_field import replace_model
+from millrace_gateway.route.objects import Replica
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
 

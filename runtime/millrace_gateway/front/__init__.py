@@ -1,0 +1,1 @@
+"""A client's request and its answer: HTTP, headers, bodies, the connection to a replica."""

@@ -1,0 +1,1 @@
+"""Requests that wait for a replica, and what keeps a service awake."""

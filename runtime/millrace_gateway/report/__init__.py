@@ -1,0 +1,1 @@
+"""What the gateway counts and tells: metrics, and its stream to the leading operator."""

@@ -1,0 +1,1 @@
+"""Which service a request means, and which of its replicas takes it."""
