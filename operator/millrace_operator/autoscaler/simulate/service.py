@@ -46,7 +46,7 @@ class Pod:
 class Service:
     """The pods of one service behind a gateway that asks the one with the fewest requests in flight.
 
-    A pod that is new begins with a small share, as in the gateway's `route/balance.py`. Those with equally few
+    A new pod begins with a small share, as in the gateway's `route/balance.py`. Those with equally few
     take turns, and of those with equally little to do the youngest goes first.
     """
 
