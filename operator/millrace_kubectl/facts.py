@@ -8,6 +8,7 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
+from millrace_operator.api.annotations.pin import ANNOTATION, Pin, find_active_pin
 from millrace_operator.api.conditions import UNREAD, Reason, find_condition, parse_time
 from millrace_operator.api.evidence_limits import (
     FUTILE_STEPS,
@@ -15,7 +16,6 @@ from millrace_operator.api.evidence_limits import (
     SPENT_SECONDS,
     TRIED,
 )
-from millrace_operator.api.pin import ANNOTATION, Pin, find_active_pin
 from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import read_changes, read_objectives
 

@@ -2,6 +2,8 @@
 
 Only clients within its pod may ask, so it takes the right to forward a port in the operator's namespace, and
 to list Leases.
+
+Whether an operator leads, by the Lease that it renews.
 """
 
 import contextlib
@@ -12,9 +14,30 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-from millrace_kubectl.errors import ServerError
+from millrace_kubectl.errors import PluginError, ServerError
 from millrace_kubectl.kubectl import Obj, Services, find_program
+from millrace_kubectl.moments import describe_moment, describe_seconds
+from millrace_operator.api.conditions import parse_time
 from millrace_runtime import contract
+
+SILENT_SECONDS = 60.0
+"""A Lease is renewed every 2 s. The clocks here and there may differ."""
+
+
+def find_silence(services: Services, now: float) -> str | None:
+    """Return since when no operator leads, in words; None where one does, or who asks may not know it."""
+    try:
+        leases = services.list_leases(contract.LEASE_OPERATOR)
+    except PluginError:
+        return None
+    if not leases:
+        return "no operator leads: there is no Lease of one"
+    renewals = [parse_time((lease.get("spec") or {}).get("renewTime")) for lease in leases]
+    last = max((at for at in renewals if at is not None), default=None)
+    if last is None or now - last < SILENT_SECONDS:
+        return None
+    return f"no operator leads since {describe_moment(last, now)}, {describe_seconds(now - last)} ago"
+
 
 TIMEOUT_SECONDS = 15
 _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")

@@ -19,8 +19,8 @@ from millrace_kubectl.words import (
     shorten,
     show_rate,
 )
+from millrace_operator.api.annotations.pin import Pin
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.pin import Pin
 
 TROUBLE_LENGTH = 240
 """The setting to correct stands behind the pod's name, and what to write behind the setting."""

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.refresh import ANNOTATION as REFRESH
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.refresh import ANNOTATION as REFRESH
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from testing.checkpoints.models import MEDIUM, stored_of
 from testing.world import World, crash_status
 from tests.kubectl import orders

@@ -5,8 +5,8 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
+from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.rollout_order import ANNOTATION, Action, Order
 
 SUMMARY = "give a new revision up"
 DESCRIPTION = """Give up the revision that is rolled out: the one before gets all replicas back. It is not

@@ -5,7 +5,7 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Obj, Services
 from millrace_kubectl.pinning import add_lapse, check_mode, describe_pin, find_lapse, scaling_spec
-from millrace_operator.api.pin import ANNOTATION, Pin
+from millrace_operator.api.annotations.pin import ANNOTATION, Pin
 
 SUMMARY = "hold a count for a time"
 DESCRIPTION = """Hold a service's count for a time. The autoscaler goes on from there afterwards.

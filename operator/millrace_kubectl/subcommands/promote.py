@@ -4,8 +4,8 @@ import argparse
 
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
+from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.rollout_order import ANNOTATION, Action, Order
 
 SUMMARY = "give a new revision all replicas"
 DESCRIPTION = """End the canary of the revision that the spec asks for: it gets all replicas, and those of its

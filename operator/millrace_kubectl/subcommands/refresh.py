@@ -6,8 +6,8 @@ from typing import Any
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
+from millrace_operator.api.annotations.refresh import ANNOTATION, Refresh, can_change, is_looked_at
 from millrace_operator.api.conditions import Reason, find_condition, render_time
-from millrace_operator.api.refresh import ANNOTATION, Refresh, can_change, is_looked_at
 
 SUMMARY = "ask a model's source once more"
 DESCRIPTION = """Ask the source of a service's model which revision it has now. Another one than before is

@@ -4,7 +4,7 @@ import argparse
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.lease import find_silence
+from millrace_kubectl.leader import find_silence
 from millrace_kubectl.overview import render_overview
 from millrace_kubectl.screen import render_screen
 

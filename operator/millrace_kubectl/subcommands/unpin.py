@@ -4,7 +4,7 @@ import argparse
 
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.pinning import scaling_status
-from millrace_operator.api.pin import ANNOTATION
+from millrace_operator.api.annotations.pin import ANNOTATION
 
 SUMMARY = "end a pin"
 DESCRIPTION = """End a pin before its time. The autoscaler goes on from the count that there is, and lowers it

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace_operator.api.pin import find_active_pin
+from millrace_operator.api.annotations.pin import find_active_pin
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, POD, Obj
 from millrace_operator.model.job_plan import list_job_looks, list_witnesses, render_jobs

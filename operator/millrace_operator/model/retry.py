@@ -7,8 +7,8 @@ count.
 
 from dataclasses import replace
 
+from millrace_operator.api.annotations.refresh import can_change, is_looked_at
 from millrace_operator.api.conditions import Reason, find_condition, parse_time
-from millrace_operator.api.refresh import can_change, is_looked_at
 from millrace_operator.model.jobs import find_made, find_words
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.observed.snapshot import Snapshot

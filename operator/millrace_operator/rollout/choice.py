@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from millrace_operator.api.annotations.rollout_order import Action
 from millrace_operator.api.conditions import parse_time, render_time
-from millrace_operator.api.rollout_order import Action
 from millrace_operator.api.status_types import RejectionReason
 from millrace_operator.rollout.canary import Canary
 from millrace_operator.rollout.surge import RevisionState

@@ -6,7 +6,7 @@ more, also where that revision comes back. Other words are another order, and so
 annotation was gone.
 """
 
-from millrace_operator.api.rollout_order import Action, OrderError, find_order
+from millrace_operator.api.annotations.rollout_order import Action, OrderError, find_order
 from millrace_operator.kube.kinds import Obj
 
 

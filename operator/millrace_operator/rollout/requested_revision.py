@@ -9,7 +9,7 @@ restarts.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from millrace_operator.api.refresh import Refresh, can_change, is_looked_at
+from millrace_operator.api.annotations.refresh import Refresh, can_change, is_looked_at
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.rollout.revision import (

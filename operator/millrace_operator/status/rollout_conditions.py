@@ -7,8 +7,8 @@ Whether all that the spec asks for is there, in one word for people who wait for
 
 from dataclasses import replace
 
+from millrace_operator.api.annotations.rollout_order import ANNOTATION, OrderError, find_order
 from millrace_operator.api.conditions import Reason, Truth, render_time
-from millrace_operator.api.rollout_order import ANNOTATION, OrderError, find_order
 from millrace_operator.observed.previous_owner import explain_left_over
 from millrace_operator.status.inputs import StatusInputs
 

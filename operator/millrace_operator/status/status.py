@@ -4,6 +4,7 @@ from typing import Any
 
 from millrace_fit.facts import ModelFacts
 from millrace_fit.verdict import Answer
+from millrace_operator.api.annotations.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.api.conditions import (
     Reason,
     Truth,
@@ -11,7 +12,6 @@ from millrace_operator.api.conditions import (
     merge_conditions,
     render_time,
 )
-from millrace_operator.api.pin import ANNOTATION, PinError, find_pin
 from millrace_operator.api.types import ScalingMode
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel

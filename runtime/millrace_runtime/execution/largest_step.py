@@ -5,8 +5,7 @@ from collections.abc import Callable
 import torch
 
 from millrace_fit.kv_cache import Budget, bound_recordings, share_out
-from millrace_runtime.execution.errors import CapacityError
-from millrace_runtime.execution.exhaustion import is_out_of_memory
+from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.sampling import COSTLY

@@ -16,7 +16,7 @@ from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.transfer import upload, upload_all
-from millrace_runtime.execution.exhaustion import is_out_of_memory
+from millrace_runtime.execution.errors import is_out_of_memory
 from millrace_runtime.execution.graphs import (
     CudaRecorder,
     DecodeGraph,

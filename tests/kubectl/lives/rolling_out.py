@@ -1,6 +1,6 @@
 """Services whose spec was edited: a new revision on its way, as a canary, and given up."""
 
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from testing.world import World, crash_status
 from tests.kubectl.lives.life import EDIT, edit, life, serve, wait
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.api.pin import (
+from millrace_operator.api.annotations.pin import (
     ANNOTATION,
     Pin,
     PinError,

@@ -6,8 +6,8 @@ Nothing of it need end. What the operator sees in the midst of it is an `Instant
 from dataclasses import replace
 
 from millrace_fit.accelerators import LABEL_PRODUCT
+from millrace_operator.api.annotations.pin import ANNOTATION as PIN
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.pin import ANNOTATION as PIN
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import (
     CHILDREN,

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.refresh import ANNOTATION as REFRESH
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.refresh import ANNOTATION as REFRESH
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from millrace_operator.kube.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.kube.kinds import CHILDREN, Kind, Obj
 from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad

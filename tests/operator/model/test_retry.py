@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millrace_fetch.plan.uri import parse_uri
+from millrace_operator.api.annotations.refresh import ANNOTATION
 from millrace_operator.api.model_uri import is_pinned
-from millrace_operator.api.refresh import ANNOTATION
 from millrace_operator.kube.kinds import POD
 from testing.world import KEY, World
 from tests.operator.model.test_fit import FACTS, make_world

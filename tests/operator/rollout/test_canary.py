@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from millrace_operator.api.types import CanaryOptions, RolloutStrategy
 from millrace_operator.rollout.canary import count_canary
 from millrace_operator.rollout.surge import Method, RevisionState, plan_rollout

@@ -1,6 +1,6 @@
 """An order is obeyed once: what it brought is not undone, nor brought again, by an annotation that stays."""
 
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from testing.world import World
 from tests.operator.rollout.test_rollback import BAD, GOOD, rolled_out_badly, wait_for_deadline
 

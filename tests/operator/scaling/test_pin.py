@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any
 
+from millrace_operator.api.annotations.pin import ANNOTATION
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.pin import ANNOTATION
 from millrace_operator.observed.snapshot import Advice
 from testing.world import KEY, World, ready_status
 

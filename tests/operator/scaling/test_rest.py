@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.pin import ANNOTATION
+from millrace_operator.api.annotations.pin import ANNOTATION
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
 from testing.world import World, crash_status, unschedulable_status

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from millrace_fit.facts import find_facts
+from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.rollout_order import ANNOTATION, Action, Order
 from millrace_operator.api.status_types import Status
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import Advice, Demand

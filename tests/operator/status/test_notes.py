@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.rollout_order import ANNOTATION
+from millrace_operator.api.annotations.rollout_order import ANNOTATION
 from millrace_operator.status.notes import find_notes
 from testing.world import World, crash_status
 

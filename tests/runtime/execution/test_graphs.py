@@ -13,8 +13,7 @@ from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
-from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.exhaustion import is_out_of_memory
+from millrace_runtime.execution.errors import PlanError, is_out_of_memory
 from millrace_runtime.execution.graphs import DecodeGraph, DecodeGraphs, DecodeInputs
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.settings import ExecutionSettings
