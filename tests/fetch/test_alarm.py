@@ -1,6 +1,7 @@
 """A fetch that nothing moves any more ends itself, and says what to do."""
 
 import fcntl
+import io
 import os
 import sys
 import threading
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from millrace_fetch.cli import alarm
+from millrace_fetch.cli.progress_log import Lines
 from testing.model_sources.processes import execute_fetch, finish
 from testing.model_sources.servers import FakeHub
-from tests.fetch.conftest import Fetcher, Witness
 
 
 def test_what_moves_a_fetch_puts_the_alarm_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +24,7 @@ def test_what_moves_a_fetch_puts_the_alarm_off(monkeypatch: pytest.MonkeyPatch) 
         reasons.append(reason)
         is_over.set()
 
-    with alarm.Alarm(Witness(), Path("/models/m"), end) as watch:
+    with alarm.Alarm(Lines(io.StringIO()), Path("/models/m"), end) as watch:
         for _ in range(15):
             watch.advance(1)
             assert not is_over.wait(0.05)
@@ -32,18 +33,18 @@ def test_what_moves_a_fetch_puts_the_alarm_off(monkeypatch: pytest.MonkeyPatch) 
     assert "/models/m is on a disk that does not answer, or another millrace fetch holds it" in reasons[0]
 
 
-async def test_who_waits_for_a_lock_that_nobody_gives_back_ends(hub: FakeHub, fetcher: Fetcher) -> None:
-    own = fetcher.folder / ".millrace"
+async def test_who_waits_for_a_lock_that_nobody_gives_back_ends(hub: FakeHub, tmp_path: Path) -> None:
+    own = tmp_path / "m" / ".millrace"
     own.mkdir(parents=True)
     descriptor = os.open(own / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     code = f"""
 from millrace_fetch.cli import alarm, command
 alarm.TICK_SECONDS = alarm.LIMIT_SECONDS = 0.05
-command.main(["hf://org/m", "--to", {str(fetcher.folder)!r}])
+command.main(["hf://org/m", "--to", {str(own.parent)!r}])
 """
     prefix = (sys.executable, "-c", code)
-    started = await execute_fetch("hf://org/m", fetcher.folder, prefix=prefix, HF_ENDPOINT=hub.endpoint)
+    started = await execute_fetch("hf://org/m", own.parent, prefix=prefix, HF_ENDPOINT=hub.endpoint)
     status, _, err = await finish(started)
     os.close(descriptor)
     assert (status, "delete that one's pod" in err) == (1, True), err

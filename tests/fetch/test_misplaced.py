@@ -25,7 +25,7 @@ def _small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def client(folder_server: WebFolderServer) -> AsyncIterator[Client]:
-    source = WebSource(parse_uri(folder_server.uri), ())  # type: ignore[arg-type]
+    source = WebSource(parse_uri(folder_server.uri))  # type: ignore[arg-type]
     async with Client(source.authorize, 1) as client:
         yield client
 
