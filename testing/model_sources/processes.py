@@ -119,9 +119,10 @@ def _start_server() -> socket.socket:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Another process sets no event of ours."""
-    while not is_so():  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    """Another process sets no event of ours. Raises TimeoutError after a minute."""
+    async with asyncio.timeout(60):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def finish(process: Process | Forked) -> tuple[int | None, str, str]:

@@ -321,7 +321,7 @@ async def test_a_kill_costs_no_more_than_was_not_noted(fetcher: Fetcher) -> None
     async with Registry() as registry:
         registry.push_files(contents)
         registry.token_uses = 100
-        registry.blobs.bytes_per_second = 15e6
+        registry.blobs.bytes_per_second = 8e6
         process = await start_fetch(f"{registry.uri}:v1", fetcher.folder, "--connections", "1")
         journal = fetcher.folder / ".millrace" / "parts" / f"{SHARDS[0]}.journal"
         await until(lambda: journal.exists() and '"done": [8388608' in journal.read_text())
