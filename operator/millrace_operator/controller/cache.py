@@ -1,17 +1,11 @@
 """The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from millrace_kubernetes.model_names import (
-    ModelNames,
-    Standing,
-    read_running_name,
-    read_served_name,
-)
-from millrace_operator.api.conditions import find_condition
+from millrace_kubernetes.model_names import ModelNames, Standing, read_served_name
 from millrace_operator.api.types import Spec
 from millrace_operator.controller.owners import (
     has_to_fetch,
@@ -21,6 +15,7 @@ from millrace_operator.controller.owners import (
     name_odd,
     owner_of,
 )
+from millrace_operator.controller.running_names import Running, RunningNames, find_running
 from millrace_operator.kube.compact import compact
 from millrace_operator.kube.kinds import (
     Kind,
@@ -72,15 +67,8 @@ class Place(NamedTuple):
     gpus: GpuNode | None
     served_name: str | None
     """Of a service."""
-    running: "Running | None"
+    running: Running | None
     """Of a Ready replica's pod."""
-
-
-class Running(NamedTuple):
-    """The model name that a replica answers to, and its service."""
-
-    owner: ServiceKey
-    name: str
 
 
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
@@ -97,8 +85,7 @@ class Cache:
         self._objects: dict[ObjectKey, Obj] = {}
         self._services: dict[ServiceKey, Obj] = {}
         self._specs: dict[ServiceKey, ParsedSpec] = {}
-        self._running: dict[ServiceKey, Counter[str]] = {}
-        """How many Ready replicas answer to each model name."""
+        self._running = RunningNames(self._names)
         self._fetching: Index = defaultdict(set)
         """Pods that have a model to fetch still: few of all pods, so that nobody looks through them all."""
         self._children: Index = defaultdict(set)
@@ -133,7 +120,8 @@ class Cache:
             self._unlink(key, held)
         self._objects[key] = obj
         self._link(key, obj, place)
-        self._count_running(None if held is None else _find_running(held, owner_of(held)), place.running)
+        before = None if held is None else find_running(held, owner_of(held))
+        self._running.count(before, place.running)
         return True
 
     def renew(self, found: Obj, before: Obj | None) -> bool:
@@ -169,7 +157,7 @@ class Cache:
         if obj is None:
             return
         self._unlink(key, obj)
-        self._count_running(_find_running(obj, owner_of(obj)), None)
+        self._running.count(find_running(obj, owner_of(obj)), None)
         if kind_of(obj).role is Role.SERVICE:
             self._specs.pop(ServiceKey(key.namespace, key.name), None)
             self._names.remove(ServiceKey(key.namespace, key.name))
@@ -311,7 +299,7 @@ class Cache:
             departure=find_departure(obj) if is_node else None,
             gpus=find_gpus(obj) if is_node else None,
             served_name=read_served_name(obj) if role is Role.SERVICE else None,
-            running=_find_running(obj, owner),
+            running=find_running(obj, owner),
         )
 
     def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
@@ -339,19 +327,6 @@ class Cache:
                 if not index[owner]:
                     del index[owner]
 
-    def _count_running(self, before: Running | None, now: Running | None) -> None:
-        """Know what a pod answers to now. Where that is as before, nobody looks at the name again."""
-        if before == now:
-            return
-        for running, change in ((now, 1), (before, -1)):
-            if running is not None:
-                counts = self._running.setdefault(running.owner, Counter())
-                counts[running.name] += change
-                self._running[running.owner] = +counts  # what is zero goes
-                self._names.put_running(running.owner, frozenset(+counts))
-                if not +counts:
-                    del self._running[running.owner]
-
     def _list_indexes(self, obj: Obj) -> tuple[Index, ...]:
         """Return where an object of a service belongs; nowhere does a pod of somebody's with our label."""
         if kind_of(obj).role is not Role.POD:
@@ -365,19 +340,6 @@ class Cache:
 
     def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
         return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
-
-
-def _find_running(obj: Obj, owner: ServiceKey | None) -> Running | None:
-    """Return what a replica answers to, if it is Ready and stays."""
-    metadata = obj["metadata"]
-    is_there = kind_of(obj).role is Role.POD and "deletionTimestamp" not in metadata
-    if owner is None or not is_there or not is_replica(metadata, metadata.get("labels", {})):
-        return None
-    ready = find_condition(obj.get("status", {}), "Ready") or {}
-    if ready.get("status") != "True":
-        return None
-    name = read_running_name(obj, contract.CONTAINER_REPLICA, contract.FLAG_SERVED_NAME)
-    return None if name is None else Running(owner, name)
 
 
 def _leave_out_foreign(obj: Obj) -> Obj:

@@ -84,7 +84,7 @@ async def test_a_name_that_no_replica_runs_with_any_more_is_no_claim() -> None:
     await world.settle()
     world.edit(model={"uri": "file:///m", "servedName": "new"})
     await world.settle()
-    assert world.cache._running == {KEY: {"new": 1}}
+    assert world.cache._running._counts == {KEY: {"new": 1}}
     assert "still run" not in world.condition("AccessReady")["message"]
 
 
