@@ -130,7 +130,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
         return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
     pin = find_active_pin(snapshot.service, now)
     observed = observe(snapshot, moment)
-    rest = find_rest(snapshot, observed, deadline)
+    rest = find_rest(snapshot.demand, old, observed, deadline)
     count = choose_count(
         spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
     )
@@ -142,7 +142,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     children += [] if known.pending is None else render_jobs(settings, snapshot, spec, known.pending, now)
     wanted = [child.obj for child in children]
     foreign = snapshot.find_foreign(wanted)
-    left_over = find_left_over(snapshot, foreign, now)
+    left_over = find_left_over(snapshot.service, snapshot.list_namesakes() & foreign, now)
     inputs = StatusInputs(
         settings=settings,
         snapshot=snapshot,

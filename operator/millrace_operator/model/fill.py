@@ -8,14 +8,6 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION
 from millrace_operator.model.cached_model import find_place
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import (
-    explain_delay,
-    find_job,
-    find_made,
-    find_standstill,
-    is_complete,
-    list_working,
-)
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.observed.pod_status import read_fetch
 from millrace_operator.observed.snapshot import Fetched, ObjectId, Snapshot
@@ -37,14 +29,14 @@ def find_filling(
             revision=revision, uri=spec.model.uri, stage=Stage.CLAIM, cause=fault, found=found, place=place
         )
     name = fill_name(snapshot.service, revision)
-    if spec.model.cache.is_on_nodes or is_complete(snapshot, name):
+    if spec.model.cache.is_on_nodes or snapshot.jobs.is_complete(name):
         return None
     fetched = _find_progress(snapshot, name)
     pending = Pending(
         revision=revision,
         uri=spec.model.uri,
         stage=Stage.FILL,
-        cause=explain_delay(snapshot, name),
+        cause=snapshot.jobs.explain_delay(name),
         found=found,
         place=place,
         fetched=fetched,
@@ -55,7 +47,7 @@ def find_filling(
 def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
     """Return the same with since when its Job gets no farther, and that this is too long."""
     is_filling = pending.stage is Stage.FILL
-    since = find_standstill(snapshot, job, now) if is_filling else find_made(snapshot, job)
+    since = snapshot.jobs.find_standstill(job, now) if is_filling else snapshot.jobs.find_made(job)
     pending = replace(pending, since=since)
     is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
     return replace(pending, late=_explain_lateness(pending, snapshot, spec, job)) if is_late else pending
@@ -67,7 +59,7 @@ def is_begun(snapshot: Snapshot, revision: str) -> bool:
     record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name))
     labels = None if record is None else record["metadata"].get("labels", {})
     is_made = labels is not None and labels.get(contract.LABEL_PENDING) != "true"
-    return is_made or bool(find_job(snapshot, fill_name(snapshot.service, revision)))
+    return is_made or bool(snapshot.jobs.find(fill_name(snapshot.service, revision)))
 
 
 def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:
@@ -79,13 +71,13 @@ def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | Non
 
 def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
     """Return how far the Job's newest pod is that tells it."""
-    names = (pod["metadata"]["name"] for pod in list_working(snapshot, name))
+    names = (pod["metadata"]["name"] for pod in snapshot.jobs.list_working(name))
     return next((snapshot.fetched[pod] for pod in names if pod in snapshot.fetched), None)
 
 
 def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str) -> Cause:
     place = f"{job} -n {snapshot.service['metadata']['namespace']}"
-    failures = (read_fetch(pod.get("status", {})).failure for pod in list_working(snapshot, job))
+    failures = (read_fetch(pod.get("status", {})).failure for pod in snapshot.jobs.list_working(job))
     before = next((f"; it failed before: {failure}" for failure in failures if failure), "")
     return Cause(
         Reason.DEADLINE_EXCEEDED,

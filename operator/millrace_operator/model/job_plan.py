@@ -7,7 +7,6 @@ from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.model.claims import find_look
 from millrace_operator.model.fill import seconds_to_lateness
-from millrace_operator.model.jobs import explain_delay, find_job, find_words, seconds_to_loss
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.model.retry import find_ask_time
 from millrace_operator.observed.drift import APPLIED, seal
@@ -36,7 +35,10 @@ def _render_job(
     settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending, now: float
 ) -> Obj | None:
     service, revision = snapshot.service, pending.revision
-    left, asks_at = _seconds_to_loss(snapshot, pending, now), find_ask_time(snapshot, pending)
+    left, asks_at = (
+        _seconds_to_loss(snapshot, pending, now),
+        find_ask_time(snapshot.jobs, snapshot.service, pending),
+    )
     if (left is not None and left <= 0) or (asks_at is not None and asks_at <= now):
         return None  # it is made anew once it is gone
     if pending.stage is Stage.LOOK:
@@ -54,10 +56,11 @@ def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
     does what has told of the model already, whatever a container of others in its pod comes to.
     """
     name = job["metadata"]["name"]
-    if pending.found is not None and find_words(snapshot, name) is not None:
+    if pending.found is not None and snapshot.jobs.find_words(name) is not None:
         return False
-    seen = find_job(snapshot, name).get("metadata", {}).get("annotations", {}).get(APPLIED)
-    return seen not in (None, job["metadata"]["annotations"][APPLIED]) and bool(explain_delay(snapshot, name))
+    seen = snapshot.jobs.find(name).get("metadata", {}).get("annotations", {}).get(APPLIED)
+    is_another = seen not in (None, job["metadata"]["annotations"][APPLIED])
+    return is_another and snapshot.jobs.explain_delay(name) is not None
 
 
 def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
@@ -70,7 +73,7 @@ def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now:
     left = _seconds_to_loss(snapshot, pending, now)
     if left is not None and left > 0:  # else it is deleted now, and its end is an event
         yield left + 1
-    asks_at = find_ask_time(snapshot, pending)
+    asks_at = find_ask_time(snapshot.jobs, snapshot.service, pending)
     if asks_at is not None and asks_at > now:
         yield asks_at - now + 1
     if pending.until is not None:
@@ -84,8 +87,8 @@ def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float 
     """Return for how long to wait for the Job that works now, where it has ended; None of any other."""
     is_filling = pending.stage is Stage.FILL
     name = (fill_name if is_filling else revision_name)(snapshot.service, pending.revision)
-    has_told = pending.is_asked_again and find_words(snapshot, name) is not None
-    return None if has_told else seconds_to_loss(snapshot, name, now)
+    has_told = pending.is_asked_again and snapshot.jobs.find_words(name) is not None
+    return None if has_told else snapshot.jobs.seconds_to_loss(name, now)
 
 
 def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:

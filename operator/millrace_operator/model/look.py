@@ -16,7 +16,6 @@ from typing import NamedTuple
 from millrace_operator.api.conditions import Reason, find_condition, parse_time
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
-from millrace_operator.model.jobs import explain_delay, find_job, has_told_all, is_lost
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.render.metadata import revision_name
@@ -61,11 +60,11 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     name = revision_name(snapshot.service, revision)
     if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
         return None
-    pending, job = Pending(revision, spec.model.uri, Stage.LOOK), find_job(snapshot, name)
-    if not job or is_lost(snapshot, name):
+    pending, job = Pending(revision, spec.model.uri, Stage.LOOK), snapshot.jobs.find(name)
+    if not job or snapshot.jobs.is_lost(name):
         since = snapshot.looking_since
         return None if since is None or now >= since + DISTURBED_SECONDS else pending
-    if has_told_all(snapshot, name) or explain_delay(snapshot, name) is not None:
+    if snapshot.jobs.has_told_all(name) or snapshot.jobs.explain_delay(name) is not None:
         return None
     made = parse_time(job["metadata"].get("creationTimestamp"))
     # By the API server's clock. Where ours goes wrong by more than that, nobody can tell how long it takes.
@@ -87,4 +86,4 @@ def _is_barred(snapshot: Snapshot, name: str) -> bool:
     """
     head = {"kind": JOB.kind, "metadata": {"name": name}}
     refused = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)} & snapshot.refusals.keys()
-    return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.find_left_over())
+    return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.list_namesakes())

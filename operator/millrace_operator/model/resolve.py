@@ -11,18 +11,16 @@ from typing import Any
 from millrace_operator.api.model_uri import is_fetched
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import list_pods
+from millrace_operator.observed.jobs import Jobs
 from millrace_operator.observed.pod_status import find_fetcher, find_state
-from millrace_operator.observed.snapshot import Snapshot
-from millrace_operator.render.metadata import revision_name
 
 
-def find_told(snapshot: Snapshot, uri: str, revision: str) -> FoundModel | None:
-    """Return what the Job of a service's revision has told; None while it has not.
+def find_told(jobs: Jobs, job: str, uri: str) -> FoundModel | None:
+    """Return what the Job of a revision has told; None while it has not.
 
     Of a model in a claim no revision is believed, and without facts nothing is told.
     """
-    pods = list_pods(snapshot, revision_name(snapshot.service, revision))
+    pods = jobs.list_pods(job)
     found = [one for one in map(_read_told, pods) if one is not None]
     if is_fetched(uri):
         return next((one for one in found if one.revision is not None), None)

@@ -1,5 +1,6 @@
 """Where things stand in a raw pod's status. Pure."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import parse_time
@@ -89,3 +90,20 @@ def find_last_end(container: dict[str, Any]) -> dict[str, Any] | None:
     """Return how the container ended, now or before it began anew; None where it never did."""
     last: dict[str, Any] | None = container.get("lastState", {}).get("terminated")
     return find_state(container, "terminated") or last
+
+
+def find_fetch_time(runs: Iterable[FetchRun], num_ended: int, now: float) -> float | None:
+    """Return since when a deadline counts, in seconds since 1970; None where no fetch moves it.
+
+    A download takes as long as it takes, and one that stands still ends itself. So a deadline stands still
+    while its container runs, unless it failed too often for its age.
+
+    `num_ended` pods have ended for good and were made anew. Each counts as a restart: else pods that are
+    evicted again and again would be progress for ever.
+    """
+    times = (_find_time(run, now) for run in runs if run.gets_on(num_ended, now))
+    return max((at for at in times if at is not None), default=None)
+
+
+def _find_time(run: FetchRun, now: float) -> float | None:
+    return now if run.is_running else run.ended_at

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.model_names import Standing
 from millrace_operator.api.conditions import Reason
 from millrace_operator.api.quantities import show_bytes
 from millrace_operator.api.status_types import ReplicaStatus
-from millrace_operator.kube.kinds import Obj
+from millrace_operator.kube.kinds import JOB, Obj
 from millrace_operator.kube.node import GpuNode
+from millrace_operator.observed.jobs import Jobs
 from millrace_runtime import contract
 
 
@@ -184,6 +186,12 @@ class Snapshot:
         """The service's uid, which its children's ownerReferences name."""
         return str(self.service["metadata"]["uid"])
 
+    @cached_property
+    def jobs(self) -> Jobs:
+        """The service's own Jobs, with their pods."""
+        own = {key.name: obj for key, obj in self.owned().items() if key.kind == JOB.kind}
+        return Jobs(own, self.job_pods)
+
     def owned(self) -> dict[ObjectId, Obj]:
         """Return the children that are this service's own."""
         return {object_id(child): child for child in self.children if is_owned(child, self.uid)}
@@ -193,7 +201,7 @@ class Snapshot:
         seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
         return (self.conflicts | seen) & {object_id(obj) for obj in wanted}
 
-    def find_left_over(self) -> frozenset[ObjectId]:
+    def list_namesakes(self) -> frozenset[ObjectId]:
         """Return the children of another service that had the name. Garbage collection is to take them."""
         return frozenset(object_id(child) for child in self.children if is_of_former(child, self.service))
 

@@ -13,11 +13,11 @@ from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fill import find_filling, find_lateness, is_begun
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import explain_delay, find_fetch_time
 from millrace_operator.model.look import find_looking
 from millrace_operator.model.pending_revision import Pending, Stage
 from millrace_operator.model.resolve import find_told
 from millrace_operator.model.retry import explain_unread, note_asking
+from millrace_operator.observed.pod_status import find_fetch_time
 from millrace_operator.observed.pods import describe_fetch, read_pod
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Snapshot
@@ -100,7 +100,10 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     served = snapshot.service.get("status", {}).get("currentRevision")
     wanted = find_asked(snapshot.service, spec, revisions)
     digest = wanted.hash
-    recorded, told = revisions.get(digest), find_told(snapshot, spec.model.uri, digest)
+    recorded, told = (
+        revisions.get(digest),
+        find_told(snapshot.jobs, revision_name(snapshot.service, digest), spec.model.uri),
+    )
     if recorded is not None and not recorded.is_pending:
         return _choose_same(revisions, recorded, served)
     known_model = None if recorded is None else recorded.model
@@ -128,7 +131,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     if model is not None:
         made = replace(made, template={}, is_pending=True)
         known = known._replace(revisions={**known.revisions, digest: made}, answered=made)
-    pending = replace(note_asking(pending, snapshot), known_as=wanted.before)
+    pending = replace(note_asking(pending, snapshot.jobs, snapshot.service), known_as=wanted.before)
     return known._replace(asked=_choose_meanwhile(snapshot, revisions, wanted), pending=pending)
 
 
@@ -162,8 +165,8 @@ def _find_pending(
         return find_looking(snapshot, spec, digest, now)
     if model is None:
         job = revision_name(snapshot.service, digest)
-        unread = explain_unread(snapshot, job)
-        cause = explain_delay(snapshot, job) or unread or judge_claim(spec, snapshot.claim)
+        unread = explain_unread(snapshot.jobs, job)
+        cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.claim)
         return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
     # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
     is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)

@@ -11,7 +11,7 @@ from millrace_operator.api.conditions import Reason, find_condition, parse_time,
 from millrace_operator.api.status_lines import read_changes
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.revisions import Observed
-from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.observed.snapshot import Demand
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,13 @@ class Rest:
 AWAKE = Rest(is_asked=False, idle_since=None)
 
 
-def find_rest(snapshot: Snapshot, observed: Observed, start_seconds: float) -> Rest:
+def find_rest(demand: Demand, status: dict[str, Any], observed: Observed, start_seconds: float) -> Rest:
     """Return what the gateways tell, counted from when a replica could have answered.
 
     A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One
     that does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests
     while a revision takes over: at zero nobody would see that it is bad, and a request would meet it alone.
     """
-    demand, status = snapshot.demand, snapshot.service.get("status", {})
     rested_at = _find_rest_time(status)
     is_late = rested_at is not None and (demand.last_end or 0.0) > rested_at
     is_asked = demand.num_open > 0 or is_late

@@ -172,7 +172,7 @@ class Asked:
 
     def find_model(self, instant: Instant) -> FoundModel | None:
         """Return what its Job and its record know of its model."""
-        told = find_told(instant.snapshot, self.spec.model.uri, self.revision)
+        told = find_told(instant.snapshot.jobs, self.job.name, self.spec.model.uri)
         record = instant.snapshot.owned().get(self.record, {})
         return told or FoundModel.read(record.get("data", {}).get("model"))
 
