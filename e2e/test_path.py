@@ -236,13 +236,17 @@ def test_a_wrong_model_path_is_named_in_the_conditions(service: Service) -> None
     assert shown[:-1] == ["stories", "stories", "False", service.condition("Degraded")["reason"], "0", "1"]
 
 
-def test_a_service_without_a_node_says_what_the_scheduler_says(service: Service) -> None:
-    service.spec["resources"]["limits"]["nvidia.com/gpu"] = 99
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"resources": {"limits": {"nvidia.com/gpu": 99}}}, "no node has 99 nvidia.com/gpu; the largest has"),
+        ({"pod": {"nodeSelector": {"disk": "ssd"}}}, "didn't match Pod's node affinity/selector"),
+    ],
+)
+def test_a_service_without_a_node_says_why(service: Service, change: dict[str, Any], words: str) -> None:
+    service.spec.update(change)
     service.apply()
-    service.wait_for(
-        "telling the scheduler's reason",
-        lambda: "Insufficient nvidia.com/gpu" in service.condition("Ready").get("message", ""),
-    )
+    service.wait_for("telling why", lambda: words in service.condition("Ready").get("message", ""))
 
 
 def test_a_service_without_a_ready_replica_answers_503_and_when_to_come_back(service: Service) -> None:
