@@ -19,9 +19,12 @@ class Arrivals:
         self._seconds: dict[str, defaultdict[int, float]] = {}
 
     def add(self, key: str, count: float, begin: float, end: float) -> None:
-        """Count requests that came between two times, evenly spread over them."""
+        """Count requests that came between two times, evenly spread over them.
+
+        Where the clock was set back between the two, all came at the end.
+        """
         slots = self._seconds.setdefault(key, defaultdict(float))
-        first, last = math.floor(max(begin, end - KEPT_SECONDS)), math.floor(end)
+        first, last = math.floor(min(max(begin, end - KEPT_SECONDS), end)), math.floor(end)
         is_new = last not in slots
         for slot in range(first, last + 1):
             slots[slot] += count / (last + 1 - first)
