@@ -48,8 +48,8 @@ class Alarm:
             if self._waited_seconds >= LIMIT_SECONDS:
                 self._end(
                     f"nothing has come for {LIMIT_SECONDS / 60:g} minutes: either {self._folder} is on a "
-                    "disk that does not answer, or another millrace fetch holds it and gets no farther: "
-                    "delete that one's pod, or mend the volume"
+                    "disk that does not answer: mend the volume; or another millrace fetch holds it: if that "
+                    "one's log shows no progress, delete its pod"
                 )
                 return
 
