@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from millrace_operator.api.base import DATE_TIME, NumberText, Part
+from millrace_operator.api.field_types import DATE_TIME, NumberText, Part
 from millrace_operator.api.prices import CURRENCY_LENGTH, PRICE_LENGTH
 
 PriceText = Annotated[str, Field(max_length=PRICE_LENGTH)]

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from millrace_operator.api.base import ATOMIC, DATE_TIME, NumberText, Part
 from millrace_operator.api.evidence_limits import NAME_LENGTH
+from millrace_operator.api.field_types import ATOMIC, DATE_TIME, NumberText, Part
 from millrace_operator.api.status_lines import LINE_LENGTH
 
 Line = Annotated[str, Field(max_length=LINE_LENGTH)]

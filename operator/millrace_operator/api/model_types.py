@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from millrace_operator.api.base import Part
+from millrace_operator.api.field_types import Part
 from millrace_operator.api.pod_types import ObjectName
 from millrace_runtime import contract
 

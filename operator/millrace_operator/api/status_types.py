@@ -5,10 +5,10 @@ from enum import StrEnum
 from pydantic import Field
 
 from millrace_operator.api.annotations.rollout_order import LONGEST
-from millrace_operator.api.base import ATOMIC, DATE_TIME, Part
 from millrace_operator.api.cost_types import CostStatus
 from millrace_operator.api.evidence_limits import NUM_CHANGES
 from millrace_operator.api.evidence_types import Evidence, Line
+from millrace_operator.api.field_types import ATOMIC, DATE_TIME, Part
 from millrace_operator.api.model_types import CacheStatus
 from millrace_operator.api.types import ScalingMode
 

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, field_validator
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_operator.api import rules
-from millrace_operator.api.base import DurationText, Part
 from millrace_operator.api.cost_types import Cost
+from millrace_operator.api.field_types import DurationText, Part
 from millrace_operator.api.model_types import Model
 from millrace_operator.api.pod_types import PodOptions
 from millrace_operator.api.versions import VERSION_MAX_LENGTH, VERSION_PATTERN

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.api.accelerators import count_gpus, has_gpu
-from millrace_operator.api.base import Part
+from millrace_operator.api.field_types import Part
 from millrace_operator.api.model_types import Weights
 from millrace_operator.api.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.api.types import Spec

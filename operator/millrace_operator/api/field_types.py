@@ -1,4 +1,4 @@
-"""What the objects of the resource have in common. Pure."""
+"""The types of fields that many objects of the resource have, and what all these objects share. Pure."""
 
 from typing import Annotated
 
