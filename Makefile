@@ -50,7 +50,7 @@ check: checks parts lint  ## lint, the tests that a change can turn red, and one
 	@$(BIN)/python -m testing.affected $(ARGS)
 
 test-unit: venv  ## the tests without a cluster
-	@$(BIN)/python -m testing.lanes units units-alone -- $(ARGS)
+	@$(BIN)/python -m testing.lanes units -- $(ARGS)
 
 test-e2e: checks parts  ## what users do, on the local control plane
 	@$(BIN)/python -m testing.lanes e2e e2e-alone -- $(ARGS)

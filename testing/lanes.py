@@ -1,7 +1,7 @@
 """`python -m testing.lanes LANE … [-- FLAGS]`: run tests as `make test` does, each lane by its own rules.
 
 Unit tests run side by side, a file on one worker. So do end-to-end tests, with a cluster for each worker.
-What measures CPU shares or deadlines is marked `alone`: it runs in one process, after the others.
+An end-to-end test that measures latencies is marked `alone`: it runs in one process, after the others.
 """
 
 import os
@@ -36,8 +36,7 @@ class Lane:
 
 
 LANES = {
-    "units": Lane("tests", "not long and not alone", 1.5),
-    "units-alone": Lane("tests", "not long and alone", 0),
+    "units": Lane("tests", "not long", 1.5),
     "e2e": Lane("e2e", "not long and not alone", 1),
     "e2e-alone": Lane("e2e", "not long and alone", 0),
     "units-long": Lane("tests", "long or reads", 1.5),

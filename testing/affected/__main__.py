@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
 
 def run(choice: Choice) -> int:
     """Run unit tests, and then, where these pass, those on a cluster."""
-    for lane, tests in (("units", choice.units), ("units-alone", choice.units), ("e2e", choice.end_to_end)):
+    for lane, tests in (("units", choice.units), ("e2e", choice.end_to_end)):
         if tests and (status := run_lane(lane, tests)):
             return status
     return 0
