@@ -21,7 +21,7 @@ from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady, Stats, StepTiming
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import Placement
 
 PROMPT_TOKENS, GENERATION_TOKENS = 400, 50
 STEP_SECONDS, STEP_SEQUENCES, STEP_TOKENS, STEP_CONTEXT = 0.02, 6, 20, 2400

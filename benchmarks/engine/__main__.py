@@ -12,10 +12,10 @@ from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult
-from millrace_runtime.protocol.tokens import pack_tokens
 
 LENGTH = 1024
 NUM_PROMPT_TOKENS = 16

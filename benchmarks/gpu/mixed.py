@@ -14,10 +14,10 @@ from benchmarks.gpu.serving import random_tokens, record, serve
 from benchmarks.gpu.weights import LLAMA_8B, TINY
 from millrace_fit.plan import choose_sizes
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.encoding import count_tokens, pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import count_tokens, pack_tokens
 
 
 class Load(NamedTuple):

@@ -16,11 +16,11 @@ from benchmarks.gpu.rows import Check, Figure, Row
 from benchmarks.gpu.serving import Driver, Running, Served, random_tokens, record, serve, serve_twice
 from benchmarks.gpu.weights import SMALL_LLAMA, SMALL_QWEN, TINY, TINY_QWEN
 from millrace_fit.plan import choose_sizes
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row as PlannedRow
 from millrace_runtime.protocol.step import SlotStart, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens
 
 LOGPROB_BOUND = 1e-3
 """In float32, where sums have other orders."""

@@ -20,20 +20,20 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, Model
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor, Record
-from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import (
     BlockAppend,
     KvGroup,
     Limits,
+    Placement,
     Row,
     SlotStart,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
-from millrace_runtime.protocol.tokens import pack_tokens
 
 CPU = torch.device("cpu")
 

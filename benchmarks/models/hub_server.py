@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 from benchmarks.models.limit import Limit
 from benchmarks.models.shards import StoredModel
-from millrace_runtime.parent import end_with_parent
+from millrace_runtime.process import end_with_parent
 
 REPOSITORY = "org/m"
 COMMIT = "1" * 40

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace_kernels.native.cores import count_threads
-from millrace_runtime.replica.cpu_limit import read_num_cpus
+from millrace_runtime.execution.host import read_num_cpus
 
 TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8", "bf16", "i8mm")
 """Of a CPU's features those that decide which kernels an engine has for it."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.runtime.client import OpenAI
 from benchmarks.runtime.engines import PORT, EngineSpec
 from benchmarks.runtime.figures import OURS
-from millrace_runtime.replica.cpu_limit import thread_environment
+from millrace_runtime.execution.host import thread_environment
 
 MODEL_NAME = "m"
 MAX_BATCHED_TOKENS = 512  # the default on CPUs

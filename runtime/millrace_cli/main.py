@@ -4,7 +4,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 
-from millrace_runtime.garbage import paused_collection
+from millrace_runtime.process import paused_collection
 
 
 @dataclass(frozen=True)

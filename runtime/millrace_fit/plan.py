@@ -20,9 +20,8 @@ from millrace_fit.kv_cache import (
     plan_text_memory,
     share_out,
 )
-from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights
+from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights, step_bytes, tables_bytes
 from millrace_fit.settings import Settings
-from millrace_fit.steps import step_bytes, tables_bytes
 
 CLOSE_SIZES: Final = 8
 WIDE_SIZES: Final = 16

@@ -11,9 +11,8 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.memory import Weights
 from millrace_fit.plan import MemoryPlan
-from millrace_fit.remedies import count_gpus, find_limit
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
-from millrace_fit.verdict import Answer, Verdict, judge
+from millrace_fit.verdict import Answer, Verdict, count_gpus, find_limit, judge
 from millrace_fit.wording import show_count, show_gib, show_kib, show_parameters
 
 WIDTH: Final = 110

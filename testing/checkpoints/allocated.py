@@ -13,10 +13,10 @@ from millrace_fit.kv_cache import Budget
 from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_runtime.execution.build import LoadedModel, load_model
+from millrace_runtime.execution.collective import ALONE_RANK
 from millrace_runtime.execution.kv_cache import allocate_cache
-from millrace_runtime.execution.load_plan import LoadPlan
+from millrace_runtime.execution.loading import LoadPlan
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.execution.rank import ALONE_RANK
 from millrace_runtime.execution.settings import ExecutionSettings
 from testing.checkpoints.models import read_facts, shape_of
 

@@ -27,7 +27,7 @@ from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import Placement
 from millrace_runtime.replica import live_server
 from tests.operator.app.test_service_metrics import make_collector
 

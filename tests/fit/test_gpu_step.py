@@ -18,23 +18,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from millrace_fit.facts import find_facts
-from millrace_fit.memory import Weights
+from millrace_fit.memory import Weights, step_bytes, tables_bytes
 from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
-from millrace_fit.steps import step_bytes, tables_bytes
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.select import select_triton
 from millrace_kernels.step import Matrix, Shares
 from millrace_kernels.tensor_step import DenseMatrix
 from millrace_runtime.execution import lane, model_runner
-from millrace_runtime.execution.largest_step import largest_plan
+from millrace_runtime.execution.kv_cache import largest_plan
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import KvGroup, Limits
+from millrace_runtime.protocol.step import KvGroup, Limits, Placement
 from testing.checkpoints.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
 
 GPU = torch.device("cuda", 0)

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_fit import kv_cache, matrices, steps
+from millrace_fit import kv_cache, memory
 from millrace_fit.facts import find_facts
-from millrace_fit.memory import Weights
+from millrace_fit.memory import Weights, step_bytes, tables_bytes
 from millrace_fit.settings import WEIGHTS, Settings
 from millrace_fit.shard import Shard
-from millrace_fit.steps import step_bytes, tables_bytes
 from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.packing import NativePacker
@@ -121,5 +120,5 @@ def test_what_the_loader_refuses_is_known_before(name: str, tmp_path: Path) -> N
 
 
 def test_constants_are_those_of_the_kernels() -> None:
-    assert (kv_cache.BLOCK_SIZE, matrices.GROUP, matrices.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
-    assert ctypes.sizeof(abi.Group) == steps._GROUP_BYTES
+    assert (kv_cache.BLOCK_SIZE, memory.GROUP, memory.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
+    assert ctypes.sizeof(abi.Group) == memory._GROUP_BYTES

@@ -36,7 +36,7 @@ from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.protocol.messages import EngineReady
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import Placement
 from testing.world import KEY
 from tests.monitoring.chart import OPERATOR_API, ROOT, render
 from tests.monitoring.prometheus_operator import POD, render_scrape_configs

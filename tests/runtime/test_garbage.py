@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from millrace_runtime.garbage import paused_collection
+from millrace_runtime.process import paused_collection
 
 pytestmark = pytest.mark.usefixtures("thawed")
 

@@ -14,10 +14,10 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.parallel.executor import start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import pack_tokens
 
 WEIGHTS: dict[str, dict[str, Any]] = {"bf16": {}, "int8": {"weights": "Int8"}, "int4": {"weights": "Int4"}}
 

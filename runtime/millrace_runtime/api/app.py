@@ -1,4 +1,4 @@
-"""The replica's HTTP application."""
+"""The replica's HTTP application, and its description of the replica."""
 
 import importlib.metadata
 import time
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import FastAPI, Query, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -14,7 +15,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
-from millrace_runtime.api.description import describe_replica
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, Dialect, Exchange
@@ -22,6 +22,7 @@ from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.protocol.messages import EngineReady
 
 _LONGEST_WAIT_SECONDS = 60
 
@@ -155,3 +156,18 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     if message in ("Not Found", "Method Not Allowed"):
         message = f"{message}: {request.method} {request.url.path}"
     return Response(BadRequestError(message).encode(), status, media_type="application/json")
+
+
+Description = dict[str, str | int]
+
+
+def describe_replica(ready: EngineReady) -> Description:
+    """Return what the replica computes with, and how much it holds."""
+    return {
+        **msgspec.structs.asdict(ready.placement),
+        "kv_cache_tokens": ready.kv_tokens,
+        "kv_cache_blocks": ready.num_blocks,
+        "block_size": ready.block_size,
+        "max_model_length": ready.max_model_length,
+        "max_sequences": ready.max_sequences,
+    }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
-from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.protocol.encoding import FrameDecoder, FrameError, encode_frame
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
     Abort,

@@ -9,11 +9,8 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from millrace_runtime.api.answer.chat_completions import ChatWriter
-from millrace_runtime.api.answer.completions import CompletionWriter
-from millrace_runtime.api.answer.envelope import DONE, Envelope
-from millrace_runtime.api.answer.writer import Writer
-from millrace_runtime.api.booking import Booking
+from millrace_runtime.api.admission import Booking
+from millrace_runtime.api.answer.writer import DONE, ChatWriter, CompletionWriter, Envelope, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
@@ -23,8 +20,8 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.api.request.prompts import Prompted, Prompts, fit_prompt, read_prompts
+from millrace_runtime.api.request.reading import GenerationRequest
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)

@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
-from millrace_runtime.api.booking import Booking
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
-from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.reading import GenerationRequest
 from millrace_runtime.chat.stop import build_stop_states
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
@@ -21,7 +22,6 @@ from millrace_runtime.protocol.messages import (
     SequenceOutput,
 )
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import pack_tokens
 
 
 class Usage(NamedTuple):

@@ -1,11 +1,13 @@
-"""A replica's metrics, counted on the event loop and read at scrape.
+"""A replica's metrics, which the event loop counts and Prometheus reads.
 
-Conservation, at every scrape and in units of sequences (one for each choice of each prompt):
+At every scrape, in sequences (one for each choice of each prompt):
 received = rejected + finished + running + waiting.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 from prometheus_client.metrics_core import (
@@ -19,7 +21,6 @@ from prometheus_client.registry import Collector
 from millrace_runtime import contract
 from millrace_runtime.api.answer.choice import Choice
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.histogram import Histogram
 from millrace_runtime.protocol.messages import StepTiming
 
 METRIC_PREEMPTIONS = "vllm:num_preemptions"
@@ -27,13 +28,39 @@ METRIC_COMPILATIONS = "millrace:kernel_compilations"
 METRIC_CACHE_CONFIG = "vllm:cache_config_info"
 METRIC_PROMPT_TOTAL = "vllm:prompt_tokens"
 METRIC_GENERATION_TOTAL = "vllm:generation_tokens"
-
 _STEP_SECONDS = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25,
     0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
 _SEQUENCES = tuple(float(2**power) for power in range(11))
 FINISH_REASONS = ("stop", "length", "abort", "error")
+
+
+class Histogram:
+    """Counts of observations up to each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """`bounds` are ascending upper bounds; +Inf is added."""
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self._counts)
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return (upper bound, values up to it) for each bound and +Inf, as Prometheus writes them."""
+        names = [*(repr(float(bound)) for bound in self._bounds), "+Inf"]
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
 
 
 class ReplicaMetrics(Collector):

@@ -30,7 +30,7 @@ class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
-    """The answer to a job: each prompt's token ids, as `protocol/tokens.py` packs them."""
+    """The answer to a job: each prompt's token ids, as `protocol/encoding.py` packs them."""
 
     prompts: list[bytes]
     request: bytes = b""

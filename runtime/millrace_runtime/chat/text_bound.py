@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from millrace_runtime.chat.token_bytes import BYTE_PIECES, byte_of_letter
+from millrace_runtime.chat.tokenizer import BYTE_PIECES, byte_of_letter
 
 _NFC_SHRINKS = 4
 """Composing makes a text less than four times smaller: at most 7 bytes become 2 (U+1FBE U+0308 U+0301)."""

@@ -35,9 +35,8 @@ from millrace_runtime.chat.jobs import (
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.text_bound import read_bytes_per_token
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.parent import end_with_parent
-from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
-from millrace_runtime.protocol.tokens import pack_tokens
+from millrace_runtime.process import end_with_parent
+from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame, pack_tokens
 
 _READ_BYTES = 1 << 20
 _MEMORY_PER_BYTE = 512

@@ -1,6 +1,9 @@
-"""A model's tokenizer: text to ids, ids to bytes."""
+"""A model's tokenizer and text settings: text to ids, ids to bytes, special tokens, the chat template."""
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,8 +12,26 @@ import tokenizers
 
 from millrace_runtime.chat.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from millrace_runtime.chat.errors import TokenizerError, TokenizingError
-from millrace_runtime.chat.model_files import TextConfig, read_text_config
-from millrace_runtime.chat.token_bytes import spell_byte_level, spell_sentencepiece
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+_NUM_REMAPPED_FROM = 256
+BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
+"""SentencePiece's pieces for single bytes."""
+SPACE = "\u2581"
+"""SentencePiece's space."""
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """A model's text settings, gathered from its JSON files."""
+
+    special_tokens: dict[str, str]
+    """By role (`bos_token`, `eos_token`, …): variables of the chat template."""
+    end_token_ids: tuple[int, ...]
+    """Ids that end a sequence, from config.json and generation_config.json."""
+    chat_template: str | None
+    """Jinja source; None where the model has none."""
 
 
 class _TokenizerFile(msgspec.Struct):
@@ -119,3 +140,79 @@ def _is_byte_level(decoder: dict[str, Any] | None) -> bool:
         return False
     steps = decoder.get("decoders", [decoder])
     return len(steps) == 1 and steps[0].get("type") == "ByteLevel"
+
+
+def read_text_config(model_path: Path) -> TextConfig:
+    """Read the folder's text settings. Raises TokenizerError for a file that is not JSON."""
+    tokenizer_config = _read_object(model_path / "tokenizer_config.json")
+    end_token_ids: dict[int, None] = {}
+    for name in ("generation_config.json", "config.json"):
+        end_token_ids |= dict.fromkeys(_end_ids(_read_object(model_path / name)))
+    return TextConfig(
+        special_tokens=_special_tokens(tokenizer_config),
+        end_token_ids=tuple(end_token_ids),
+        chat_template=_chat_template(model_path, tokenizer_config),
+    )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        raise TokenizerError(f"{path} can't be read as a JSON object: {error}") from error
+
+
+def _end_ids(config: dict[str, Any]) -> list[int]:
+    value = config.get("eos_token_id")
+    values = value if isinstance(value, list) else [value]
+    return [item for item in values if isinstance(item, int)]
+
+
+def _special_tokens(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _SPECIAL_TOKENS:
+        value = tokenizer_config.get(name)
+        if isinstance(value, dict):  # older files write the whole added token
+            value = value.get("content")
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _chat_template(model_path: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    path = model_path / "chat_template.jinja"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    value = tokenizer_config.get("chat_template")
+    if isinstance(value, list):  # several named templates: "default" is the one for plain chat
+        named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None
+
+
+@cache
+def byte_of_letter() -> dict[str, int]:
+    """Return byte-level BPE's alphabet. Printable Latin-1 stands for itself; U+0100 and on are the others."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    letters = {chr(byte): byte for byte in printable}
+    remapped = [byte for byte in range(256) if byte not in set(printable)]
+    letters |= {chr(_NUM_REMAPPED_FROM + place): byte for place, byte in enumerate(remapped)}
+    return letters
+
+
+def spell_byte_level(piece: str) -> bytes:
+    """Return the bytes of a byte-level piece; an added token outside the alphabet is plain text."""
+    letters = byte_of_letter()
+    try:
+        return bytes([letters[letter] for letter in piece])
+    except KeyError:
+        return piece.encode()
+
+
+def spell_sentencepiece(piece: str) -> bytes:
+    """Return the bytes of a SentencePiece piece: `▁` is a space, `<0x0A>` one byte."""
+    if match := _BYTE_PIECE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    return piece.replace(SPACE, " ").encode()

@@ -30,8 +30,7 @@ from millrace_runtime.chat.jobs import (
     ToTextWorker,
 )
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
-from millrace_runtime.protocol.framing import encode_frame
-from millrace_runtime.protocol.tokens import unpack_tokens
+from millrace_runtime.protocol.encoding import encode_frame, unpack_tokens
 
 logger = logging.getLogger(__name__)
 _CLOSED = "the text worker was closed"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from millrace_runtime.chat.errors import NoTextWorkerError, TextTimeoutError, TextWorkerDiedError
 from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
-from millrace_runtime.protocol.framing import FrameDecoder, FrameError
+from millrace_runtime.protocol.encoding import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
 

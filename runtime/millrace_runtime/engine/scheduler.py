@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from millrace_runtime.engine.age_queue import AgeQueue
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.residency import Residency
-from millrace_runtime.engine.sequence import Sequence, State
+from millrace_runtime.engine.sequence import AgeQueue, Sequence, State
+from millrace_runtime.protocol.encoding import TOKEN_BYTES
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
     Generate,
@@ -27,7 +27,6 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
 )
 from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult
-from millrace_runtime.protocol.tokens import TOKEN_BYTES
 
 
 class Committed(NamedTuple):

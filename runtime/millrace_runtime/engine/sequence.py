@@ -1,12 +1,15 @@
 """One generation as the scheduler sees it: tokens, how far they are computed, and where they lie."""
 
+import bisect
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
+from millrace_runtime.protocol.encoding import count_tokens, pack_tokens
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
-from millrace_runtime.protocol.tokens import count_tokens, pack_tokens
 
 
 class State(enum.Enum):
@@ -148,3 +151,34 @@ class Appended(NamedTuple):
 
     tokens: list[int]
     finish_reason: str | None
+
+
+_age = attrgetter("age")
+
+
+class AgeQueue:
+    """A collection of sequences, the oldest first. One that comes back gets its old place."""
+
+    def __init__(self) -> None:
+        self._sequences: list[Sequence] = []
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._sequences)
+
+    @property
+    def oldest(self) -> Sequence | None:
+        """The oldest sequence; None of an empty queue."""
+        return self._sequences[0] if self._sequences else None
+
+    def add(self, sequence: Sequence) -> None:
+        """Insert a sequence by its age."""
+        bisect.insort(self._sequences, sequence, key=_age)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove a sequence, which must be in the queue."""
+        index = bisect.bisect_left(self._sequences, sequence.age, key=_age)
+        assert self._sequences[index] is sequence
+        del self._sequences[index]

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from millrace_runtime.protocol.encoding import unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
 from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
-from millrace_runtime.protocol.tokens import unpack_tokens
 
 POISON = -1
 """The content of a block before it is written."""

@@ -9,20 +9,21 @@ from millrace_fit.errors import NoRoomError
 from millrace_fit.kv_cache import Budget, CacheDemand, CacheShape, plan_cache, share_out
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu_path
+from millrace_runtime.execution.collective import ALONE_RANK, Rank
 from millrace_runtime.execution.errors import CapacityError, ModelError
-from millrace_runtime.execution.kv_cache import allocate_cache, block_bytes
-from millrace_runtime.execution.largest_step import budget_cache
-from millrace_runtime.execution.load_plan import LoadPlan, Log, plan_load
+from millrace_runtime.execution.host import usable_memory
+from millrace_runtime.execution.kv_cache import allocate_cache, block_bytes, budget_cache
 from millrace_runtime.execution.loading import (
+    LoadPlan,
+    Log,
+    plan_load,
     type_name,
 )
 from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.memory import usable_memory
 from millrace_runtime.execution.model_runner import Runner
-from millrace_runtime.execution.rank import ALONE_RANK, Rank
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import Placement
 
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 

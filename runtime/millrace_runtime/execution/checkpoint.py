@@ -1,5 +1,6 @@
 """A checkpoint's tensors: found in a folder's safetensors files, read once each, packed for one path."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,6 @@ from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.step import Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
-from millrace_runtime.execution.loading import read_json
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -161,6 +161,17 @@ def _read_index(index: Path) -> list[str]:
     if outside:
         raise BadCheckpointError(f"{index} points outside its folder: {outside[0]}")
     return names
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises BadCheckpointError."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadCheckpointError(f"{file} can't be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadCheckpointError(f"{file} is no JSON object")
+    return content
 
 
 def _open(file: Path) -> Any:

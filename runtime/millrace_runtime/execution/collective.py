@@ -1,12 +1,37 @@
-"""What workers do with tensors together, by torch.distributed: NCCL on GPUs, Gloo on CPUs."""
+"""A worker's rank, and the collectives of all workers by torch.distributed: NCCL on GPUs, Gloo on CPUs."""
+
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
+from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.step import Shares
-from millrace_runtime.execution.rank import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Which worker this is, and where it meets the others."""
+
+    shard: Shard = ALONE
+    exchange_fd: int = -1
+    """The file that workers on CPUs exchange their parts in."""
+    meeting: str = ""
+    """The URL where torch's processes find each other: on one machine a file that does not exist yet. Over
+    several it would be tcp://, with the address that `replica/command.py` reads."""
+
+    def open_exchange(self) -> Exchange | None:
+        """Return the exchange of native workers; None for the only worker."""
+        if self.shard.count == 1:
+            return None
+        return Exchange(self.exchange_fd, self.shard.index, self.shard.count)
+
+
+ALONE_RANK = Rank()
+"""The only worker."""
 
 
 def open_group(rank: Rank, device: torch.device) -> Group:

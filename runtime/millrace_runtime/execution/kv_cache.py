@@ -1,12 +1,20 @@
-"""The KV cache's tensors, and its size in the exceptions of execution."""
+"""The KV cache: its tensors, and the memory that the largest step leaves for it on a GPU."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from millrace_fit import kv_cache as fit
+from millrace_fit.kv_cache import Budget, bound_recordings, share_out
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
-from millrace_runtime.execution.errors import CapacityError
+from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
+from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.models.model import Architecture, KvShape
+from millrace_runtime.protocol.encoding import pack_tokens
+from millrace_runtime.protocol.executor import Sleep
+from millrace_runtime.protocol.sampling import COSTLY
+from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 
 
 def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
@@ -36,3 +44,57 @@ def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch
 def _numbers(shape: KvShape) -> int:
     """Return how many numbers one block of one layer has."""
     return fit.block_numbers(1, shape.num_kv_heads, shape.head_dim)
+
+
+OpenExecutor = Callable[[int, int], LocalExecutor]
+"""Takes the KV cache's blocks and the length of the longest sequence."""
+
+
+def largest_plan(limits: Limits) -> StepPlan:
+    """Return a step with as many drawing rows as there can be, and as many tokens as these can have.
+
+    All sequences have the same blocks, the first ones: what they compute means nothing. Each token counts as
+    generated, so that penalties count all of them.
+    """
+    num_rows = min(limits.num_slots, limits.max_batched_tokens)
+    size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
+    blocks = [list(range(-(-size // limits.block_size)))]
+    tokens = pack_tokens([0] * size)
+    starts = [SlotStart(slot, 0, tokens, 0, blocks, COSTLY, 0) for slot in range(num_rows)]
+    return StepPlan(0, [], starts, [], [Row(slot, size, emit=True) for slot in range(num_rows)])
+
+
+def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:
+    """Return what the KV cache may take. Raises CapacityError without memory for the largest step."""
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    try:
+        run_largest(limits, open_executor)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise CapacityError(
+            "the GPU has no memory for the largest step beside the weights: lower --max-batched-tokens or "
+            "--max-sequences, or share the model among more GPUs with --tensor-parallel"
+        ) from error
+    step = torch.cuda.max_memory_allocated(device) - before
+    torch.cuda.empty_cache()
+    return share_out(torch.cuda.mem_get_info(device)[0], step, bound_recordings(len(limits.recordable)))
+
+
+def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
+    """Run the largest step as often as there can be steps in flight, and leave nothing behind.
+
+    Return the last one's rows. Each holds its logits until it is collected.
+    """
+    first = largest_plan(limits)
+    slots = [start.slot for start in first.starts]
+    executor = open_executor(len(first.starts[0].blocks[0]), limits.max_model_length)
+    for number in range(executor.limits.depth):
+        executor.submit(StepPlan(number, slots if number else [], first.starts, [], first.rows))
+    for _ in range(executor.limits.depth):
+        result = executor.collect()
+    executor.submit(StepPlan(executor.limits.depth, slots, [], [], []))
+    executor.collect()
+    executor.control(Sleep())
+    return result.rows

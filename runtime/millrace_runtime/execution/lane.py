@@ -39,17 +39,6 @@ class _Inline(Executor):
         return future
 
 
-class Progress:
-    """Counts the layers that are computed."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def advance(self) -> None:
-        """Count one layer."""
-        self.count += 1
-
-
 class Stopwatch:
     """Measures the device's own time over the parts of a step."""
 

@@ -20,8 +20,7 @@ from millrace_runtime.execution.model_runner import Computed, Runner
 from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult, TokenLogprobs
+from millrace_runtime.protocol.step import Limits, Placement, RowResult, StepPlan, StepResult, TokenLogprobs
 
 FAULTS = {
     NOT_FINITE: "the model's logits are not finite (NaN or infinity)",

@@ -14,6 +14,7 @@ from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws
 from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.sampler import is_plain, pack
+from millrace_runtime.protocol.encoding import count_tokens
 from millrace_runtime.protocol.step import (
     BlockAppend,
     Limits,
@@ -23,7 +24,6 @@ from millrace_runtime.protocol.step import (
     StepPlan,
     TokenLogprobs,
 )
-from millrace_runtime.protocol.tokens import count_tokens
 
 
 class Spans(NamedTuple):

@@ -6,22 +6,16 @@ Weight names are the Hugging Face checkpoints'.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from millrace_fit.config import Family, LlamaConfig, parse_llama_config
-from millrace_fit.shard import ALONE, Shard, whole
+from millrace_fit.shard import ALONE, Cut, Shard, whole
 from millrace_kernels.linear.quantized_reference import GROUP
-from millrace_kernels.step import Angles, Step
-from millrace_runtime.layers.attention import Attention
-from millrace_runtime.layers.embedding import Embedding, Head
-from millrace_runtime.layers.linear import GatedLinear, Linear
-from millrace_runtime.layers.norm import RMSNorm
-from millrace_runtime.layers.rotary import rotary_angles
-from millrace_runtime.models.model import Architecture, KvShape
-from millrace_runtime.models.shares import cut_attention, share_rows
-from millrace_runtime.models.weights import Weights
+from millrace_kernels.step import Angles, Heads, Shares, Step
+from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
+from millrace_runtime.models.model import Architecture, KvShape, Weights
 
 
 class LlamaAttention:
@@ -132,3 +126,30 @@ def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = AL
         kv_shapes=(KvShape(heads.num_kv_heads, heads.head_dim),) * config.num_layers,
         build=partial(Llama, config, shard),
     )
+
+
+class AttentionPart(NamedTuple):
+    """One worker's part of each layer's attention."""
+
+    query: Cut
+    """Rows of the query's projection, and columns of the output's."""
+    kv: Cut
+    """Rows of the key's projection, and of the value's."""
+    heads: Heads
+
+
+def cut_attention(config: LlamaConfig, shard: Shard) -> AttentionPart:
+    """Return a shard's part of the attention. Raises ArchitectureError where heads can't be shared so."""
+    mine, dim = shard.cut_heads(config.num_heads, config.num_kv_heads), config.head_dim
+    return AttentionPart(mine.query.times(dim), mine.kv.times(dim), Heads(mine.query.size, mine.kv.size, dim))
+
+
+def share_rows(shard: Shard, total: int) -> Shares | None:
+    """Return how all workers share a table's rows; None for the only one.
+
+    Raises ArchitectureError where a worker would have none.
+    """
+    if shard.count == 1:
+        return None
+    parts = [Shard(index, shard.count).cut(total, 1) for index in range(shard.count)]
+    return Shares(shard.index, (0, *(part.end for part in parts)))

@@ -4,8 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
+from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):

@@ -5,9 +5,8 @@ Each message is one msgspec MessagePack frame (a 4-byte big-endian length, then 
 
 import msgspec
 
-from millrace_runtime.protocol.placement import Placement
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import TokenLogprobs
+from millrace_runtime.protocol.step import Placement, TokenLogprobs
 
 FINISH_STOP = "stop"
 FINISH_LENGTH = "length"
@@ -27,7 +26,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
 
     sequences: list[NewSequence]
     prompt: bytes
-    """Token ids (`protocol/tokens.py`)."""
+    """Token ids (`protocol/encoding.py`)."""
     max_tokens: int
     """Of each sequence."""
     stop_token_ids: list[int]

@@ -24,7 +24,7 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True):
     slot: int
     epoch: int
     tokens: bytes
-    """Every token known so far (`protocol/tokens.py`): the prompt, after a preemption also what followed."""
+    """Every known token (`protocol/encoding.py`): the prompt, and after a preemption the generated tokens."""
     num_computed: int
     """Tokens whose KV already lies in `blocks` (a prefix hit); 0 without one."""
     blocks: list[list[int]]
@@ -130,3 +130,18 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """Draft tokens that one row may verify at most; 0: the executor knows no drafts."""
     recordable: tuple[int, ...] = ()
     """Numbers of rows whose decode steps `Record` makes faster, ascending."""
+
+
+class Placement(msgspec.Struct, frozen=True, array_like=True):
+    """On what a replica's model lies and in which numbers, as it was loaded and not as it was asked for."""
+
+    device: str
+    """"cpu" or "cuda"."""
+    device_name: str
+    """A GPU's own name. On CPUs what computes: "torch", or the instruction set of the native kernels."""
+    dtype: str
+    """Of the activations and the KV cache, and of the weights unless they are rounded: "bfloat16"."""
+    weights: str
+    """"FromCheckpoint", "Int8" or "Int4"."""
+    tensor_parallel: int
+    """Workers that hold the model together."""

@@ -1,5 +1,7 @@
-"""The engine's main loop: receive, schedule, submit, collect, send."""
+"""The engine's main loop: receive, schedule, submit, collect, send; and its channel to the HTTP process."""
 
+import select
+import socket
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -8,10 +10,12 @@ import msgspec
 
 from millrace_runtime.engine.errors import EngineError
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Executor, Record
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
     Abort,
+    FromEngine,
     Generate,
     SequenceOutput,
     Stats,
@@ -19,13 +23,51 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
     ToEngine,
 )
-from millrace_runtime.replica.engine_channel import EngineChannel
+from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
 """An engine with nothing to do wakes this often, to show that it lives."""
 STEP_POLL_SECONDS = 0.25
 """While a step takes long, its progress and new messages are looked at this often."""
+_READ_BYTES = 1 << 20
+
+
+class EngineChannel:
+    """Receives and sends messages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
+
+    def receive(self, timeout_seconds: float) -> list[ToEngine]:
+        """Return the messages that have come, having waited up to `timeout_seconds` for the first.
+
+        Raises PeerGone when the other end has closed, and FrameError for what is no message.
+        """
+        messages: list[ToEngine] = []
+        while self._poll.poll(0 if messages else timeout_seconds * 1000):
+            timeout_seconds = 0
+            messages += self._decoder.feed(self._read())
+        return messages
+
+    def send(self, message: FromEngine) -> None:
+        """Send a message, which waits while the other end reads slowly. Raises PeerGone."""
+        try:
+            self._sock.sendall(encode_frame(message))
+        except OSError as error:
+            raise PeerGone(f"the HTTP process is gone: {error.strerror}") from error
+
+    def _read(self) -> bytes:
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except OSError as error:
+            raise PeerGone(f"the HTTP process is gone: {error.strerror}") from error
+        if not data:
+            raise PeerGone("the HTTP process closed its socket")
+        return data
 
 
 class StepClock:

@@ -12,16 +12,14 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel.executor import start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.garbage import paused_collection
+from millrace_runtime.process import paused_collection, say
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
-from millrace_runtime.replica.console import say
-from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.engine_loop import EngineLoop
+from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
-from millrace_runtime.replica.membership import Membership, join_replica
+from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.trial import try_steps
 
 

@@ -24,9 +24,9 @@ from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
-from millrace_runtime.replica.cpu_limit import count_text_threads
+from millrace_runtime.execution.host import count_text_threads
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
-from millrace_runtime.replica.membership import Membership, join_replica
+from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.settings import ReplicaSettings
 
 EXIT_TEXT_FAILED = 71  # EX_OSERR

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 
 from millrace_runtime import contract
 from millrace_runtime.listener import describe_failure, local_url, open_listener
-from millrace_runtime.replica.children import Children
-from millrace_runtime.replica.console import say
+from millrace_runtime.process import say
 from millrace_runtime.replica.errors import PortTaken
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import Action, Ending, Lifecycle, Stage
 from millrace_runtime.replica.live_server import LiveServer
+from millrace_runtime.replica.processes import Children
 from millrace_runtime.replica.settings import ReplicaSettings
 
 _START_POLL_SECONDS = 0.1

@@ -11,10 +11,10 @@ import msgspec
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import FINISH_ERROR, Generate, NewSequence, StepTiming
 from millrace_runtime.protocol.sampling import COSTLY, Sampling
-from millrace_runtime.protocol.tokens import pack_tokens
 from millrace_runtime.replica.engine_loop import StepClock
 
 GREEDY = Sampling(temperature=0.0)

@@ -16,7 +16,7 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, StepMoments
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj
-from millrace_runtime.api.histogram import Histogram
+from millrace_runtime.api.metrics import Histogram
 from testing.world import KEY, make_pod, make_service, ready_status, unschedulable_status
 
 TTFT, TPOT = ObjectiveMetric.TIME_TO_FIRST_TOKEN, ObjectiveMetric.TIME_PER_OUTPUT_TOKEN

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from dataclasses import dataclass, field
 
-from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.encoding import FrameDecoder, count_tokens, encode_frame
 from millrace_runtime.protocol.messages import (
     Abort,
     EngineReady,
@@ -16,9 +16,7 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
     ToEngine,
 )
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import TokenLogprobs
-from millrace_runtime.protocol.tokens import count_tokens
+from millrace_runtime.protocol.step import Placement, TokenLogprobs
 
 READY = EngineReady(
     max_model_length=200,

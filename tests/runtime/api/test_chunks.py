@@ -8,7 +8,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from millrace_runtime.api.connection.cycle import ChunkWriter
+from millrace_runtime.api.connection.transport import ChunkWriter
 from tests.runtime.api.conftest import Served
 from tests.runtime.api.test_connections import connect, read_to_end
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from millrace_runtime.chat import stop
-from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
+from millrace_runtime.protocol.encoding import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served
 
 HI = [{"role": "user", "content": "hi"}]

@@ -2,7 +2,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client import Histogram as TheirHistogram
 
-from millrace_runtime.api.histogram import Histogram
+from millrace_runtime.api.metrics import Histogram
 
 
 def test_buckets_are_as_prometheus_client_counts_them() -> None:

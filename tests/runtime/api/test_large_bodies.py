@@ -15,7 +15,7 @@ import pytest
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.jobs import FromTextWorker
 from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.protocol.tokens import count_tokens, unpack_tokens
+from millrace_runtime.protocol.encoding import count_tokens, unpack_tokens
 from tests.runtime.api.conftest import REPLY, Served, serve
 from tests.runtime.api.test_failures import BAD_CHATS, BAD_COMPLETIONS, HI, assert_conserved
 

@@ -9,10 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from millrace_runtime.api.answer.chat_completions import ChatWriter
 from millrace_runtime.api.answer.choice import Choice, Delta, Position
-from millrace_runtime.api.answer.completions import CompletionWriter
-from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.writer import ChatWriter, CompletionWriter, Envelope
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.stop import build_stop_states
 from millrace_runtime.chat.tokenizer import Tokenizer

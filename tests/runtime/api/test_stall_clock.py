@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace_runtime.api.connection.stall_clock import StallClock
+from millrace_runtime.api.connection.transport import StallClock
 
 
 class Buffered(asyncio.Transport):

@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
-from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.template import ChatTemplate
-from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.tokenizer import Tokenizer, read_text_config
 
 USER = [{"role": "user", "content": "<hé>"}]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from millrace_runtime.chat.text_bound import measure_bytes_per_token
-from millrace_runtime.chat.token_bytes import SPACE
+from millrace_runtime.chat.tokenizer import SPACE
 from tests.runtime.text_model import END_TOKEN, build_byte_level, build_sentencepiece
 
 BYTE_LEVEL, SENTENCEPIECE = build_byte_level(), build_sentencepiece()

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
+from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens, unpack_tokens
 
 VOCABULARY = 50
 MAX_STEPS = 20_000

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_runtime.engine.block_pool import BlockPool
+from millrace_runtime.engine.residency import BlockPool
 
 
 def test_hands_out_every_block_once() -> None:

@@ -4,10 +4,10 @@ from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.sequence import Sequence, State
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row, RowResult, StepResult
-from millrace_runtime.protocol.tokens import pack_tokens
 from tests.runtime.engine.engine_driver import Driver, driver, expected, limits, next_token, request
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake
 from millrace_runtime.protocol.messages import FINISH_ERROR
 from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
-from millrace_runtime.protocol.tokens import pack_tokens
 from tests.runtime.engine.engine_driver import (
     VOCABULARY,
     Driver,

@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens
 from tests.runtime.forkserver import Forkserver
 
 TINY: dict[str, Any] = {

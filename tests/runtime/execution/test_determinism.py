@@ -8,10 +8,10 @@ import torch
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.messages import Generate, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import pack_tokens
 
 
 def prompt(length: int, seed: int) -> list[int]:

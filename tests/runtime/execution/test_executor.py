@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, SlotStart, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens
 
 
 @pytest.fixture

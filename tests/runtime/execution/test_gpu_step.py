@@ -25,10 +25,9 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Row, SlotStart, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens
+from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Placement, Row, SlotStart, StepPlan
 from tests.runtime.execution.conftest import TINY
 
 GPU = torch.device("cuda", 0)

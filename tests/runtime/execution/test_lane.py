@@ -17,10 +17,10 @@ from millrace_runtime.execution import lane
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.lane import open_lane
 from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row, RowResult, SlotStart, StepPlan
-from millrace_runtime.protocol.tokens import pack_tokens
 
 VOCABULARY = 199
 

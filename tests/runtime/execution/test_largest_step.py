@@ -7,8 +7,8 @@ import pytest
 from millrace_fit.errors import NoRoomError
 from millrace_fit.kv_cache import Budget, CacheDemand, plan_cache, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
-from millrace_runtime.execution.largest_step import largest_plan, run_largest
-from millrace_runtime.execution.rank import ALONE_RANK
+from millrace_runtime.execution.collective import ALONE_RANK
+from millrace_runtime.execution.kv_cache import largest_plan, run_largest
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Wake
 from millrace_runtime.protocol.step import KvGroup, Limits

@@ -22,7 +22,7 @@ from millrace_runtime.execution.errors import (
 )
 from millrace_runtime.execution.loading import choose_device, choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.protocol.placement import Placement
+from millrace_runtime.protocol.step import Placement
 
 Make = Callable[..., Path]
 

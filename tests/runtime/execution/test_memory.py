@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from millrace_fit.kv_cache import Budget, plan_text_memory
-from millrace_runtime.execution.memory import usable_memory
+from millrace_runtime.execution.host import usable_memory
 
 GIB = 1 << 30
 VERSION_2 = ("memory.max", "memory.current", "")

@@ -14,8 +14,7 @@ from millrace_runtime.execution.parallel import crew, vitals
 from millrace_runtime.execution.parallel.executor import ParallelExecutor
 from millrace_runtime.execution.parallel.vitals import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import Row, StepPlan
+from millrace_runtime.protocol.step import Placement, Row, StepPlan
 from testing.polling import wait_until
 from tests.runtime.execution.test_parity import check_greedy, generate, prompt
 

@@ -4,7 +4,7 @@ import torch
 from millrace_fit.config import Llama3Scaling
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
-from millrace_runtime.layers.rotary import rotary_angles
+from millrace_runtime.layers import rotary_angles
 
 CPU = torch.device("cpu")
 

@@ -4,10 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_runtime.protocol.framing import FrameDecoder, FrameError, encode_frame
+from millrace_runtime.protocol.encoding import (
+    FrameDecoder,
+    FrameError,
+    count_tokens,
+    encode_frame,
+    pack_tokens,
+    unpack_tokens,
+)
 from millrace_runtime.protocol.messages import Abort, Generate, NewSequence, ToEngine
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.tokens import count_tokens, pack_tokens, unpack_tokens
 
 MESSAGES = [
     Generate(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_runtime.replica.cpu_limit import ENV_CPU_LIMIT, read_num_cpus, thread_environment
+from millrace_runtime.execution.host import ENV_CPU_LIMIT, read_num_cpus, thread_environment
 
 
 @pytest.fixture(autouse=True)

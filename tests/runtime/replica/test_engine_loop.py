@@ -11,11 +11,10 @@ import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
+from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Sleep
-from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
-from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineLoop, StepClock
+from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineChannel, EngineLoop, StepClock
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
 from millrace_runtime.replica.trial import try_steps

@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import FromEngine, StepOutputs
-from millrace_runtime.replica.engine_channel import EngineChannel
-from millrace_runtime.replica.engine_loop import EngineLoop
+from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.recordings import BUSY_SECONDS, REST_SECONDS, Recordings
 from tests.runtime.engine.engine_driver import SimulatedExecutor, limits, next_token, request
 

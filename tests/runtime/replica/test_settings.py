@@ -6,7 +6,8 @@ from millrace_kernels.native.selection import CHOICES
 from millrace_runtime import contract
 from millrace_runtime.replica.command import main
 from millrace_runtime.replica.errors import SettingError
-from millrace_runtime.replica.settings import DEMO_PATH, KERNELS, ReplicaSettings, has_gpu, parse_settings
+from millrace_runtime.replica.flags import parse_settings
+from millrace_runtime.replica.settings import DEMO_PATH, KERNELS, ReplicaSettings, has_gpu
 
 
 def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from millrace_fit.kv_cache import plan_text_memory
-from millrace_runtime.replica.cpu_limit import ENV_CPU_LIMIT, count_text_threads
+from millrace_runtime.execution.host import ENV_CPU_LIMIT, count_text_threads
 
 GIB = 1 << 30
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime import contract
-from millrace_runtime.replica.command import main
+from millrace_runtime.replica.command import World, main, read_world
 from millrace_runtime.replica.errors import SettingError
-from millrace_runtime.replica.world import World, read_world
 
 GROUP = {"WORLD_SIZE": "16", "RANK": "8", "MASTER_ADDR": "group-0.group", "MASTER_PORT": "29500"}
 

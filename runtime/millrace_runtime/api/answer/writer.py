@@ -1,14 +1,98 @@
-"""The part that both dialects share of writing one request's chunks, or its answer in one piece."""
+"""Writes one request's answer in its dialect: the chunks of a stream, or one JSON document."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import orjson
 
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
-from millrace_runtime.api.answer.whole_choice import WholeChoice, WholeChoices
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The fields around a request's choices."""
+
+    request_id: str
+    created: int
+    """Unix time, seconds."""
+    model: str
+    includes_usage: bool
+    """Whether a last chunk has the usage; then the others have `"usage": null`."""
+
+    def chunk_head(self, object_name: str) -> bytes:
+        """Return a chunk up to the inside of its list of choices."""
+        return b"data: " + orjson.dumps(self._fields(object_name))[:-1] + b',"choices":['
+
+    @property
+    def chunk_tail(self) -> bytes:
+        """Return a chunk from the end of its list of choices."""
+        return b'],"usage":null}\n\n' if self.includes_usage else b"]}\n\n"
+
+    def encode_usage_chunk(self, object_name: str, usage: Usage) -> bytes:
+        """Return the chunk that has the usage and no choices."""
+        body = self._fields(object_name) | {"choices": [], "usage": _usage_fields(usage)}
+        return b"data: " + orjson.dumps(body) + b"\n\n"
+
+    def encode_answer(self, object_name: str, choices: Iterable[list[bytes]], usage: Usage) -> bytes:
+        """Return a whole answer's JSON. A choice is its JSON in pieces, which are copied once."""
+        pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
+        for number, choice in enumerate(choices):
+            pieces += [b",", *choice] if number else choice
+        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), b"}"]
+        return b"".join(pieces)
+
+    def _fields(self, object_name: str) -> dict[str, Any]:
+        return {
+            "id": self.request_id,
+            "object": object_name,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+class WholeChoice:
+    """Collects one choice's deltas."""
+
+    def __init__(self, logprobs: Logprobs) -> None:
+        self.logprobs = logprobs
+        self.finish_reason: str | None = None
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._texts)
+
+    def add(self, delta: Delta) -> None:
+        """Append the choice's next delta."""
+        self._texts.append(delta.text)
+        self.logprobs.add(delta.positions)
+        self.finish_reason = delta.finish_reason
+
+
+class WholeChoices:
+    """Collects all choices' deltas."""
+
+    def __init__(self, open_logprobs: Callable[[], Logprobs]) -> None:
+        self._open_logprobs = open_logprobs
+        self._choices: dict[int, WholeChoice] = {}
+
+    def add(self, delta: Delta) -> None:
+        """Append a delta to the choice that it is of."""
+        if delta.index not in self._choices:
+            self._choices[delta.index] = WholeChoice(self._open_logprobs())
+        self._choices[delta.index].add(delta)
+
+    def __iter__(self) -> Iterator[tuple[int, WholeChoice]]:
+        """Yield each index with its choice, in their order."""
+        return iter(sorted(self._choices.items(), key=lambda item: item[0]))
 
 
 class Writer(ABC):
@@ -58,3 +142,81 @@ class Writer(ABC):
 
     def _open_logprobs(self) -> Logprobs:
         return self.logprobs_type(self._tokenizer) if self._has_logprobs else NO_LOGPROBS
+
+
+class CompletionWriter(Writer):
+    """Writes text completions."""
+
+    id_prefix = "cmpl-"
+    answer_object = chunk_object = "text_completion"
+    logprobs_type = CompletionLogprobs
+
+    def encode_delta(self, delta: Delta) -> bytes:
+        """Return a chunk with the delta's text."""
+        logprobs = self._open_logprobs()
+        logprobs.add(delta.positions)
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._head,
+            delta.index,
+            orjson.dumps(delta.text),
+            b"".join(logprobs.encode()),
+            _encode_reason(delta.finish_reason),
+            self._tail,
+        )
+
+    def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
+        return [
+            b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
+            *choice.logprobs.encode(),
+            b',"finish_reason":%b}' % _encode_reason(choice.finish_reason),
+        ]
+
+
+class ChatWriter(Writer):
+    """Writes the assistant's messages."""
+
+    id_prefix = "chatcmpl-"
+    answer_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+    logprobs_type = ChatLogprobs
+
+    def encode_opening(self, num_choices: int) -> bytes:
+        """Return each choice's first chunk, which names the role."""
+        return b"".join(
+            b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
+            % (self._head, index, self._tail)
+            for index in range(num_choices)
+        )
+
+    def encode_delta(self, delta: Delta) -> bytes:
+        """Return a chunk with the delta's text as content."""
+        logprobs = self._open_logprobs()
+        logprobs.add(delta.positions)
+        content = b'{"content":%b}' % orjson.dumps(delta.text) if delta.text or delta.positions else b"{}"
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+            self._head,
+            delta.index,
+            content,
+            b"".join(logprobs.encode()),
+            _encode_reason(delta.finish_reason),
+            self._tail,
+        )
+
+    def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
+        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        return [
+            b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
+            *choice.logprobs.encode(),
+            b',"finish_reason":%b}' % _encode_reason(choice.finish_reason),
+        ]
+
+
+def _usage_fields(usage: Usage) -> dict[str, int]:
+    """Return OpenAI's usage object."""
+    prompt, completion = usage
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _encode_reason(reason: str | None) -> bytes:
+    """Return a finish reason as JSON."""
+    return b"null" if reason is None else b'"' + reason.encode() + b'"'

@@ -26,9 +26,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from millrace_runtime.api.connection.cycle import AnswerTransport, ChunkWriter, disconnect
 from millrace_runtime.api.connection.parser import Parser
-from millrace_runtime.api.connection.stall_clock import StallClock
+from millrace_runtime.api.connection.transport import AnswerTransport, ChunkWriter, StallClock, disconnect
 from millrace_runtime.api.connection.wire import CHUNKS
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.settings import ConnectionLimits

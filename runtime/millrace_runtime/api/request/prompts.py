@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
-from millrace_runtime.api.request.intent import GenerationRequest, decode_request
-from millrace_runtime.api.request.reading import READERS
+from millrace_runtime.api.request.reading import READERS, GenerationRequest, decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,

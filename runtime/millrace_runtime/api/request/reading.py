@@ -1,26 +1,85 @@
-"""Reads what a request's body asks for, in each endpoint's spelling.
+"""Reads a body into a request, which is the same for every dialect, and its prompts.
 
-Pure, so that a large body can be read in the text worker.
+Pure, so that the text worker can read large bodies.
 """
 
+import random
+import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import Reading, build_request, decode_body
-from millrace_runtime.api.request.refusals import refuse_in_message, refuse_unsupported
-from millrace_runtime.api.request.schema import MAX_SEQUENCES, ChatBody, ChatMessage, CompletionBody, TextPart
+from millrace_runtime.api.request.schema import (
+    MAX_SEQUENCES,
+    ChatBody,
+    ChatMessage,
+    CompletionBody,
+    GenerationBody,
+    TextPart,
+    refuse_in_message,
+    refuse_unsupported,
+)
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+from millrace_runtime.protocol.sampling import Sampling
 
+Body = TypeVar("Body", bound=GenerationBody)
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+"""As msgspec says it."""
+_MAX_NAME = 64
+_SEED_BITS = 63
+_SEED_MASK = (1 << _SEED_BITS) - 1
 _COMPLETION_TOKENS = 16
 """OpenAI's default."""
 _CHAT_TOKENS = 2**31 - 1
 """As many as fit."""
 
 
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A validated request without its prompts."""
+
+    num_prompts: int
+    model: str | None
+    num_choices: int
+    max_tokens: int | None
+    """None where the client does not say."""
+    default_max_tokens: int
+    """The tokens for a client that does not say, or fewer if no more fit."""
+    sampling: Sampling
+    """Its seed is ignored: each sequence gets its own from `seed_of`."""
+    seed: int | None
+    stops: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    ignores_end: bool
+    is_streaming: bool
+    includes_usage: bool
+
+    @property
+    def num_sequences(self) -> int:
+        """Choices of all prompts."""
+        return self.num_prompts * self.num_choices
+
+    def seed_of(self, choice: int) -> int:
+        """Return the seed of a prompt's choice: the client's plus the choice's number, or a random one."""
+        if self.seed is None:
+            return random.getrandbits(_SEED_BITS)
+        return (self.seed + choice) & _SEED_MASK
+
+
+class Reading(NamedTuple):
+    """What a body asks for."""
+
+    request: GenerationRequest
+    prompts: TextJob | list[list[int]]
+    """A job for the text worker, or token ids already."""
+
+
 def read_completion(data: bytes | bytearray) -> Reading:
     """Return what a body of POST /v1/completions asks for. Raises BadRequestError."""
-    body = decode_body(data, CompletionBody)
+    body = _decode_body(data, CompletionBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
     prompts, num_prompts = _read_prompts(body.prompt)
     request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
@@ -42,7 +101,7 @@ def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], i
 
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return what a body of POST /v1/chat/completions asks for. Raises BadRequestError."""
-    body = decode_body(data, ChatBody)
+    body = _decode_body(data, ChatBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
@@ -75,3 +134,83 @@ READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {
     "chat": read_chat,
 }
 """By the dialect's name, which the text worker gets too."""
+
+
+def _decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
+    """Return the request body as `body_type`. Raises BadRequestError naming the field."""
+    try:
+        return msgspec.json.decode(data, type=body_type)
+    except msgspec.ValidationError as error:
+        raise _refuse_invalid(str(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
+
+
+def _refuse_invalid(text: str) -> BadRequestError:
+    """Return the refusal for msgspec's message, with the field as `param`."""
+    message, _, path = text.partition(" - at `$")
+    path = path.rstrip("`").removeprefix(".")
+    if unknown := _UNKNOWN_FIELD.fullmatch(message):
+        name = unknown[1][:_MAX_NAME]
+        return BadRequestError(
+            f"`{name}` is not known to this server: leave it out",
+            param=f"{path}.{name}" if path else name,
+            code="unknown_parameter",
+        )
+    return BadRequestError(f"{message} - in `{path}`" if path else message, param=path or None)
+
+
+def build_request(
+    body: GenerationBody,
+    num_prompts: int,
+    max_tokens: int | None,
+    default_max_tokens: int,
+    num_logprobs: int | None,
+) -> GenerationRequest:
+    """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
+    num_choices = body.n or 1
+    if num_prompts * num_choices > MAX_SEQUENCES:
+        raise BadRequestError(
+            f"{num_prompts} prompts with {num_choices} choices each are more than {MAX_SEQUENCES} sequences: "
+            "split the request",
+            param="prompt",
+        )
+    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
+    if includes_usage and not body.stream:
+        raise BadRequestError("`stream_options` needs `stream: true`", param="stream_options")
+    return GenerationRequest(
+        num_prompts=num_prompts,
+        model=body.model,
+        num_choices=num_choices,
+        max_tokens=max_tokens,
+        default_max_tokens=default_max_tokens,
+        sampling=_sampling(body, num_logprobs),
+        seed=body.seed,
+        stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        ignores_end=bool(body.ignore_eos),
+        is_streaming=bool(body.stream),
+        includes_usage=includes_usage,
+    )
+
+
+def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
+    return Sampling(
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=body.top_p or 1.0,
+        top_k=max(0, body.top_k or 0),
+        min_p=body.min_p or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        num_logprobs=num_logprobs,
+    )
+
+
+def encode_request(request: GenerationRequest) -> bytes:
+    """Return the request in MessagePack."""
+    return msgspec.msgpack.encode(request)
+
+
+def decode_request(data: bytes) -> GenerationRequest:
+    """Return the request that `encode_request` encoded."""
+    return msgspec.msgpack.decode(data, type=GenerationRequest)

@@ -1,16 +1,21 @@
-"""The bodies of OpenAI's requests, every number, list and string bounded.
+"""The bodies of OpenAI's requests. Every number, list and string has a limit.
 
-A field that means something here is declared with its type. One that would change the answer, but that
-clients send with values that ask for nothing, is in `Unsupported`; `refusals.py` knows those values. What is
-in `Harmless` changes no answer and is ignored. Any other field is refused by name, as OpenAI's own servers
-do: a client that asks for a grammar or a sampler in the spelling of vLLM, SGLang, llama.cpp or TGI must hear
-that it gets none, and a list of all their spellings would never be complete.
+- Fields with a type are supported.
+- `Unsupported` has fields that would change the answer, but that clients also send with a harmless default.
+  The server accepts these defaults (`_INERT`) and refuses any other value.
+- `Harmless` has fields that change no answer. The server ignores them.
+- The server refuses any other field by name, as OpenAI's own servers do. A client that asks for a grammar or
+  a sampler in the spelling of vLLM, SGLang, llama.cpp or TGI must learn that it gets none, and a list of all
+  their spellings would never be complete.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+
+from millrace_runtime.api.errors import BadRequestError
 
 MAX_CHOICES = 16
 MAX_SEQUENCES = 128
@@ -179,3 +184,78 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
+
+
+_Inert = Callable[[Any], bool]
+
+
+def _is_one_of(*values: Any) -> _Inert:
+    return lambda value: any(value is item or value == item for item in values)
+
+
+def _is_text_format(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("type") == "text"
+
+
+_INERT: dict[str, _Inert] = {
+    "add_generation_prompt": lambda value: value is True,
+    "bad_words": _is_one_of([]),
+    "chat_template_kwargs": _is_one_of({}),
+    "continue_final_message": lambda value: value is False,
+    "documents": _is_one_of([]),
+    "early_stopping": lambda value: value is False,
+    "echo": lambda value: value is False,
+    "function_call": _is_one_of("none", "auto"),
+    "functions": _is_one_of([]),
+    "include_stop_str_in_output": lambda value: value is False,
+    "length_penalty": _is_one_of(1),
+    "logit_bias": _is_one_of({}),
+    "logits_processors": _is_one_of([]),
+    "min_tokens": _is_one_of(0),
+    "mm_processor_kwargs": _is_one_of({}),
+    "modalities": _is_one_of(["text"]),
+    "reasoning_effort": _is_one_of("none"),
+    "repetition_penalty": _is_one_of(1),
+    "response_format": _is_text_format,
+    "return_token_ids": lambda value: value is False,
+    "return_tokens_as_token_ids": lambda value: value is False,
+    "skip_special_tokens": lambda value: value is True,
+    "suffix": _is_one_of(""),
+    "tool_choice": _is_one_of("none", "auto"),
+    "tools": _is_one_of([]),
+    "use_beam_search": lambda value: value is False,
+    "verbosity": _is_one_of("medium"),
+    "vllm_xargs": _is_one_of({}),
+}
+"""Values that ask for nothing, which clients send as defaults. null asks for nothing in every known field."""
+
+
+def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_tokens: bool) -> None:
+    """Raise BadRequestError for the first field that asks for what is not supported.
+
+    `adds_special_tokens` is what this endpoint does, and what `add_special_tokens` may therefore ask for.
+    """
+    inert = _INERT | {
+        "best_of": _is_one_of(1, num_choices),
+        "add_special_tokens": lambda value: value is adds_special_tokens,
+    }
+    for name in Unsupported.__annotations__:
+        value = getattr(body, name)
+        if value is not None and not inert.get(name, lambda _: False)(value):
+            raise _unsupported(name, name)
+    options = body.stream_options
+    if options is not None and options.continuous_usage_stats:
+        raise _unsupported("continuous_usage_stats", "stream_options.continuous_usage_stats")
+
+
+def refuse_in_message(message: UnsupportedInMessage, where: str) -> None:
+    """Raise BadRequestError for the first field of a message that has a value and is not supported."""
+    for name in UnsupportedInMessage.__struct_fields__:
+        if getattr(message, name):
+            raise _unsupported(name, f"{where}.{name}")
+
+
+def _unsupported(name: str, param: str) -> BadRequestError:
+    return BadRequestError(
+        f"`{name}` is not supported by this server: leave it out", param=param, code="unsupported_parameter"
+    )

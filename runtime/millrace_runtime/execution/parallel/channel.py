@@ -4,7 +4,7 @@ import select
 import socket
 from typing import Generic, TypeVar
 
-from millrace_runtime.protocol.framing import FrameDecoder, encode_frame
+from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 
 Message = TypeVar("Message")
 SEND_SECONDS = 5.0

@@ -15,10 +15,9 @@ import msgspec
 
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
-from millrace_runtime.execution.parallel.messages import Failed, FromWorker, ToWorker
-from millrace_runtime.execution.parallel.orders import Orders
+from millrace_runtime.execution.parallel.messages import Failed, FromWorker, Orders, ToWorker
 from millrace_runtime.execution.parallel.vitals import Vitals, Watch
-from millrace_runtime.protocol.framing import encode_frame
+from millrace_runtime.protocol.encoding import encode_frame
 
 SILENCE_SECONDS = 5.0
 """A worker that does not beat for so long is stopped. It beats ten times a second, whatever it computes."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from millrace_fit.kv_cache import Budget
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.memory import usable_memory
+from millrace_runtime.execution.host import usable_memory
 from millrace_runtime.execution.parallel.crew import Crew
 from millrace_runtime.execution.parallel.messages import (
     Allocate,
@@ -20,12 +20,13 @@ from millrace_runtime.execution.parallel.messages import (
     Loaded,
     Masks,
     Measure,
+    Orders,
     Recorded,
     Room,
     Said,
     Submit,
+    write_settings,
 )
-from millrace_runtime.execution.parallel.orders import Orders, write_settings
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Command, Forget, Record
 from millrace_runtime.protocol.step import StepPlan, StepResult

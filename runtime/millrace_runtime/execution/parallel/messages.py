@@ -14,11 +14,16 @@ engine                     worker
    |  <---------------- Failed |   from any, at any time, and then it ends
 """
 
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import msgspec
 
+from millrace_fit.kv_cache import Budget
+from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
-from millrace_runtime.protocol.placement import Placement
-from millrace_runtime.protocol.step import Limits, StepPlan, StepResult
+from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
@@ -100,3 +105,40 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 FromWorker = Said | Loaded | Room | Holding | Done | Recorded | Failed
+
+
+if TYPE_CHECKING:
+    from millrace_runtime.execution.collective import Rank
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """Which worker it is, what it loads, and the descriptors it has from the engine."""
+
+    settings: dict[str, Any]
+    """Of ExecutionSettings."""
+    index: int
+    count: int
+    meeting: str
+    """A URL, as `Rank` has it."""
+    host: Budget
+    """This worker's share of the host's memory, before any has loaded."""
+    engine_pid: int = 0
+    socket_fd: int = -1
+    exchange_fd: int = -1
+    vitals_fd: int = -1
+
+    def read_settings(self) -> ExecutionSettings:
+        """Return the settings that `write_settings` wrote."""
+        return ExecutionSettings(**(self.settings | {"model_path": Path(self.settings["model_path"])}))
+
+    def read_rank(self) -> "Rank":
+        """Return the worker's place. Loads torch."""
+        from millrace_fit.shard import Shard  # noqa: PLC0415
+        from millrace_runtime.execution.collective import Rank  # noqa: PLC0415
+
+        return Rank(Shard(self.index, self.count), self.exchange_fd, self.meeting)
+
+
+def write_settings(settings: ExecutionSettings) -> dict[str, Any]:
+    """Return the settings as JSON has them."""
+    return dataclasses.asdict(settings) | {"model_path": str(settings.model_path)}

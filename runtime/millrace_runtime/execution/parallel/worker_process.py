@@ -23,16 +23,15 @@ from millrace_runtime.execution.parallel.messages import (
     Loaded,
     Masks,
     Measure,
+    Orders,
     Recorded,
     Room,
     Said,
     Submit,
     ToWorker,
 )
-from millrace_runtime.execution.parallel.orders import Orders
 from millrace_runtime.execution.parallel.vitals import Vitals, keep_beating
-from millrace_runtime.garbage import paused_collection
-from millrace_runtime.parent import end_with_parent
+from millrace_runtime.process import end_with_parent, paused_collection
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
 
 if TYPE_CHECKING:  # importing it imports torch, which takes seconds

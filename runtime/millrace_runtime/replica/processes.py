@@ -1,4 +1,4 @@
-"""The processes of a replica: started, joined by a socket pair, signalled and reaped."""
+"""The processes of a replica: how the supervisor starts, signals and reaps them, and how each one joins."""
 
 import os
 import signal
@@ -6,11 +6,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Self
 
 from millrace_fit.kv_cache import plan_text_memory
-from millrace_runtime.execution.memory import usable_memory
-from millrace_runtime.replica.cpu_limit import read_num_cpus, thread_environment
+from millrace_runtime.execution.host import read_num_cpus, thread_environment, usable_memory
+from millrace_runtime.process import end_with_parent
 from millrace_runtime.replica.heartbeat import Heartbeat, Member
 from millrace_runtime.replica.settings import ReplicaSettings
 
@@ -81,3 +82,31 @@ class Children:
                 code = os.waitstatus_to_exitcode(status)
                 self._processes[members[pid]].returncode = code
                 yield members[pid], code
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What the supervisor handed to a process."""
+
+    settings: ReplicaSettings
+    text_memory_bytes: int
+    """Memory that the text worker may use."""
+    fds: tuple[int, ...]
+
+
+def join_replica(argv: list[str]) -> Membership:
+    """Return what the supervisor handed over, and make sure that this process ends with it.
+
+    `argv`: settings, the supervisor's process id, the text worker's memory, descriptors.
+    Processes that we start do not inherit the descriptors: they could hold the port open after our end.
+    Signals for the whole group (Ctrl-C in a terminal) are handled by the supervisor. SIGTERM is blocked and
+    not ignored, so that one which comes while a process loads is there when it is unblocked.
+    """
+    settings, supervisor_pid, text_memory, *fds = argv
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    end_with_parent(int(supervisor_pid))
+    membership = Membership(ReplicaSettings.from_json(settings), int(text_memory), tuple(map(int, fds)))
+    for fd in membership.fds:
+        os.set_inheritable(fd, False)
+    return membership

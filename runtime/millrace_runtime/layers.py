@@ -1,0 +1,114 @@
+"""The layers of models. They hold weights and call kernels. They know no sequence, plan or file."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from millrace_fit.config import LinearScaling, Llama3Scaling, RotaryScaling
+from millrace_kernels.step import Angles, Heads, Matrix, Shares, Step
+
+
+class Embedding:
+    """A table with a vector for each token; of several workers, each has some of the rows."""
+
+    def __init__(self, weight: Matrix, shares: Shares | None = None) -> None:
+        self.weight, self.shares = weight, shares
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the vectors of the step's tokens, [tokens, width]."""
+        return step.embed(self.weight, self.shares)
+
+
+class Head:
+    """Scores every token of the vocabulary, in float32 whatever the weights' type."""
+
+    def __init__(self, weight: Matrix, shares: Shares | None = None) -> None:
+        self.weight, self.shares = weight, shares
+
+    def __call__(self, hidden: Tensor, step: Step) -> Tensor:
+        """Map hidden [rows, width] to float32 logits [rows, vocabulary]."""
+        return step.logits(hidden, self.weight, self.shares)
+
+
+class Linear:
+    """y = x·Wᵀ + b. A row's result does not depend on how many rows there are."""
+
+    def __init__(self, weight: Matrix) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, inputs] to [rows, outputs]."""
+        return step.linear(x, self.weight)
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + y; the residual may not be used again."""
+        return step.linear_add(x, self.weight, residual)
+
+
+class GatedLinear:
+    """silu(gate(x)) * up(x): the weight holds the gate's rows, then the other's."""
+
+    def __init__(self, weight: Matrix) -> None:
+        self.weight = weight
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, inputs] to [rows, outputs / 2]."""
+        return step.linear_silu_mul(x, self.weight)
+
+
+class RMSNorm:
+    """Root-mean-square normalisation over the last axis, then a learned scale."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self.weight = weight
+        self.epsilon = epsilon
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [rows, width] to the same shape, in the model's type."""
+        return step.rms_norm(x, self.weight, self.epsilon)
+
+
+class Attention:
+    """Rotates queries and keys, stores keys and values, and attends. It has no weights."""
+
+    def __init__(self, layer: int, heads: Heads, angles: Angles) -> None:
+        self._layer, self._heads, self._angles = layer, heads, angles
+        self._scale = heads.head_dim**-0.5
+
+    def __call__(self, qkv: Tensor, step: Step) -> Tensor:
+        """Map qkv [tokens, (heads + 2 kv_heads) * head_dim] to [tokens, heads * head_dim]."""
+        query = step.rotary_kv_write(qkv, self._layer, self._heads, self._angles)
+        return step.attention(query, self._layer, self._heads, self._scale)
+
+
+def rotary_angles(
+    head_dim: int, theta: float, length: int, scaling: RotaryScaling | None, device: torch.device
+) -> Angles:
+    """Return the angles of positions 0 … length - 1."""
+    frequencies = _frequencies(head_dim, theta, scaling)
+    turns = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
+    table = torch.empty((2, *turns.shape))
+    torch.cos(turns, out=table[0])
+    torch.sin(turns, out=table[1])
+    return Angles(table.to(device))
+
+
+def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> Tensor:
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    frequencies = 1.0 / theta**exponents
+    match scaling:
+        case None:
+            return frequencies
+        case LinearScaling(factor):
+            return frequencies / factor
+        case Llama3Scaling():
+            return _stretch(frequencies, scaling)
+
+
+def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Keep wavelengths under length/high, divide those over length/low, and blend linearly between."""
+    turns = scaling.original_length * frequencies / (2 * math.pi)
+    span = scaling.high_frequency_factor - scaling.low_frequency_factor
+    kept = ((turns - scaling.low_frequency_factor) / span).clamp(0.0, 1.0)
+    return frequencies * kept + frequencies / scaling.factor * (1.0 - kept)

@@ -1,0 +1,42 @@
+"""What every process of a replica does: it ends with its parent, loads its libraries, and writes to the log.
+
+Standard library only.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; end at once if that has happened already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit("the parent process is gone")
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Collect nothing meanwhile, and never look through what is there at the end.
+
+    Importing torch takes 1.9 s of CPU instead of 2.1 (medians of five, in turn). Later collections are
+    shorter too: they would go through all of it.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def say(text: str) -> None:
+    """Write one line to the standard error stream, at once."""
+    sys.stderr.write(f"millrace: {text}\n")
+    sys.stderr.flush()

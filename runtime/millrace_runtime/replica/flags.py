@@ -1,0 +1,283 @@
+"""The flags of `millrace serve`, each of them checked: from arguments to settings."""
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from millrace_fit import settings as fit
+from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS
+from millrace_runtime import contract
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.listener import read_bind_address
+from millrace_runtime.replica.errors import SettingError
+from millrace_runtime.replica.settings import DEMO_PATH, DEVICES, DTYPES, KERNELS, ReplicaSettings, has_gpu
+
+_BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of exiting, and takes no abbreviated flags."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(f"{message}; see: {self.prog} --help")
+
+
+def parse_settings(argv: list[str]) -> ReplicaSettings:
+    """Return the flags' settings. Raises SettingError; exits with status 0 on --help."""
+    values = _build_parser().parse_args(argv)
+    asked = fit.Settings(
+        device="cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu",
+        max_sequences=values.max_sequences,
+        max_batched_tokens=values.max_batched_tokens,
+    )
+    max_sequences, max_batched_tokens = asked.num_sequences, asked.num_batched_tokens
+    if max_batched_tokens < max_sequences:
+        raise SettingError(
+            f"--max-batched-tokens is {max_batched_tokens} and --max-sequences {max_sequences}: each sequence"
+            f" computes a token a step, so make --max-batched-tokens at least {max_sequences}"
+        )
+    if values.port == values.live_port != 0:
+        raise SettingError(f"--port and --live-port are both {values.port}; give each a port of its own")
+    model_path = (DEMO_PATH if values.demo else values.model).absolute()
+    return ReplicaSettings(
+        model_path=model_path,
+        served_name=values.served_name or model_path.name,
+        host=values.host,
+        port=values.port,
+        live_port=values.live_port,
+        max_model_length=values.max_model_length,
+        max_sequences=max_sequences,
+        max_batched_tokens=max_batched_tokens,
+        kv_cache_bytes=values.kv_cache_memory,
+        device=values.device,
+        dtype=values.dtype,
+        kernels=values.kernels,
+        weights=values.weights,
+        tensor_parallel=values.tensor_parallel,
+        drain_seconds=values.drain_seconds,
+        request_head_seconds=values.request_head_seconds,
+        body_memory=values.body_memory,
+        request_body_seconds=values.request_body_seconds,
+        write_stall_seconds=values.write_stall_seconds,
+        keep_alive_seconds=values.keep_alive_seconds,
+        startup_deadline_seconds=values.startup_deadline_seconds,
+        step_deadline_seconds=values.step_deadline_seconds,
+        is_demo=values.demo,
+    )
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="millrace serve",
+        allow_abbrev=False,
+        description="Serve one model over HTTP in the OpenAI dialect, until SIGTERM.",
+    )
+    _add_model_flags(parser)
+    _add_address_flags(parser)
+    _add_engine_flags(parser)
+    _add_client_flags(parser)
+    _add_life_flags(parser)
+    return parser
+
+
+def _add_model_flags(parser: argparse.ArgumentParser) -> None:
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument(
+        contract.FLAG_MODEL,
+        type=Path,
+        metavar="PATH",
+        help="folder with config.json, *.safetensors and tokenizer.json",
+    )
+    model.add_argument("--demo", action="store_true", help="serve the small model that comes with Millrace")
+    parser.add_argument(
+        contract.FLAG_SERVED_NAME,
+        type=parse_name,
+        metavar="NAME",
+        help="what clients write as model (default: the folder's name)",
+    )
+
+
+def _add_address_flags(parser: argparse.ArgumentParser) -> None:
+    port = whole_number(0, 65535)
+    parser.add_argument(
+        "--host",
+        default=read_bind_address(os.environ),
+        help=f"address to bind (default: ${contract.ENV_BIND_ADDRESS}, else all addresses, IPv6 and IPv4)",
+    )
+    parser.add_argument(
+        "--port",
+        type=port,
+        default=contract.PORT_HTTP,
+        help="port of the API; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--live-port",
+        type=port,
+        default=contract.PORT_LIVE,
+        help="port of /livez; 0 takes a free one (default: %(default)s)",
+    )
+
+
+def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    cpu, gpu = MAX_SEQUENCES.values()
+    parser.add_argument(
+        contract.FLAG_MAX_MODEL_LENGTH,
+        type=whole_number(2, 2**24),
+        metavar="TOKENS",
+        help="longest prompt and output together (default: what model and memory allow)",
+    )
+    parser.add_argument(
+        contract.FLAG_MAX_SEQUENCES,
+        type=whole_number(1, 4096),
+        metavar="N",
+        help=f"sequences computed at the same time; others wait (default: {cpu} on CPUs, {gpu} on GPUs)",
+    )
+    cpu, gpu = MAX_BATCHED_TOKENS.values()
+    parser.add_argument(
+        contract.FLAG_MAX_BATCHED_TOKENS,
+        type=whole_number(1, 2**20),
+        metavar="TOKENS",
+        help=f"tokens computed in one step, at least --max-sequences (default: {cpu} on CPUs, {gpu} on GPUs)",
+    )
+    parser.add_argument(
+        "--kv-cache-memory",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="memory for each worker's KV cache, such as 512Mi (default: a share of what is free)",
+    )
+    parser.add_argument(
+        contract.FLAG_DEVICE, choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: the checkpoint's own)"
+    )
+    parser.add_argument(
+        "--kernels",
+        choices=KERNELS,
+        default="auto",
+        help="what computes on a CPU (default: the fastest that it can run; the log says which)",
+    )
+    parser.add_argument(
+        contract.FLAG_WEIGHTS,
+        choices=WEIGHTS,
+        default=WEIGHTS[0],
+        help="round matrices to 8 or 4 bits while loading them, on CPUs (default: %(default)s)",
+    )
+    parser.add_argument(
+        contract.FLAG_TENSOR_PARALLEL,
+        type=whole_number(1, 64),
+        default=1,
+        metavar="N",
+        help="workers that hold the model together, each with a GPU or a part of the cores (default: 1)",
+    )
+
+
+def _add_client_flags(parser: argparse.ArgumentParser) -> None:
+    for flag, default, text in (
+        (
+            "--request-head-seconds",
+            ConnectionLimits.head_seconds,
+            "a client may take to send a request's head",
+        ),
+        ("--request-body-seconds", ApiSettings.body_seconds, "a client may take to send a request's body"),
+        (
+            "--write-stall-seconds",
+            ConnectionLimits.write_stall_seconds,
+            "a client may read nothing of an answer that waits for it",
+        ),
+    ):
+        parser.add_argument(
+            flag,
+            type=seconds(0.1),
+            default=default,
+            metavar="S",
+            help=f"how long {text} (default: %(default)g)",
+        )
+    parser.add_argument(
+        "--body-memory",
+        type=parse_bytes,
+        default=ApiSettings.max_body_memory,
+        metavar="BYTES",
+        help="memory for the request bodies that are held at the same time"
+        f" (default: {ApiSettings.max_body_memory >> 20}Mi)",
+    )
+    parser.add_argument(
+        "--keep-alive-seconds",
+        type=whole_number(1, 86400),
+        default=ConnectionLimits.keep_alive_seconds,
+        metavar="S",
+        help="how long a connection may idle between two requests (default: %(default)s)",
+    )
+
+
+def _add_life_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        contract.FLAG_DRAIN_SECONDS,
+        type=seconds(0),
+        default=600.0,
+        metavar="S",
+        help="how long streams may go on after SIGTERM, or without a text worker (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--startup-deadline-seconds",
+        type=seconds(1),
+        default=1800.0,
+        metavar="S",
+        help="/livez fails when loading takes longer (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--step-deadline-seconds",
+        type=seconds(2),
+        default=30.0,
+        metavar="S",
+        help="/livez fails when no layer of a step ends for longer; an idle engine ticks every second"
+        " (default: %(default)g)",
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that a Kubernetes quantity such as 512Mi means."""
+    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no amount of memory; write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi"
+        )
+    return int(match[1]) * _BYTE_SUFFIXES[match[2]]
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"'{text}' is refused; write a whole number, {least} to {most}")
+        return int(text)
+
+    return parse
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    """Return a parser of seconds from `least` to a day."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= 86400:
+            raise argparse.ArgumentTypeError(f"'{text}' is refused; write seconds, {least:g} to 86400")
+        return value
+
+    return parse
+
+
+def parse_name(text: str) -> str:
+    """Return the text if it may be a model's name."""
+    if not re.fullmatch(r"[\w.:/@+-]{1,200}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no name; write 1 to 200 letters, digits or any of . : / @ + - _"
+        )
+    return text
