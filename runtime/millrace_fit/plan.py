@@ -96,8 +96,17 @@ def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
     recordings = bound_recordings(len(choose_sizes(settings.num_sequences)))
     free = total - overhead - weights.most_bytes
     budget = share_out(free, tables + step, recordings)
-    return _conclude(
-        weights, longest, budget, (total, overhead, weights.most_bytes, tables, step, recordings, 0)
+    return MemoryPlan(
+        total=total,
+        overhead=overhead,
+        weights=weights.most_bytes,
+        tables=tables,
+        step=step,
+        recordings=recordings,
+        text=0,
+        cache=_plan_cache(weights, longest, budget),
+        room_tokens=_count_room(weights, budget),
+        token_bytes=weights.token_bytes,
     )
 
 
@@ -113,7 +122,18 @@ def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
     longest = _find_longest(weights, _share_host(free, text, count))
     budget = _share_host(free - weights.all_bytes, text, count)
     tables, step = count * _tables(weights, longest), count * _step(weights, longest)
-    return _conclude(weights, longest, budget, (total, overhead, weights.all_bytes, tables, step, 0, text))
+    return MemoryPlan(
+        total=total,
+        overhead=overhead,
+        weights=weights.all_bytes,
+        tables=tables,
+        step=step,
+        recordings=0,
+        text=text,
+        cache=_plan_cache(weights, longest, budget),
+        room_tokens=_count_room(weights, budget),
+        token_bytes=weights.token_bytes,
+    )
 
 
 def _share_host(left: int, text: int, count: int) -> Budget:
@@ -149,12 +169,13 @@ def _demand(weights: Weights, longest: int) -> CacheDemand:
     )
 
 
-def _conclude(
-    weights: Weights, longest: int, budget: Budget, parts: tuple[int, int, int, int, int, int, int]
-) -> MemoryPlan:
+def _plan_cache(weights: Weights, longest: int, budget: Budget) -> CacheShape | None:
     try:
-        cache = plan_cache(_demand(weights, longest), budget)
+        return plan_cache(_demand(weights, longest), budget)
     except NoRoomError:
-        cache = None
-    room = budget.num_bytes // weights.block_bytes * BLOCK_SIZE
-    return MemoryPlan(*parts, cache, room, weights.token_bytes)
+        return None
+
+
+def _count_room(weights: Weights, budget: Budget) -> int:
+    """Return the tokens that fit into a budget."""
+    return budget.num_bytes // weights.block_bytes * BLOCK_SIZE

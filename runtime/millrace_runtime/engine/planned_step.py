@@ -43,7 +43,7 @@ class PlannedStep:
         self.num_context_tokens += sequence.num_computed
         self.is_decode_only = self.is_decode_only and num_tokens == 1
         self.is_masked = self.is_masked or is_masked
-        self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, 0, (), is_masked))
+        self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked))
 
     def add_draft(self, number: int, max_draft: int) -> None:
         """Let row `number` verify a draft of at most `max_draft` tokens."""

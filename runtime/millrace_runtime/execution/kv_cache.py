@@ -60,7 +60,12 @@ def largest_plan(limits: Limits) -> StepPlan:
     size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
     blocks = [list(range(-(-size // limits.block_size)))]
     tokens = pack_tokens([0] * size)
-    starts = [SlotStart(slot, 0, tokens, 0, blocks, COSTLY, 0) for slot in range(num_rows)]
+    starts = [
+        SlotStart(
+            slot=slot, epoch=0, tokens=tokens, num_computed=0, blocks=blocks, sampling=COSTLY, num_prompt=0
+        )
+        for slot in range(num_rows)
+    ]
     return StepPlan(0, [], starts, [], [Row(slot, size, emit=True) for slot in range(num_rows)])
 
 

@@ -95,7 +95,14 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:
         log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
-    return LoadPlan(architecture, settings, dtype, device, choose_format(settings.weights, device), rank)
+    return LoadPlan(
+        architecture=architecture,
+        settings=settings,
+        dtype=dtype,
+        device=device,
+        form=choose_format(settings.weights, device),
+        rank=rank,
+    )
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:

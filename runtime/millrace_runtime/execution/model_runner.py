@@ -179,7 +179,9 @@ class TensorRunner:
         blocks = slots.blocks[owners, known // BLOCK_SIZE]
         cache_slots = torch.where(positions < 0, -1, blocks * BLOCK_SIZE + known % BLOCK_SIZE)
         starts = torch.arange(num_rows + 1, device=self._device)
-        rows = QueryRows(range(num_rows + 1), [1] * num_rows, starts, positions + 1, owners, num_spans)
+        rows = QueryRows(
+            range(num_rows + 1), [1] * num_rows, starts, positions + 1, owners, num_spans=num_spans
+        )
         step = self._step(owners, known, cache_slots, rows, slots)
         return self._model.forward(step)
 

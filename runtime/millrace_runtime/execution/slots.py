@@ -92,7 +92,7 @@ class AppliedPlan:
                 drawn[number] = []
         slots, ends = self.spans.slots.tolist(), self.spans.ends.tolist()
         return [
-            RowResult(slot, epoch, mine, end, 0, logprobs, fault)
+            RowResult(slot, epoch, mine, end, logprobs=logprobs, fault=fault)
             for slot, epoch, mine, end, (logprobs, fault) in zip(
                 slots, self.epochs, drawn, ends, beside, strict=True
             )
