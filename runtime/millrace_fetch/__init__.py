@@ -1,5 +1,5 @@
-"""Fetches models: the files of a model's URI that a replica needs, into a folder, whole or not at all.
+"""Fetches models: the files that a replica needs, from a URI into a folder, completely or not at all.
 
-It knows nothing of Kubernetes, of replicas and of what is in a model's tensors. Nothing that it fetches is
-run or unpickled.
+It knows nothing of Kubernetes, of replicas, or of the contents of tensors. It runs and unpickles nothing that
+it fetches.
 """

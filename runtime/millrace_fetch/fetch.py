@@ -4,19 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace_fetch.errors import ChangedError, RefusedError, SourceError, UsageError
-from millrace_fetch.plan.fetch_request import Order
 from millrace_fetch.plan.manifest import FileRecord, Manifest, RemoteFile
-from millrace_fetch.plan.names import check_names
-from millrace_fetch.plan.selection import read_shards, select
-from millrace_fetch.plan.uri import HubModel, OciImage, S3Folder, WebFolder
+from millrace_fetch.plan.selection import check_names, read_shards, select
+from millrace_fetch.plan.uri import HubModel, OciImage, Order, S3Folder, WebFolder
+from millrace_fetch.progress import Say, Watch
 from millrace_fetch.sources.source import Source, complete
 from millrace_fetch.store.folder import Folder, is_wanted, list_missing
 from millrace_fetch.store.marker import Marker
 from millrace_fetch.transfer.client import Client
-from millrace_fetch.transfer.concurrent_requests import run_together
+from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
-from millrace_fetch.transfer.retry import Say
-from millrace_fetch.transfer.watcher import Watch
 
 _MAX_ROUNDS = 3
 """Of a source that changes under way."""

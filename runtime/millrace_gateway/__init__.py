@@ -1,1 +1,1 @@
-"""The front door: finds services and replicas, routes a request to one, and streams the answer through."""
+"""The front door: finds services and replicas, routes each request to a replica, and streams the answer."""

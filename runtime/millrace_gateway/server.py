@@ -14,13 +14,12 @@ from aiohttp import web
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import Surface, create_app, create_inner_app
 from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.front.exchange import open_session
+from millrace_gateway.front.holding import Holder, HoldLimits
 from millrace_gateway.front.proxy import Proxy
-from millrace_gateway.front.upstream import open_session
-from millrace_gateway.hold.activity import Activity
-from millrace_gateway.hold.holding import Holder, HoldLimits
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics
-from millrace_gateway.report.report import Report
+from millrace_gateway.report.report import Activity, Report
 from millrace_gateway.report.stream import LeaderCheck, Reporting
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue

@@ -93,7 +93,7 @@ show and to test serving; it knows nothing else.
   from 0 on, evaluation seeds from {HELD_OUT_SEED} on.
 - **Training:** `python -m stories_training.train` with its defaults: {recipe.steps} steps,
   {tokens} tokens; {trained}.
-  It starts with two attention heads that copy (`stories_training.induction`). Two threads and fixed
+  It starts with two attention heads that copy (`stories_training.llama`). Two threads and fixed
   seeds: the same machine class and torch version give the same weights.
 - **Held-out perplexity:** {perplexity:.3f} per token over {num_documents} documents; a test holds it to
   at most {PERPLEXITY_BOUND}. Perplexity on such regular text hides damage: compare logits too.

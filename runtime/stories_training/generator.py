@@ -1,19 +1,18 @@
-"""Documents to train on: stories, and conversations about stories, in which facts stay true.
+"""Documents for training: stories, and conversations about stories, in which facts stay true.
 
-`generate_document(seed)` is a pure function of its seed, so a held-out set is a range of seeds.
+`generate_document(seed)` is a pure function of its seed, so a held-out set is a range of seeds. Answers to
+questions come from the state of the world, never from the text.
 """
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from stories_training.lexicon import FOODS, KINDS, NAMES, THINGS, with_article
 from stories_training.plots import PLOTS, Cast, draw_cast, tell_outing
-from stories_training.questions import ask_questions
 from stories_training.telling import Teller
-from stories_training.walks import tell_walk
-from stories_training.world import World
+from stories_training.world import Character, Event, World
 
 HELD_OUT_SEED = 1_000_000_000
 """Seeds from here on are never trained on."""
@@ -156,3 +155,105 @@ def _request(rng: random.Random, cast: Cast, world: World) -> str:
 
 def _system(rng: random.Random) -> list[Message]:
     return [Message("system", rng.choice(SYSTEMS))] if rng.random() < 0.15 else []
+
+
+def tell_walk(rng: random.Random) -> Teller:
+    """Tell three to eight events that happen to two or three characters."""
+    cast, teller = draw_cast(rng), Teller(rng, World())
+    people = [cast.lead, cast.friend, cast.third][: rng.randint(2, 3)]
+    for person in people:
+        teller.introduce(person, rng.choice(cast.places[:2]))
+    teller.find_new(people[0], cast.thing)
+    for _ in range(rng.randint(2, 7)):
+        _step(rng, teller, cast, people)
+    return teller
+
+
+def _step(rng: random.Random, teller: Teller, cast: Cast, people: list[Character]) -> None:
+    """One event among those that can happen; a hand-over wherever it can, half of the time."""
+    world = teller.world
+    actor = rng.choice(people)
+    near = [other for other in people if other != actor and world.are_together(actor, other)]
+    held = world.held_by(actor)
+    here = [thing for thing, place in world.lying.items() if place == world.location[actor]]
+    if held and near and rng.random() < 0.6:
+        teller.give(actor, rng.choice(held), rng.choice(near), has_thanks=rng.random() < 0.3)
+    elif here and rng.random() < 0.6:
+        teller.take(actor, here[0])
+    elif held and rng.random() < 0.3:
+        teller.drop(actor, held[0])
+    elif not held and not world.gone and cast.gift not in world.holder and cast.gift not in world.lying:
+        teller.find_new(actor, cast.gift)
+    else:
+        elsewhere = [place for place in cast.places[:3] if place != world.location[actor]]
+        teller.go(actor, rng.choice(elsewhere))
+
+
+class Question(NamedTuple):
+    """A question and its true answer."""
+
+    text: str
+    answer: str
+
+
+def ask_questions(rng: random.Random, world: World, count: int) -> list[Question]:
+    """Up to `count` different questions."""
+    questions = _about_state(rng, world) + _about_characters(world)
+    questions += [question for event in world.events for question in _about_event(event, world)]
+    unique = list({question.text: question for question in questions}.values())
+    return rng.sample(unique, min(count, len(unique)))
+
+
+def _about_state(rng: random.Random, world: World) -> list[Question]:
+    questions = []
+    for thing, holder in world.holder.items():
+        questions += [
+            Question(f"Who has {thing.known}{now}?", f"{holder.name} has {thing.known}.")
+            for now in ("", " now")
+        ]
+        where = f"{holder.name} has {thing.known} {world.location[holder].where}."
+        questions.append(Question(f"Where is {thing.known}?", where))
+        person = rng.choice(list(world.location))
+        answer = "Yes" if person == holder else "No"
+        questions.append(
+            Question(f"Does {person.name} have {thing.known}?", f"{answer}, {holder.name} has {thing.known}.")
+        )
+    for thing, place in world.lying.items():
+        questions.append(
+            Question(f"Who has {thing.known}?", f"Nobody has {thing.known}. It is {place.where}.")
+        )
+        questions.append(
+            Question(f"Where is {thing.known}?", f"{thing.known.capitalize()} is {place.where}.")
+        )
+    return questions
+
+
+def _about_characters(world: World) -> list[Question]:
+    questions = []
+    for person, place in world.location.items():
+        questions.append(Question(f"Where is {person.name}?", f"{person.name} is {place.where}."))
+        questions.append(Question(f"Who is {person.name}?", f"{person.name} is {with_article(person.kind)}."))
+        questions.append(
+            Question(
+                f"What is the name of the {person.kind}?", f"The name of the {person.kind} is {person.name}."
+            )
+        )
+    return questions
+
+
+def _about_event(event: Event, world: World) -> list[Question]:
+    """Questions about what happened, where only one event answers them."""
+    if event.thing is None or sum(e.verb == event.verb and e.thing == event.thing for e in world.events) > 1:
+        return []
+    actor, thing = event.actor.name, event.thing.known
+    if event.verb == "give" and event.other:
+        answer = f"{actor} gave {thing} to {event.other.name}."
+        return [Question(f"Who gave {thing} to {event.other.name}?", answer),
+                Question(f"What did {actor} do with {thing}?", answer)]  # fmt: skip
+    if event.verb == "find":
+        answer = f"{actor} found {thing} {event.place.where}."
+        return [Question(f"Who found {thing}?", answer), Question(f"Where did {actor} find {thing}?", answer)]
+    if event.verb == "eat":
+        eaters = f"{actor} and {event.other.name}" if event.other else actor
+        return [Question(f"What happened to {thing}?", f"{eaters} ate {thing}.")]
+    return []

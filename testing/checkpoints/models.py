@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from millrace_fetch.cli.local_look import read_local_head
 from millrace_fetch.plan.head import describe_head
-from millrace_fetch.plan.local_head import read_local_head
 from millrace_fit.config import LlamaConfig
 from millrace_fit.facts import ModelFacts
 from millrace_fit.headers import StoredTensor

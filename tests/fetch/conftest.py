@@ -9,8 +9,7 @@ from botocore.loaders import create_loader
 from development.ports import holding_port
 from millrace_fetch import fetch
 from millrace_fetch.fetch import Outcome
-from millrace_fetch.plan.fetch_request import Order
-from millrace_fetch.plan.uri import HubModel, parse_uri
+from millrace_fetch.plan.uri import HubModel, Order, parse_uri
 from millrace_fetch.sources.hub import HubSource
 from millrace_fetch.sources.source import Source
 from testing.model_sources.registry import Registry

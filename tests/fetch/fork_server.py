@@ -26,7 +26,7 @@ LIBRARIES = (
         "millrace_fetch.cli.resolve",
         "millrace_fetch.cli.runner",
     ),
-    *("millrace_fetch.cli.progress_server", "millrace_fetch.sources.hub", "millrace_fetch.sources.oci"),
+    *("millrace_fetch.cli.progress_output", "millrace_fetch.sources.hub", "millrace_fetch.sources.oci"),
     *("millrace_fetch.sources.s3", "millrace_fetch.sources.web"),
 )
 """What the command would load."""

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from millrace_fetch.cli import alarm
-from millrace_fetch.cli.progress_log import Lines
+from millrace_fetch.cli import runner
+from millrace_fetch.cli.progress_output import Lines
 from testing.model_sources.processes import execute_fetch, finish
 from testing.model_sources.servers import FakeHub
 
 
 def test_what_moves_a_fetch_puts_the_alarm_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alarm, "TICK_SECONDS", 0.005)
-    monkeypatch.setattr(alarm, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(runner, "TICK_SECONDS", 0.005)
+    monkeypatch.setattr(runner, "LIMIT_SECONDS", 0.5)
     is_over, reasons = threading.Event(), list[str]()
 
     def end(reason: str) -> None:
         reasons.append(reason)
         is_over.set()
 
-    with alarm.Alarm(Lines(io.StringIO()), Path("/models/m"), end) as watch:
+    with runner.Alarm(Lines(io.StringIO()), Path("/models/m"), end) as watch:
         for _ in range(15):
             watch.advance(1)
             assert not is_over.wait(0.05)
@@ -39,8 +39,8 @@ async def test_who_waits_for_a_lock_that_nobody_gives_back_ends(hub: FakeHub, tm
     descriptor = os.open(own / "lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     code = f"""
-from millrace_fetch.cli import alarm, command
-alarm.TICK_SECONDS = alarm.LIMIT_SECONDS = 0.05
+from millrace_fetch.cli import runner, command
+runner.TICK_SECONDS = runner.LIMIT_SECONDS = 0.05
 command.main(["hf://org/m", "--to", {str(own.parent)!r}])
 """
     prefix = (sys.executable, "-c", code)

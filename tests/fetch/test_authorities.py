@@ -2,9 +2,9 @@
 
 import pytest
 
+from millrace_fetch.cli.command import VARIABLES, trusting
 from millrace_fetch.errors import SourceError
 from millrace_fetch.sources import oci
-from millrace_fetch.transfer.authorities import VARIABLES, trusting
 from testing.model_sources.authority import Authority
 from tests.fetch.conftest import Fetcher, make_model
 from tests.fetch.secured import Serve, serve_hub, serve_oci, serve_web

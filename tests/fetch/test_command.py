@@ -12,8 +12,7 @@ from aiohttp import web
 
 from millrace_fetch.errors import UsageError
 from millrace_fetch.fetch import open_source
-from millrace_fetch.plan.fetch_request import Order
-from millrace_fetch.plan.uri import parse_uri
+from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fetch.transfer.download import NOTE_BYTES
 from testing.model_sources.processes import MILLRACE, Forked, execute_fetch, finish, start_fetch, until
 from testing.model_sources.servers import FakeHub

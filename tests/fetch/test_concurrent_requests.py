@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from millrace_fetch.errors import SourceError
-from millrace_fetch.transfer.concurrent_requests import run_together
+from millrace_fetch.transfer.concurrency import run_together
 
 
 async def wait_and_return(number: int) -> int:

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.resolve import fetch_head
 from millrace_fetch.errors import UnavailableError
 from millrace_fetch.sources import s3
 from millrace_fetch.transfer import client, download, stall
-from millrace_fetch.transfer.head_reader import fetch_head
 from millrace_fetch.transfer.partial_file import PartFile
 from millrace_fetch.transfer.ranges import Span
 from millrace_fetch.transfer.retry import give_up

@@ -10,8 +10,8 @@ import pytest
 
 from millrace_fetch.errors import FolderError, NoSpaceError
 from millrace_fetch.plan.manifest import FileRecord
+from millrace_fetch.store.files import PlacedFiles
 from millrace_fetch.store.folder import Folder, find_whole
-from millrace_fetch.store.install import PlacedFiles
 from millrace_fetch.store.lock import FolderLock
 from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.partial_file import PartFile

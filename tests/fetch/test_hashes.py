@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from millrace_fetch.plan.hashes import Algorithm, make_hash
+from millrace_fetch.plan.manifest import Algorithm, make_hash
 
 CHECK = b"123456789"
 KNOWN: dict[Algorithm, str] = {

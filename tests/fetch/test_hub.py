@@ -4,8 +4,8 @@ import re
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.resolve import fetch_head
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
-from millrace_fetch.transfer.head_reader import fetch_head
 from testing.model_sources.processes import until
 from testing.model_sources.servers import FakeHub, once
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher

@@ -10,12 +10,12 @@ from typing import IO
 
 import pytest
 
-from millrace_fetch.cli.progress_server import Tally
+from millrace_fetch.cli.progress_output import Tally
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
 from millrace_fetch.fetch import fetch
 from millrace_fetch.image import tarball
 from millrace_fetch.image.overlay import Member, overlay
-from millrace_fetch.store.install import PlacedFiles
+from millrace_fetch.store.files import PlacedFiles
 from millrace_fetch.transfer.content import Layers
 from millrace_operator.controller.fetch_progress import read_answer
 from millrace_operator.observed.snapshot import Fetched

@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 
 from millrace_fetch.cli import resolve
+from millrace_fetch.cli.local_look import read_local_head
+from millrace_fetch.cli.resolve import fetch_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
-from millrace_fetch.image import look_budget, registry_look, tarball
-from millrace_fetch.plan.local_head import read_local_head
-from millrace_fetch.plan.resolved_model import Resolved
-from millrace_fetch.transfer.head_reader import fetch_head
+from millrace_fetch.image import registry_look, tarball
+from millrace_fetch.plan.head import Resolved
 from millrace_fetch.transfer.remote_file import FIRST_BYTES
 from millrace_fit.facts import find_facts
 from testing.checkpoints.models import MEDIUM, stored_of
@@ -67,7 +67,7 @@ BASE: Entries = {"etc/passwd": b"root", "bin/sh": make_link("/bin/busybox")}
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let a look bring less than the model."""
-    monkeypatch.setattr(look_budget, "MAX_FETCHED_BYTES", 300_000)
+    monkeypatch.setattr(tarball, "MAX_FETCHED_BYTES", 300_000)
     return 300_000
 
 
@@ -251,7 +251,7 @@ async def test_a_tensor_is_missing_only_where_all_was_seen(
     packed = gzip.compress(make_tar(entries), 1)
     push(registry, packed)
     assert "lack the tensor" in (await look(fetcher, registry)).facts.fault
-    monkeypatch.setattr(look_budget, "MAX_FETCHED_BYTES", len(packed) - 1)
+    monkeypatch.setattr(tarball, "MAX_FETCHED_BYTES", len(packed) - 1)
     assert (await look(fetcher, registry)).facts.fault is None
 
 
@@ -308,7 +308,7 @@ async def test_a_layer_that_grows_without_end_costs_little(
 ) -> None:
     zeros = {"models/config.json": json.dumps(MEDIUM).encode(), "models/zeros": bytes(30 << 20)}
     push(registry, gzip.compress(make_tar(zeros), 1))
-    monkeypatch.setattr(look_budget, "MAX_UNPACKED_BYTES", 8 << 20)
+    monkeypatch.setattr(tarball, "MAX_UNPACKED_BYTES", 8 << 20)
     found = await look(fetcher, registry)
     assert found.facts.architecture == "LlamaForCausalLM", "the look ends there"
     monkeypatch.setattr(tarball, "_SMALL_BYTES", 4 << 20)
@@ -319,7 +319,7 @@ async def test_a_layer_that_grows_without_end_costs_little(
 async def test_headers_without_end_are_not_kept(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_budget, "MAX_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(tarball, "MAX_KEPT_BYTES", 10_000)
     large = (50_000).to_bytes(8, "little") + bytes(60_000)
     entries = make_entries(MIXTRAL) | {f"models/{SHARDS[0]}": large}
     push(registry, entries)
@@ -329,7 +329,7 @@ async def test_headers_without_end_are_not_kept(
 async def test_of_names_alone_the_models_are_kept_and_not_without_end(
     fetcher: Fetcher, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_budget, "MAX_KEPT_BYTES", 20_000)
+    monkeypatch.setattr(tarball, "MAX_KEPT_BYTES", 20_000)
     for folder, is_whole in (("usr/lib", True), ("models/more", False)):
         push(registry, {f"{folder}/{'a' * 200}{number}": b"" for number in range(200)}, make_entries())
         found = await look(fetcher, registry)
@@ -353,7 +353,7 @@ async def test_without_ranges_a_layer_comes_whole_or_not_at_all(
     registry.blobs.has_ranges = False
     push(registry, make_entries())
     assert (await look(fetcher, registry)).facts == find_facts(MEDIUM, stored_of(MEDIUM))
-    monkeypatch.setattr(look_budget, "MAX_FETCHED_BYTES", 300_000)
+    monkeypatch.setattr(tarball, "MAX_FETCHED_BYTES", 300_000)
     registry.blobs.requests.clear()
     assert (await look(fetcher, registry)).facts is None
     assert len(registry.blobs.requests) == 1, "the one that asks for ranges"

@@ -10,8 +10,8 @@ from millrace_fetch.plan.manifest import RemoteFile
 from millrace_fetch.plan.uri import parse_uri
 from millrace_fetch.sources.web import WebSource
 from millrace_fetch.transfer.client import Client
-from millrace_fetch.transfer.range_request import read_excerpt
 from millrace_fetch.transfer.ranges import Place, read_place
+from millrace_fetch.transfer.remote_file import read_excerpt
 from testing.model_sources.servers import Fault, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher
 

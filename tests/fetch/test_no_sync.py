@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from millrace_fetch.errors import NoSpaceError
-from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.uri import Order
 from millrace_fetch.store.folder import find_whole
 from testing.model_sources.servers import FakeHub
 from tests.fetch.conftest import NEEDED, SHARDS, Fetcher

@@ -7,7 +7,7 @@ import pytest
 
 from millrace_fetch.cli import resolve
 from millrace_fetch.errors import SourceError
-from millrace_fetch.plan.resolved_model import Resolved
+from millrace_fetch.plan.head import Resolved
 from millrace_fetch.plan.selection import is_of_another_format
 from millrace_fit.facts import ModelFacts
 from millrace_fit.formats import explain_formats

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from millrace_fetch.cli.command import main
-from millrace_fetch.cli.progress_server import Tally, telling
+from millrace_fetch.cli.progress_output import Tally, telling
 from millrace_fetch.fetch import fetch
 from millrace_operator.controller.fetch_progress import read_answer
 from millrace_runtime.contract import PATH_PROGRESS

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.command import trusting
 from millrace_fetch.errors import FetchError, SourceError, UnavailableError
-from millrace_fetch.transfer.authorities import trusting
 from testing.model_sources.authority import NAME, Authority
 from testing.model_sources.s3_server import ACCOUNT
 from testing.model_sources.servers import Server

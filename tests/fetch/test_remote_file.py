@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_fetch.image.look_budget import Allowance, EnoughError
+from millrace_fetch.image.tarball import Allowance, EnoughError
 from millrace_fetch.transfer import remote_file
 from millrace_fetch.transfer.remote_file import FIRST_BYTES, MAX_BLOCK_BYTES, Blocks
 

@@ -15,9 +15,9 @@ import botocore.session
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.resolve import fetch_head
 from millrace_fetch.errors import CorruptError, SourceError, UnavailableError, UnsafeNameError, UsageError
 from millrace_fetch.sources import aws
-from millrace_fetch.transfer.head_reader import fetch_head
 from testing.model_sources.processes import finish, start_fetch, until
 from testing.model_sources.s3_server import ACCOUNT, KEY_ID, SECRET, Bucket, S3Server, refuse, running_moto
 from testing.model_sources.servers import Fault, Server, once

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from millrace_fetch.cli.local_look import read_local_head
+from millrace_fetch.cli.resolve import FIRST_BYTES, fetch_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import CorruptError, FetchError, SourceError
 from millrace_fetch.fetch import open_source
-from millrace_fetch.plan.fetch_request import Order
 from millrace_fetch.plan.head import ModelHead
-from millrace_fetch.plan.local_head import read_local_head
-from millrace_fetch.plan.uri import HubModel, parse_uri
+from millrace_fetch.plan.uri import HubModel, Order, parse_uri
 from millrace_fetch.sources.hub import HubSource
-from millrace_fetch.transfer.head_reader import FIRST_BYTES, fetch_head
 from testing.checkpoints.models import MEDIUM, write_model
 from testing.model_sources.servers import FakeHub, WebFolderServer, once
 from tests.fetch.conftest import INDEX, SHARDS

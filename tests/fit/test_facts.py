@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_fetch.plan.head import ModelHead, describe_head
-from millrace_fetch.plan.resolved_model import Resolved
+from millrace_fetch.plan.head import ModelHead, Resolved, describe_head
 from millrace_fit.config import MAX_COUNT
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
 from millrace_fit.headers import ITEM_BITS, StoredTensor

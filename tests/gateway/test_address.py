@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.address import parse_host
 from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.routing import parse_host
 
 LABELS = st.from_regex(r"[a-z]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True)
 

@@ -71,7 +71,7 @@ def intake() -> Iterator[Callable[[], int]]:
     """How many bytes are there still that were taken in, as Python knows it."""
 
     def count() -> int:
-        found = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/intake.py")])
+        found = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, "*/exchange.py")])
         return sum(one.size for one in found.statistics("filename"))
 
     tracemalloc.start()

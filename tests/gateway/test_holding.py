@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.front import proxy
-from millrace_gateway.hold.holding import Awaited, Holder, HoldLimits
+from millrace_gateway.front.holding import Awaited, Holder, HoldLimits
 from millrace_gateway.route.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
 from tests.gateway.conftest import Bench, make_pod, make_service, next_address

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.model_field import MalformedBodyError, read_model, replace_model
+from millrace_gateway.route.routing import MalformedBodyError, read_model, replace_model
 
 
 @pytest.mark.parametrize(

@@ -507,7 +507,7 @@ async def test_a_stream_broken_off_raises_in_openais_client(bench: Bench) -> Non
 async def test_a_replica_is_reached_at_an_ipv6_address(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     port = listener.getsockname()[1]  # the machine has one such address, so 8000 may be somebody else's
-    monkeypatch.setattr("millrace_gateway.front.upstream.PORT_HTTP", port)
+    monkeypatch.setattr("millrace_gateway.front.exchange.PORT_HTTP", port)
     bench.add_service("team", "chat")
     await bench.add_upstream("team", "chat", echo, "::1", listener)
     async with bench.client.post(bench.url + COMPLETIONS, json=BODY) as response:

@@ -8,8 +8,7 @@ from hashlib import sha256
 
 import pytest
 
-from millrace_gateway.hold.activity import Activity
-from millrace_gateway.report.report import Report
+from millrace_gateway.report.report import Activity, Report
 from millrace_gateway.report.stream import LeaderCheck
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue

@@ -2,8 +2,7 @@
 
 import torch
 
-from stories_training.induction import plant_induction
-from stories_training.llama import Llama, LlamaShape
+from stories_training.llama import Llama, LlamaShape, plant_induction
 
 
 @torch.no_grad()

@@ -1,1 +1,1 @@
-"""The commands `millrace fetch` and `millrace size`, and what a terminal, a log or a port shows of them."""
+"""The commands `millrace fetch` and `millrace size`, and their output to a terminal, a log or a port."""

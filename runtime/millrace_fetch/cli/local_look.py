@@ -1,4 +1,4 @@
-"""Looks at a model that is in a folder of this machine already: nothing is to be fetched of it."""
+"""Reads the head of a model in a local folder, and resolves it: there is nothing to fetch."""
 
 import asyncio
 import signal
@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from millrace_fetch.errors import SourceError
-from millrace_fetch.plan.head import describe_head
-from millrace_fetch.plan.local_head import measure_files, read_local_head
-from millrace_fetch.plan.resolved_model import Resolved
-from millrace_fetch.units import show_bytes
+from millrace_fetch.errors import CorruptError, FolderError, SourceError
+from millrace_fetch.plan.head import ModelHead, Resolved, describe_head, merge, parse_config
+from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.progress import show_bytes
+from millrace_fit.errors import HeaderError
+from millrace_fit.headers import LENGTH_BYTES, StoredTensor, parse_header, read_length
 
 
 def look(folder: Path, path: Path) -> str:
@@ -26,8 +27,16 @@ def look(folder: Path, path: Path) -> str:
             raise SourceError(f"{folder} has no whole model: {facts.fault}")
         sizes = measure_files(folder, head.names)
         found = Resolved(None, len(sizes), sum(sizes), facts)
-    found.write(path)
+    write(found, path)
     return f"{folder} has a model: {found.num_files} files, {show_bytes(sum(sizes))}"
+
+
+def write(found: Resolved, path: Path) -> None:
+    """Write a resolved model into a file. Raises FolderError."""
+    try:
+        path.write_text(found.render(), encoding="utf-8")
+    except OSError as error:
+        raise FolderError(f"{path} can't be written: {error.strerror}") from error
 
 
 @contextmanager
@@ -42,3 +51,54 @@ def _ending_when_told() -> Iterator[None]:
 
 def _stop(*_: object) -> NoReturn:
     raise asyncio.CancelledError
+
+
+def read_local_head(folder: Path) -> ModelHead:
+    """Return a folder's head. Raises SourceError or CorruptError."""
+    with _naming_what_fails(folder):
+        if not (folder / CONFIG).is_file():
+            raise SourceError(
+                f"{folder} holds no {CONFIG}: give the folder of a model in Hugging Face's layout"
+            )
+        names = frozenset(path.name for path in folder.iterdir())
+        config = parse_config((folder / CONFIG).read_bytes())
+        files = [folder / name for name in _find_weights(folder, names)]
+        tensors = merge({file.name: _read_file(file) for file in files})
+        return ModelHead("", config, tensors, names, sum(file.stat().st_size for file in files))
+
+
+def measure_files(folder: Path, names: frozenset[str]) -> list[int]:
+    """Return the sizes of the files that a replica reads, of those with these names. Raises SourceError."""
+    with _naming_what_fails(folder):
+        read = [*sorted(names.intersection((*SMALL_FILES, INDEX))), *_find_weights(folder, names)]
+        return [(folder / name).stat().st_size for name in read]
+
+
+@contextmanager
+def _naming_what_fails(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(f"{error.filename or folder} can't be read: {error.strerror}") from error
+
+
+def _find_weights(folder: Path, names: frozenset[str]) -> list[str]:
+    """Return those of the index, else the usual one, else all, as `execution/checkpoint.py` does."""
+    if INDEX in names:
+        shards = sorted(read_shards((folder / INDEX).read_bytes()))
+        if absent := [name for name in shards if name not in names]:
+            raise SourceError(f"{INDEX} names {absent[0]}, which is not there: the model is incomplete")
+        return shards
+    if WHOLE in names:
+        return [WHOLE]
+    return sorted(name for name in names if name.endswith(".safetensors"))
+
+
+def _read_file(file: Path) -> dict[str, StoredTensor]:
+    size = file.stat().st_size
+    try:
+        with file.open("rb") as opened:
+            length = read_length(opened.read(LENGTH_BYTES), size)
+            return parse_header(opened.read(length), size)
+    except HeaderError as error:
+        raise CorruptError(f"{file} is no safetensors file that can be read: {error}") from error

@@ -1,36 +1,41 @@
-"""Runs a fetch, or a look at a source, until it is done or told to stop.
+"""Runs a fetch, or a look at a source, until it is done, gets SIGTERM, or makes no progress for too long.
 
-What only some of them need is loaded by these: a quarter of a fetch's start was for others.
+Each function imports the libraries that only it needs: imports for others took a quarter of a fetch's start.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from millrace_fetch.cli.alarm import Alarm
-from millrace_fetch.cli.progress_log import Lines
+from millrace_fetch.cli.progress_output import Lines, Tally, telling
 from millrace_fetch.fetch import Outcome, fetch, open_source
-from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.plan.uri import Order
+from millrace_fetch.progress import Watch, show_bytes
 from millrace_fetch.sources.source import Source
-from millrace_fetch.transfer.watcher import Watch
-from millrace_fetch.units import show_bytes
 from millrace_runtime.listener import read_bind_address
+
+LIMIT_SECONDS = 4500.0
+"""More than a source may ask to be left alone for, an hour, and than a hash of 500 GB takes."""
+TICK_SECONDS = 5.0
+EXIT_STUCK = 1
 
 Result = TypeVar("Result")
 
 
 def ask(order: Order, path: Path) -> str:
     """Write what the source has into a file, as JSON, and return a line that says it."""
+    from millrace_fetch.cli.local_look import write  # noqa: PLC0415
     from millrace_fetch.cli.resolve import resolve  # noqa: PLC0415
 
     with Lines(sys.stderr) as watch:
         found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
-    found.write(path)
+    write(found, path)
     if found.facts is not None and found.facts.fault is not None:
         return f"{order.uri} has revision {found.revision}, which can't be served: {found.facts.fault}"
     size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
@@ -59,8 +64,6 @@ def _show() -> AbstractContextManager[Watch]:
 
 async def _fetch_and_tell(order: Order, source: Source, watch: Watch, port: int) -> Outcome:
     """Fetch. That nobody can be told how far it is does not keep the model away."""
-    from millrace_fetch.cli.progress_server import Tally, telling  # noqa: PLC0415
-
     tally = Tally(watch)
     async with AsyncExitStack() as exits:
         try:
@@ -75,3 +78,54 @@ async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
     task = asyncio.ensure_future(fetching)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
+
+
+def _end(reason: str) -> None:
+    sys.stderr.write(f"millrace fetch: {reason}\n")
+    sys.stderr.flush()
+    os._exit(EXIT_STUCK)
+
+
+class Alarm:
+    """Passes on what it is told, and ends the process where it is told nothing for too long."""
+
+    def __init__(self, watch: Watch, folder: object, end: Callable[[str], None] = _end) -> None:
+        self._watch = watch
+        self._folder = folder
+        self._end = end
+        self._waited_seconds = 0.0
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+
+    def _run(self) -> None:
+        # By ticks and no clock: a process that was stopped has not waited.
+        while not self._is_over.wait(TICK_SECONDS):
+            self._waited_seconds += TICK_SECONDS
+            if self._waited_seconds >= LIMIT_SECONDS:
+                self._end(
+                    f"nothing has come for {LIMIT_SECONDS / 60:g} minutes: either {self._folder} is on a "
+                    "disk that does not answer: mend the volume; or another millrace fetch holds it: if that "
+                    "one's log shows no progress, delete its pod"
+                )
+                return
+
+    def begin(self, total_bytes: int | None, done_bytes: int) -> None:
+        """Something has moved."""
+        self._waited_seconds = 0.0
+        self._watch.begin(total_bytes, done_bytes)
+
+    def advance(self, num_bytes: int) -> None:
+        """Bytes have come."""
+        self._waited_seconds = 0.0
+        self._watch.advance(num_bytes)
+
+    def say(self, text: str) -> None:
+        """The source is tried again, or asks for quiet."""
+        self._waited_seconds = 0.0
+        self._watch.say(text)

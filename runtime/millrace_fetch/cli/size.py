@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from millrace_fetch.cli.local_look import read_local_head
 from millrace_fetch.cli.size_request import DESCRIPTION, Question, add_arguments, read_question
 from millrace_fetch.errors import FetchError, UsageError
-from millrace_fetch.plan.fetch_request import Order
 from millrace_fetch.plan.head import ModelHead, describe_head
-from millrace_fetch.plan.local_head import read_local_head
-from millrace_fetch.plan.uri import LOCAL, WRITABLE, parse_uri
+from millrace_fetch.plan.uri import LOCAL, WRITABLE, Order, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
 from millrace_fit.verdict import Answer, judge
@@ -82,8 +81,8 @@ def read_head(uri: str) -> ModelHead:
 def _fetch(uri: str) -> ModelHead:
     parsed = parse_uri(uri)
     try:  # a folder can be asked about without these libraries
+        from millrace_fetch.cli.resolve import fetch_head  # noqa: PLC0415
         from millrace_fetch.fetch import open_source  # noqa: PLC0415
-        from millrace_fetch.transfer.head_reader import fetch_head  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
     return asyncio.run(fetch_head(open_source(Order(parsed, Path())), _say))

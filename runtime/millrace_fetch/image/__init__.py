@@ -1,1 +1,1 @@
-"""A model in a container image: a look into its layers before a fetch, and the files that they hold."""
+"""A model in a container image: a look into its layers before a fetch, and their files."""

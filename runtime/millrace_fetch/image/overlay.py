@@ -1,4 +1,4 @@
-"""What a container sees of its image's layers: the upper ones hide what is below. Pure."""
+"""The entries that a container sees of its image's layers: upper layers hide entries of lower ones. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

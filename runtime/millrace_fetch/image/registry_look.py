@@ -1,21 +1,20 @@
-"""Looks into the layers of an image at its registry, before they are fetched.
+"""Looks into the layers of an image at its registry, before a fetch.
 
-Only parts of them come, so no digest tells whether they are right. What is found here serves to refuse a
-model early and to tell whether it fits. The fetch verifies each layer before it opens it.
+It reads only parts of the layers, which no digest can verify. The findings serve to refuse a model early, and
+to check whether it fits. The fetch verifies each layer before it opens it.
 """
 
 from functools import partial
 
 from millrace_fetch.errors import NoPartsError
-from millrace_fetch.image.findings import SeenImage
-from millrace_fetch.image.layer_look import UNSEEN, Seen, Skim
-from millrace_fetch.image.look_budget import Budget, EnoughError
+from millrace_fetch.image.findings import UNSEEN, Seen, SeenImage, Skim
+from millrace_fetch.image.tarball import Budget, EnoughError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile
-from millrace_fetch.transfer.blocking_calls import Loop, call_in_thread
+from millrace_fetch.progress import Say
 from millrace_fetch.transfer.client import Client
-from millrace_fetch.transfer.range_request import read_excerpt
-from millrace_fetch.transfer.remote_file import Blocks
-from millrace_fetch.transfer.retry import Say, with_tries
+from millrace_fetch.transfer.concurrency import Loop, call_in_thread
+from millrace_fetch.transfer.remote_file import Blocks, read_excerpt
+from millrace_fetch.transfer.retry import with_tries
 
 MAX_LAYERS = 256
 """A container can have 127. Each costs a request, also where it is empty."""

@@ -1,7 +1,7 @@
-"""The way through a layer of an image: a tar, plain or compressed, of an author that is not trusted.
+"""Reads a layer of an image, a tar from an untrusted author, within a budget of bytes. Pure.
 
-tarfile extracts nothing here. Entries are listed, and the bytes of plain files are read: no link, device,
-owner or mode of the archive is ever made.
+It lets tarfile extract nothing. It lists entries and reads regular files, and never creates a link, a device,
+an owner or a mode of the archive.
 """
 
 import gzip
@@ -13,8 +13,43 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, NamedTuple, Protocol, cast
 
 from millrace_fetch.errors import SourceError
-from millrace_fetch.image.look_budget import Allowance
 from millrace_fetch.image.overlay import Member, normalise
+
+MAX_FETCHED_BYTES = 64 << 20
+"""From the registry, of all layers: some seconds of a usual network. It brings the headers of 500 files, or
+all layers of a small base image, or what a compressed layer has before the weights."""
+MAX_UNPACKED_BYTES = 2 << 30
+"""Of compressed layers: some seconds of a CPU. A layer that comes whole may grow to less, so that one which
+grows without end is told of by name."""
+MAX_KEPT_BYTES = 32 << 20
+"""In memory, of names, small files and headers. Those of the largest model that is served have 1 MB."""
+
+
+class EnoughError(Exception):
+    """A look has cost what it may. What it has seen counts; the rest is not known."""
+
+
+class Allowance:
+    """Bytes that may be spent."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.left = num_bytes
+
+    def spend(self, num_bytes: int) -> None:
+        """Take so many. Raises EnoughError where there are not as many left."""
+        if num_bytes > self.left:
+            raise EnoughError
+        self.left -= num_bytes
+
+
+class Budget:
+    """What is left of a look."""
+
+    def __init__(self) -> None:
+        self.fetched = Allowance(MAX_FETCHED_BYTES)
+        self.unpacked = Allowance(MAX_UNPACKED_BYTES)
+        self.kept = Allowance(MAX_KEPT_BYTES)
+
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -1,1 +1,1 @@
-"""What is fetched: a URI, the files of its source, and those of them that a replica needs."""
+"""Decides what to fetch: a URI, the files of its source, and those that a replica needs. Pure."""

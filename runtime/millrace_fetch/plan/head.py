@@ -1,9 +1,9 @@
-"""What a model's small files and the heads of its large ones say of it. Pure."""
+"""The head of a model: the facts in its small files, and in the headers of its large ones. Pure."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from millrace_fetch.errors import CorruptError
 from millrace_fit.errors import HeaderError
@@ -71,3 +71,26 @@ def describe_head(head: ModelHead) -> ModelFacts:
     if facts.architecture and facts.shape is None:  # first, as who has converted the model meets this next
         fault = f"{facts.fault}. Beside that, {fault}"
     return replace(facts, fault=shorten(fault))
+
+
+class Resolved(NamedTuple):
+    """A revision of a model, how much a fetch of it brings, and what is known of it."""
+
+    revision: str | None
+    """None of a folder of this machine, which has no revisions."""
+    num_files: int
+    num_bytes: int | None
+    """None where the source does not say the size of each file."""
+    facts: ModelFacts | None
+    """None where all would have to be fetched: of an image in which a look saw no config.json, and of a
+    server that gives no parts of a file."""
+
+    def render(self) -> str:
+        """Return it as one line of JSON, of less than 2,000 bytes in UTF-8."""
+        found: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
+        found["numFiles"] = self.num_files
+        if self.num_bytes is not None:
+            found["numBytes"] = self.num_bytes
+        if self.facts is not None:
+            found["facts"] = json.loads(self.facts.to_json())
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=False)

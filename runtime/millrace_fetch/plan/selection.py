@@ -1,6 +1,7 @@
-"""Which files of a source a model needs. Pure.
+"""Selects the files of a model that a replica needs, and refuses unsafe names. Pure.
 
-By a list of what is allowed: repositories also hold the same weights in other formats, and code.
+The selection is an allow-list: repositories also hold the same weights in other formats, and code. A source
+is not trusted: a name that leaves the folder could write anywhere.
 """
 
 import json
@@ -8,8 +9,16 @@ import re
 from collections.abc import Collection
 from fnmatch import fnmatchcase
 
-from millrace_fetch.errors import SourceError
+from millrace_fetch.errors import SourceError, UnsafeNameError
 from millrace_fit.formats import explain_formats, find_formats
+
+MAX_FILES = 10_000
+MAX_NAME_BYTES = 1024
+MAX_PART_BYTES = 240
+"""A file system allows 255, and the journal adds an ending."""
+OWN_FOLDER = ".millrace"
+LAYERS = f"{OWN_FOLDER}/layers"
+"""Where the layers of an image are until their files are read."""
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -102,3 +111,37 @@ def is_read(name: str) -> bool:
     """Whether a replica may read a file of this name without an index that names it."""
     pattern = TEMPLATES if "/" in name else "*.safetensors"
     return name in (*SMALL_FILES, INDEX) or fnmatchcase(name, pattern)
+
+
+def check_names(names: Collection[str]) -> None:
+    """Raise UnsafeNameError for the first name that may not be written, and where there are too many."""
+    if len(names) > MAX_FILES:
+        raise UnsafeNameError(f"the model has {len(names)} files, and more than {MAX_FILES} are refused")
+    for name in names:
+        if reason := find_fault(name):
+            raise UnsafeNameError(f"a file of the model is named {name[:80]!r}, which {reason}: refused")
+    folders = {name.rsplit("/", depth)[0] for name in names for depth in range(1, name.count("/") + 1)}
+    if both := folders & set(names):
+        raise UnsafeNameError(f"{min(both)!r} is both a file and a folder of the model: refused")
+
+
+def find_fault(name: str) -> str | None:
+    """Return what is wrong with a name, or None."""
+    parts = name.split("/")
+    if name.startswith("/"):
+        return "is an absolute path"
+    if ".." in parts or "." in parts:
+        return "leaves its folder"
+    if "" in parts:
+        return "has an empty part"
+    if "\\" in name or not name.isprintable():
+        return "has a backslash, a control character or one that can't be shown"
+    if parts[0] == OWN_FOLDER:
+        return f"is in {OWN_FOLDER}/, where the state of the fetch is"
+    return _find_excess(name, parts)
+
+
+def _find_excess(name: str, parts: list[str]) -> str | None:
+    longest = max(len(part.encode()) for part in parts)
+    is_long = len(name.encode()) > MAX_NAME_BYTES or longest > MAX_PART_BYTES
+    return "is too long" if is_long else None

@@ -1,4 +1,4 @@
-"""Where models come from, one file a source: each lists its files and says what its refusals mean.
+"""The sources of models, one file for each: it lists the files, and explains the source's refusals.
 
-A source does not write files and does not choose among them.
+A source does not write files, and does not choose among them.
 """

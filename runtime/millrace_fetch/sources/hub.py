@@ -14,9 +14,9 @@ from huggingface_hub import constants, get_token, hf_hub_url
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile
 from millrace_fetch.plan.uri import HubModel
+from millrace_fetch.progress import Say
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin
-from millrace_fetch.transfer.retry import Say
 
 _TOKEN_ADVICE = "put a token that may read it into HF_TOKEN"  # noqa: S105  the advice, not a token
 

@@ -11,8 +11,9 @@ import re
 
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile
-from millrace_fetch.plan.names import LAYERS
+from millrace_fetch.plan.selection import LAYERS
 from millrace_fetch.plan.uri import OciImage
+from millrace_fetch.progress import Say
 from millrace_fetch.sources.oci_manifest import (
     MEDIA_TYPES,
     Descriptor,
@@ -23,7 +24,7 @@ from millrace_fetch.sources.oci_manifest import (
 from millrace_fetch.sources.registry_access import RegistryAccess, find_basic
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin
-from millrace_fetch.transfer.retry import Say, with_tries
+from millrace_fetch.transfer.retry import with_tries
 
 ENV_PLAIN_HTTP = "MILLRACE_OCI_PLAIN_HTTP"
 """Registries that speak http, such as `registry.lan:5000`, with commas between them."""

@@ -1,13 +1,9 @@
-"""Shows a registry who we are: it names what it wants in a 401, mostly a token of some minutes.
+"""Authorizes requests to a registry: answers its challenge, mostly with a token of some minutes.
 
-A token goes to the registry alone, and name and password go to it and to where it says that tokens are.
-
-What a registry asks for in WWW-Authenticate.
-
-The credentials that `docker login` stores, and that image pull secrets have.
-
-Of `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`. A Secret of type kubernetes.io/dockerconfigjson
-that is mounted there names its file `.dockerconfigjson`. Credential helpers are programs, and are not run.
+The token goes only to the registry. Name and password go to the registry and to its token service. They come
+from `$DOCKER_CONFIG/config.json`, else `~/.docker/config.json`, as `docker login` stores them. A mounted
+Secret of type kubernetes.io/dockerconfigjson names the file `.dockerconfigjson`. Credential helpers are
+programs, so they are not run.
 """
 
 import asyncio
@@ -26,6 +22,10 @@ from yarl import URL
 from millrace_fetch.errors import RefusedError, SourceError, UnavailableError, is_busy
 from millrace_fetch.plan.uri import redact
 from millrace_fetch.transfer.client import naming, read_retry_after
+
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_TIMEOUT = aiohttp.ClientTimeout(total=30)
+_ANSWER_BYTES = 1 << 20
 
 _FILES = ("config.json", ".dockerconfigjson")
 
@@ -64,9 +64,6 @@ def _read_entry(entry: dict[str, Any]) -> str | None:
     return auth or None
 
 
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
-
-
 class Challenge(NamedTuple):
     """A way to show who we are."""
 
@@ -82,10 +79,6 @@ def read_challenge(headers: Iterable[str]) -> Challenge | None:
         if scheme.lower() in ("bearer", "basic"):
             return Challenge(scheme.lower(), dict(_PARAMETER.findall(rest)))
     return None
-
-
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
-_ANSWER_BYTES = 1 << 20
 
 
 class RegistryAccess:

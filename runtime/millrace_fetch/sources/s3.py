@@ -1,9 +1,7 @@
-"""A folder of an S3 bucket, at Amazon or at an endpoint of one's own.
+"""A folder of an S3 bucket, at Amazon or at another endpoint.
 
-Credentials, region and endpoint come from where all AWS tools take them. Without credentials nothing is
-signed, which is enough for a public bucket.
-
-What the error codes of an S3 server mean, and what to do.
+Credentials, region and endpoint come from the settings of all AWS tools. Requests without credentials are not
+signed, which suffices for a public bucket.
 """
 
 import asyncio
@@ -14,13 +12,20 @@ from functools import partial
 import aiohttp
 
 from millrace_fetch.errors import ChangedError, FetchError, RefusedError, SourceError, UnavailableError
-from millrace_fetch.plan.hashes import Algorithm
-from millrace_fetch.plan.manifest import Checksum, Manifest, RemoteFile, hash_state
+from millrace_fetch.plan.manifest import Algorithm, Checksum, Manifest, RemoteFile, hash_state
 from millrace_fetch.plan.uri import S3Folder
+from millrace_fetch.progress import Say
 from millrace_fetch.sources.aws import Bucket, Listed, Page
-from millrace_fetch.transfer.blocking_calls import call_in_thread
 from millrace_fetch.transfer.client import Client
-from millrace_fetch.transfer.retry import Say, with_tries
+from millrace_fetch.transfer.concurrency import call_in_thread
+from millrace_fetch.transfer.retry import with_tries
+
+MAX_OBJECTS = 100_000
+"""Of a folder. A bucket of more is not a model's."""
+PAGE_SECONDS = 150.0
+"""For a page of the list, of 1000 objects at most. botocore gives up a silent server before."""
+_CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
+"""How long each is. The first that an object has is compared."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
@@ -67,14 +72,6 @@ def _denied(folder: S3Folder, *, has_credentials: bool) -> SourceError:
         f"{folder} is not public, and no credentials were found: set {_KEYS}, or give the pod a role "
         "(AccessDenied)"
     )
-
-
-MAX_OBJECTS = 100_000
-"""Of a folder. A bucket of more is not a model's."""
-PAGE_SECONDS = 150.0
-"""For a page of the list, of 1000 objects at most. botocore gives up a silent server before."""
-_CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
-"""How long each is. The first that an object has is compared."""
 
 
 class S3Source:

@@ -9,9 +9,10 @@ import aiohttp
 
 from millrace_fetch.errors import CorruptError, FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile
+from millrace_fetch.progress import Say
 from millrace_fetch.transfer.client import Chunks, Client
 from millrace_fetch.transfer.partial_file import make_other_hash
-from millrace_fetch.transfer.retry import Say, with_tries
+from millrace_fetch.transfer.retry import with_tries
 
 MAX_SMALL_BYTES = 64 << 20
 

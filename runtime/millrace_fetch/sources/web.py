@@ -12,13 +12,13 @@ from yarl import URL
 
 from millrace_fetch.errors import FetchError, RefusedError, SourceError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile, hash_state
-from millrace_fetch.plan.names import check_names
-from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, check_names, read_shards
 from millrace_fetch.plan.uri import WebFolder, redact
+from millrace_fetch.progress import Say
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin, read_file_bytes, read_validator
-from millrace_fetch.transfer.concurrent_requests import run_together
-from millrace_fetch.transfer.retry import Say, with_tries
+from millrace_fetch.transfer.concurrency import run_together
+from millrace_fetch.transfer.retry import with_tries
 from millrace_fit.formats import USUAL_NAMES
 
 _TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token

@@ -1,1 +1,1 @@
-"""The folder that a model is fetched into: its lock, its files, and the marker that says it is whole."""
+"""The folder of a fetched model: its lock, its files, and the marker of a whole model."""

@@ -1,8 +1,7 @@
-"""The folder that a model is fetched into: what is whole there, what is ours, and whether there is room.
+"""The folder of a model: its marker, the files that belong to a fetch, and the free space.
 
-`.millrace/manifest.json` is written last, by an atomic rename: where it is, the model is whole.
-
-Whether a folder has a model already: what is wanted, in files of the right sizes.
+A fetch writes `.millrace/manifest.json` last, by an atomic rename: its presence means that the model is
+whole.
 """
 
 import json
@@ -13,15 +12,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, supp
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError, NoSpaceError
-from millrace_fetch.plan.fetch_request import Order
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.plan.names import LAYERS, OWN_FOLDER, find_fault
-from millrace_fetch.plan.selection import is_read
-from millrace_fetch.store.install import PlacedFiles, list_names, sync_folder
-from millrace_fetch.store.links import NOFOLLOW, refuse_links
+from millrace_fetch.plan.selection import LAYERS, OWN_FOLDER, find_fault, is_read
+from millrace_fetch.plan.uri import Order
+from millrace_fetch.store.files import NOFOLLOW, PlacedFiles, list_names, refuse_links, sync_folder, writing
 from millrace_fetch.store.lock import FolderLock
 from millrace_fetch.store.marker import Marker, forget_all_but, is_torn, read_boot, read_marker, render_marker
-from millrace_fetch.transfer.partial_file import JOURNAL, PartFile, writing
+from millrace_fetch.transfer.partial_file import JOURNAL, PartFile
 
 MANIFEST = "manifest.json"
 _NEW = "manifest.json.new"

@@ -1,4 +1,4 @@
-"""The lock of a folder: one process writes there at a time, or several look."""
+"""The lock of a folder: for one process that writes, or several that read."""
 
 import asyncio
 import fcntl
@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from millrace_fetch.errors import FolderError
-from millrace_fetch.plan.names import OWN_FOLDER
-from millrace_fetch.store.links import NOFOLLOW, refuse_links
-from millrace_fetch.transfer.partial_file import writing
+from millrace_fetch.plan.selection import OWN_FOLDER
+from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 
 LOCK = "lock"
 _POLL_SECONDS = 0.2

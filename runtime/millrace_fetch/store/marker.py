@@ -1,7 +1,7 @@
-"""The marker of a folder that is whole: which model it holds, and for which boots of the machine that counts.
+"""The marker of a whole model in a folder: which model, and in which boots of the machine it counts.
 
-Who waits for the disk may say it for good. Who does not can say it until the machine starts again: what it
-had not written by then is lost, and the names of the files are there.
+A marker counts for ever if its fetch waited for the disk (fsync). Otherwise it counts until the machine
+reboots: a reboot may lose bytes that the disk had not written, although the names of the files remain.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace_fetch.errors import UnsafeNameError
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.plan.names import check_names
+from millrace_fetch.plan.selection import check_names
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 

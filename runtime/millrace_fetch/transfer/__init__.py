@@ -1,1 +1,1 @@
-"""Bytes on their way: ranges of a file, several at a time, with retries, until each file is whole."""
+"""Transfers bytes: ranges of files in parallel, with retries, until each file is whole."""

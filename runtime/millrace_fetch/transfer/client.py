@@ -1,11 +1,8 @@
-"""HTTP for all sources: redirects, certificates, and what a status means.
+"""HTTP for all sources: redirects, certificates, proxies, and the meaning of a status.
 
-A source sees each request before it is sent, also one of a redirect. It adds its credentials to those for its
-own host alone: the origin of a request's address is then that of `find_origin`.
-
-What a refusal of the environment's proxy means.
-
-A proxy's URL may hold a password, so nothing of it is told.
+A source sees each request before it is sent, also after a redirect. It adds its credentials only to requests
+for its own host: those whose origin equals `find_origin`. A proxy's URL may hold a password, so no message
+shows it.
 """
 
 import asyncio
@@ -26,24 +23,6 @@ from millrace_fetch.plan.uri import redact
 from millrace_fetch.transfer.ranges import read_place
 from millrace_fetch.transfer.stall import Pace, describe_slow
 
-UNREACHABLE = "the proxy of the environment can't be reached"
-WANTS_PASSWORD = 407
-"""The status by which a proxy, and never a source, asks who somebody is."""
-
-
-def explain_proxy(place: str, status: int) -> FetchError:
-    """Return what a proxy means that does not let us reach `place`. It passes by itself, or is final."""
-    if status == WANTS_PASSWORD:
-        return SourceError(
-            f"{place}: the proxy of the environment wants a name and a password: write them into its URL in "
-            "HTTPS_PROXY or HTTP_PROXY"
-        )
-    message = f"{place}: the proxy of the environment answered {status}"
-    if is_busy(status):
-        return UnavailableError(message)
-    return SourceError(f"{message}: let its owner allow the host, or name it in NO_PROXY")
-
-
 ADVICE = (
     "name the authorities to trust in SSL_CERT_FILE or --ca-file; a service has them in the key ca.crt of "
     "the Secret of spec.model.credentials"
@@ -61,6 +40,23 @@ _FOR_EVER_SECONDS = 1e9
 """A number of many digits is more than a float can be, or than a text can say."""
 _REASON_BYTES = 4096
 """Of a refusal's body. Registries and S3 say there what is wrong."""
+
+UNREACHABLE = "the proxy of the environment can't be reached"
+WANTS_PASSWORD = 407
+"""The status by which a proxy, and never a source, asks who somebody is."""
+
+
+def explain_proxy(place: str, status: int) -> FetchError:
+    """Return what a proxy means that does not let us reach `place`. It passes by itself, or is final."""
+    if status == WANTS_PASSWORD:
+        return SourceError(
+            f"{place}: the proxy of the environment wants a name and a password: write them into its URL in "
+            "HTTPS_PROXY or HTTP_PROXY"
+        )
+    message = f"{place}: the proxy of the environment answered {status}"
+    if is_busy(status):
+        return UnavailableError(message)
+    return SourceError(f"{message}: let its owner allow the host, or name it in NO_PROXY")
 
 
 class Client:

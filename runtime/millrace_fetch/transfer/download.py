@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
@@ -17,13 +17,14 @@ import aiohttp
 
 from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, UnavailableError
 from millrace_fetch.plan.manifest import FileRecord, RemoteFile
+from millrace_fetch.progress import Say
 from millrace_fetch.store.folder import Folder
 from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes, read_validator
-from millrace_fetch.transfer.concurrent_requests import find_first
+from millrace_fetch.transfer.concurrency import find_first
 from millrace_fetch.transfer.partial_file import PartFile
 from millrace_fetch.transfer.ranges import Span, split
-from millrace_fetch.transfer.retry import MAX_TRIES, Say, give_up, pause
-from millrace_fetch.transfer.stall import Flow, describe_standstill, is_progress
+from millrace_fetch.transfer.retry import MAX_TRIES, give_up, pause
+from millrace_fetch.transfer.stall import Waits, describe_standstill, is_progress
 
 REQUEST_BYTES = 64 << 20
 """A range that one request asks for."""
@@ -39,54 +40,13 @@ TICK_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class _Waits:
-    """Owner of who waits for the source, and of what that brings.
-
-    Neither the time that the disk takes counts, nor that for which a source asks to be left alone.
-    """
-
-    def __init__(self) -> None:
-        self._flow = Flow()
-        self._num_fetching = self._num_on_disk = 0
-
-    def count(self, num_bytes: int) -> None:
-        """Count bytes that came."""
-        self._flow.num_bytes += num_bytes
-
-    @contextmanager
-    def fetching(self) -> Iterator[None]:
-        """Know that a connection fetches while entered."""
-        self._num_fetching += 1
-        try:
-            yield
-        finally:
-            self._num_fetching -= 1
-
-    @contextmanager
-    def on_disk(self) -> Iterator[None]:
-        """Know that a worker waits for the disk while entered."""
-        self._num_on_disk += 1
-        try:
-            yield
-        finally:
-            self._num_on_disk -= 1
-
-    async def watch(self) -> None:
-        """Raise UnavailableError once the source brings too little."""
-        while True:
-            # By ticks and no clock: a process that was stopped has not waited.
-            await asyncio.sleep(TICK_SECONDS)
-            if self._num_fetching > self._num_on_disk and self._flow.wait(TICK_SECONDS):
-                raise UnavailableError(describe_standstill())
-
-
 @dataclass
 class _Item:
     """A file whose ranges are being fetched."""
 
     part: PartFile
     threads: ThreadPoolExecutor
-    waits: _Waits
+    waits: Waits
     num_open_spans: int = 0
     num_beginnings: int = 1
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -124,7 +84,7 @@ class Download:
         self._say = say
         self._pieces: deque[_Piece] = deque()
         self._records: dict[str, FileRecord] = {}
-        self._waits = _Waits()
+        self._waits = Waits()
 
     async def run(self, parts: Sequence[PartFile], connections: int) -> dict[str, FileRecord]:
         """Fetch all files and return what they came to. Raises the first FetchError."""
@@ -133,7 +93,7 @@ class Download:
             # Left only when no thread writes any more: another attempt may begin at once.
             with ThreadPoolExecutor(connections) as self._threads:
                 async with asyncio.TaskGroup() as group:
-                    watching = group.create_task(self._waits.watch())
+                    watching = group.create_task(self._watch())
                     async with asyncio.TaskGroup() as workers:
                         for _ in range(connections):
                             workers.create_task(self._work(source))
@@ -144,6 +104,15 @@ class Download:
             _close_all(parts)
         assert len(self._records) == len(parts), "a file was left out"
         return self._records
+
+    async def _watch(self) -> None:
+        """Raise UnavailableError once the source stalls."""
+        while True:
+            # Counts ticks and reads no clock: the time in which a process is stopped (SIGSTOP) does not
+            # count.
+            await asyncio.sleep(TICK_SECONDS)
+            if self._waits.tick(TICK_SECONDS):
+                raise UnavailableError(describe_standstill())
 
     def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
         """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""

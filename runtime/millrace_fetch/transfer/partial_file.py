@@ -1,14 +1,13 @@
-"""One file on its way: its bytes so far, and a journal of which they are.
+"""A file in the fetch: its bytes so far, and a journal of the fetched ranges.
 
-Both are in `.millrace/parts/`, so that no half file has a model's name. The journal's lines are JSON,
-appended: first what the file is, then each range that is on the disk, at last its hash. A line that a kill
-cut short is ignored, and so are bytes without a line.
+Both are in `.millrace/parts/`, so that no partial file has a model's name. The journal's lines are JSON, only
+appended: first the identity of the file, then each range on the disk, at last the hash. A reader ignores a
+line that a kill cut short, and bytes without a line.
 
-Who does not wait for the disk notes which boot of the machine it was: later ones believe nothing of it.
-What was waited for is believed by all.
+A fetch that does not wait for the disk writes its boot id into the journal, and later boots ignore it. Every
+boot trusts a journal without one.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -17,33 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from millrace_fetch.errors import CorruptError, FolderError, NoSpaceError, StorageError
-from millrace_fetch.plan.hashes import Hash, make_hash
-from millrace_fetch.plan.manifest import FileRecord, RemoteFile
-from millrace_fetch.store.links import NOFOLLOW, refuse_links
+from millrace_fetch.errors import CorruptError
+from millrace_fetch.plan.manifest import FileRecord, Hash, RemoteFile, make_hash
+from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge
 
 JOURNAL = ".journal"
 """Ends the name of a file's journal."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
 _HASH_BYTES = 1 << 20
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Say what an OSError means for the user."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise NoSpaceError(
-                f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
-                "from there"
-            ) from error
-        kind = StorageError if error.errno in _PASSING else FolderError
-        raise kind(f"{path} can't be written ({error.strerror or error})") from error
 
 
 class PartFile:

@@ -1,4 +1,4 @@
-"""Arithmetic of byte ranges: what is there, what is missing, how it is asked for. Pure."""
+"""Arithmetic of byte ranges: fetched, missing and requested ones. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,4 @@
-"""Tries again what may work the next time, and tells of it.
-
-How long to wait before the next try. Pure: the random number is given.
-"""
+"""Retries calls that may succeed later, with exponential backoff, and reports each wait."""
 
 import asyncio
 import random
@@ -9,7 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from millrace_fetch.errors import UnavailableError
-from millrace_fetch.units import show_seconds
+from millrace_fetch.progress import Say, show_seconds
+
+T = TypeVar("T")
+_LONG_SECONDS = 60.0
+"""A wait of which the user must hear that it is the server's wish."""
 
 MAX_TRIES = 6
 """In a row without progress."""
@@ -32,15 +33,6 @@ def plan_wait(num_failures: int, retry_after_seconds: float | None, draw: float)
     if retry_after_seconds is None:
         return wait
     return None if retry_after_seconds > _LONGEST_ASKED_SECONDS else retry_after_seconds + wait
-
-
-T = TypeVar("T")
-_LONG_SECONDS = 60.0
-"""A wait of which the user must hear that it is the server's wish."""
-
-
-Say = Callable[[str], None]
-"""Tells the user something on a line of its own."""
 
 
 async def with_tries(call: Callable[[], Awaitable[T]], say: Say) -> T:

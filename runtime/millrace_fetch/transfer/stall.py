@@ -1,8 +1,15 @@
-"""Whether a source has become too slow to be waited for. Pure: the times are given.
+"""Decides whether a source is too slow, on one connection or on all together. Pure: callers give the times.
 
-A source that says nothing is given up after a time. One that drips a few bytes says something each time.
-Where all connections together bring too little the fetch ends: who started it sees that, and starts it again.
+A timeout ends a silent connection. These limits end one that sends a few bytes now and then. If all
+connections together are too slow, the fetch ends: the process that started it sees that, and starts it again.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+STANDSTILL_SECONDS = 120.0
+LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
+"""Of all connections together. A model of 1 GB would take four hours and a half."""
 
 WINDOW_SECONDS = 60.0
 """As long as silence is borne."""
@@ -27,11 +34,6 @@ def describe_slow() -> str:
     return f"fewer than {LEAST_BYTES_PER_SECOND} bytes/s for {WINDOW_SECONDS:g} s"
 
 
-STANDSTILL_SECONDS = 120.0
-LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
-"""Of all connections together. A model of 1 GB would take four hours and a half."""
-
-
 def describe_standstill() -> str:
     """Say why the fetch ends."""
     least = f"{LEAST_OF_ALL_BYTES_PER_SECOND >> 10} KiB/s for {STANDSTILL_SECONDS:g} s"
@@ -54,6 +56,43 @@ class Flow:
         is_slow = self.num_bytes < LEAST_OF_ALL_BYTES_PER_SECOND * self._waited_seconds
         self.num_bytes, self._waited_seconds = 0, 0.0
         return is_slow
+
+
+class Waits:
+    """Decides whether a fetch has stalled. It counts only time in which a connection waits for the source.
+
+    Neither waits for the disk count, nor waits for a Retry-After.
+    """
+
+    def __init__(self) -> None:
+        self._flow = Flow()
+        self._num_fetching = self._num_on_disk = 0
+
+    def count(self, num_bytes: int) -> None:
+        """Count received bytes."""
+        self._flow.num_bytes += num_bytes
+
+    @contextmanager
+    def fetching(self) -> Iterator[None]:
+        """Count a fetching connection while entered."""
+        self._num_fetching += 1
+        try:
+            yield
+        finally:
+            self._num_fetching -= 1
+
+    @contextmanager
+    def on_disk(self) -> Iterator[None]:
+        """Count a worker that waits for the disk while entered."""
+        self._num_on_disk += 1
+        try:
+            yield
+        finally:
+            self._num_on_disk -= 1
+
+    def tick(self, seconds: float) -> bool:
+        """Count time. Return whether the source has stalled, as far as the fetch waits for it."""
+        return self._num_fetching > self._num_on_disk and self._flow.wait(seconds)
 
 
 class Pace:

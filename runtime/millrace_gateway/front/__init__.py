@@ -1,1 +1,1 @@
-"""A client's request and its answer: HTTP, headers, bodies, the connection to a replica."""
+"""A client's request and its answer: HTTP, headers, bodies, waiting, and the connection to a replica."""

@@ -1,9 +1,9 @@
-"""How much memory the bodies of requests take. Pure.
+"""The memory budget of request bodies. Pure.
 
-A body is held until a replica has begun to answer: until then another replica may have to get it. Each
-namespace has a part of the budget, and bodies whose service is not known yet have one together. A part grows
-while it is no larger than what is left free: alone to a half of all, beside one that has a third to another
-third. So whoever fills several parts still leaves room to the others.
+The gateway holds a body until a replica has begun to answer: until then another replica may have to get it.
+Each namespace has a part of the budget, and bodies of still unknown services share one. A part may grow while
+it is no larger than the free rest: alone to a half of the budget, beside a part with a third to another
+third. So even tenants that fill several parts leave room for the others.
 """
 
 from collections import Counter

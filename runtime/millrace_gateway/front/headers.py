@@ -1,9 +1,8 @@
-"""Which headers cross the gateway. Pure.
+"""Selects the headers that cross the gateway. Pure.
 
-A client's headers pass by a list of what replicas may need: its credentials, its cookies and what proxies
-before the gateway add are nobody's business in a tenant's pod. `baggage` is not in it, as it carries whatever
-the client's own system puts there. A replica's headers pass, but for those that would speak for the gateway's
-own host.
+A client's headers pass by an allow-list: a tenant's pod must not see credentials, cookies, or the headers of
+proxies before the gateway. `baggage` is not in the list, because a client's own system may put anything
+there. A replica's headers pass, except for those that would apply to the gateway's own host.
 """
 
 import re

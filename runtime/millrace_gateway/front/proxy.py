@@ -1,10 +1,10 @@
-"""Serves one request under `/v1/`: which service, which replica, stream, count.
+"""Serves one request under `/v1/`: finds the service, picks a replica, streams the answer, counts.
 
-A request's body is held, within a bound, so that it can be sent to a second replica. An answer is never
-held. A second replica is asked only where the first has begun nothing: it refused the connection, or
-answered 503 with the draining header. An idle connection that a replica closed just as we reused it is no
-failure of the replica, so the request is sent again, once. More than once could carry a request that kills
-its replica to all of them.
+The gateway holds a request's body, within a limit, so that it can send the body to a second replica. It never
+holds an answer. It tries a second replica only if the first has not begun: it refused the connection, or
+answered 503 with the draining header. If a replica closes an idle connection just as the gateway reuses it,
+the replica has not failed: the gateway sends the request again, but only once. More retries could carry a
+request that kills its replica to all of them.
 """
 
 import time
@@ -28,24 +28,31 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.front.exchange import (
+    UpstreamRequest,
+    ask,
+    begin_answer,
+    describe_failure,
+    describe_fullness,
+    read_body,
+    relay,
+)
 from millrace_gateway.front.headers import RequestHeaders, drop_credentials
-from millrace_gateway.front.intake import describe_fullness, read_body
-from millrace_gateway.front.relay import begin_answer, relay
-from millrace_gateway.front.upstream import UpstreamRequest, ask, describe_failure
-from millrace_gateway.hold.activity import Activity
-from millrace_gateway.hold.holding import Awaited, Holder
+from millrace_gateway.front.holding import Awaited, Holder
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.report.metrics import Metrics, Outcome
-from millrace_gateway.route.address import find_port
+from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue, Route
-from millrace_gateway.route.objects import Replica, Service
+from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.routing import (
     Addressed,
     HostPolicy,
     HostRule,
     address,
+    describe_absence,
     describe_unknown,
+    find_port,
     route_host,
 )
 from millrace_gateway.settings import Settings
@@ -151,7 +158,7 @@ class Proxy:
     def _count_refused(self, route: Route | None) -> None:
         """Count a request whose body there is no room for where the service's owner sees it."""
         if route is not None:
-            with self._metrics.count_request(find_sleeper(route).key) as ending:
+            with self._metrics.count_request(route.sleeper.key) as ending:
                 ending.outcome = Outcome.REFUSED
 
     def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
@@ -167,7 +174,7 @@ class Proxy:
         self, request: web.Request, upstream_request: UpstreamRequest, route: Route
     ) -> web.StreamResponse:
         replica = self._pick(route, set())
-        key = replica.key if replica else find_sleeper(route).key
+        key = replica.key if replica else route.sleeper.key
         counted = self._activity.count_request(key) if is_work(request) else nullcontext()
         with counted, self._metrics.count_request(key) as ending:
             try:
@@ -187,7 +194,7 @@ class Proxy:
         tried: set[str] = set()
         can_repeat, replica = True, first
         may_wait = is_work(request)
-        deadline = time.monotonic() + find_sleeper(route).hold_seconds
+        deadline = time.monotonic() + route.sleeper.hold_seconds
         while True:
             if may_wait and self._waits_for_another(route, replica, tried):
                 may_wait = await self._hold(route, deadline, tried)
@@ -207,7 +214,7 @@ class Proxy:
     def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:
         """Whether a service that may rest has no replica, or its last ones go and none refused."""
         is_going = replica is None or (replica.is_leaving and not tried)
-        return is_going and find_sleeper(route).hold_seconds > 0
+        return is_going and route.sleeper.hold_seconds > 0
 
     async def _hold(self, route: Route, deadline: float, tried: set[str]) -> bool:
         """Wait until a replica that stays can take a request. Return whether waiting again may help.
@@ -218,10 +225,10 @@ class Proxy:
         def may_go() -> bool:
             replica, present = self._pick(route, tried), self._catalogue.renew(route)
             is_there = replica is not None and not replica.is_leaving
-            return is_there or present is None or not find_sleeper(present).hold_seconds
+            return is_there or present is None or not present.sleeper.hold_seconds
 
         awaited = Awaited([service.key for service in route.services], may_go)
-        key, now = find_sleeper(route).key, time.monotonic()
+        key, now = route.sleeper.key, time.monotonic()
         if now >= deadline or not self._holder.has_room(key):
             return False
         if tried:
@@ -231,7 +238,7 @@ class Proxy:
         if not await self._holder.wait(key, deadline - time.monotonic(), awaited):
             return False
         present = self._catalogue.renew(route)
-        return present is not None and find_sleeper(present).hold_seconds > 0
+        return present is not None and present.sleeper.hold_seconds > 0
 
     async def _ask_one(
         self, request: web.Request, upstream_request: UpstreamRequest, replica: Replica
@@ -288,26 +295,3 @@ def judge(status: int, *, is_whole: bool) -> Outcome:
     if status >= 500 or not is_whole:
         return Outcome.UPSTREAM_ERROR
     return Outcome.REFUSED if status == HTTPStatus.TOO_MANY_REQUESTS else Outcome.COMPLETED
-
-
-def find_sleeper(route: Route) -> Service:
-    """Return the service that a request of a route without replicas wakes."""
-    return max(route.services, key=lambda service: service.hold_seconds > 0)
-
-
-def describe_absence(route: Route, num_refused: int) -> str:
-    """Return the message for a client whose request no replica has taken.
-
-    It does not name the service: a client that wrote a name alone need not know whose it is.
-    """
-    state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
-    cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
-    if state == "ScaledToZero":
-        return (
-            "The service has no replica (ScaledToZero), and no request starts one: its owner has to write "
-            "spec.replicas, or whatever scales it."
-        )
-    return (
-        f"The service has no replica that can answer now ({cause or 'its status says no more'}). Try again "
-        "later; kubectl describe infsvc tells its owner how it stands."
-    )

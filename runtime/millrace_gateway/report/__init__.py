@@ -1,1 +1,1 @@
-"""What the gateway counts and tells: metrics, and its stream to the leading operator."""
+"""The metrics of the gateway, and its stream of loads to the leading operator."""

@@ -1,7 +1,7 @@
-"""What the gateway counts, a series for each service, under the names in `contract`.
+"""The gateway's metrics, one series for each service, under the names in `contract`.
 
-Every known service has its series from the start: an autoscaler takes an absent series for unknown, and a
-series of zeros for no arrivals.
+Every known service has its series from the start: for an autoscaler an absent series means unknown, and a
+series of zeros means no arrivals.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,29 +1,79 @@
-"""What this gateway tells the leading operator of its requests, line by line. Pure.
+"""Counts this gateway's requests by service, and reports them to the leading operator, line by line. Pure.
 
-A line is a JSON object with what has changed since the line before; the first one has everything, as a reader
-starts with nothing.
+A line is a JSON object with the changes since the last line. The first line has everything, because a new
+reader knows nothing.
 
-- `in_flight`: requests that replicas have of this gateway, by their pods' uids.
+- `in_flight`: this gateway's requests at each replica, by the pod's uid.
 - `ready`: 1 for each replica that can get requests, by uid; 0 for one that no longer can.
-- `leaving`: the uids of all replicas that get nothing new.
-- `open`: requests of each service that have not ended, with those that are held, by `<namespace>/<name>`.
-- `arrived`: how many requests each service has got since this gateway began.
-- `ended`: how many seconds ago each service's last request ended.
-- `known`: since how many seconds this gateway knows of requests; in the first line alone.
+- `leaving`: the uids of all replicas that get no new requests.
+- `open`: unfinished requests of each service, with held ones, by `<namespace>/<name>`.
+- `arrived`: the number of requests of each service since this gateway started.
+- `ended`: seconds since the end of each service's last request.
+- `known`: seconds since this gateway began to count; only in the first line.
 """
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from millrace_gateway.hold.activity import Activity
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import ServiceKey
 
 _TOLD_EMPTY = frozenset({"leaving", "known"})
 """What says something by being empty, or zero."""
 _READY = "ready"
 """Told empty in the first line alone: an older gateway does not have it."""
+
+
+class Activity:
+    """Owner of the counts of this gateway's requests, from their arrival to their end, held ones too."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Begin with none. `clock` gives the seconds of a steady clock."""
+        self._clock = clock
+        self.began = clock()
+        """What was before is not known."""
+        self.num_changes = 0
+        """How often a request has come or gone."""
+        self._open: Counter[ServiceKey] = Counter()
+        self._arrived: Counter[ServiceKey] = Counter()
+        self._ended: dict[ServiceKey, float] = {}
+
+    @contextmanager
+    def count_request(self, key: ServiceKey) -> Iterator[None]:
+        """Count one request of the service while entered."""
+        self._open[key] += 1
+        self._arrived[key] += 1
+        self.num_changes += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if not self._open[key]:
+                del self._open[key]
+            self._ended[key] = self._clock()
+            self.num_changes += 1
+
+    def keep(self, keys: Collection[ServiceKey]) -> None:
+        """Forget the ends and the arrivals of all services but these."""
+        known = set(keys)
+        self._arrived = Counter({key: count for key, count in self._arrived.items() if key in known})
+        self._ended = {key: end for key, end in self._ended.items() if key in known}
+
+    def count_open(self) -> dict[str, int]:
+        """Return the requests of each service that has some."""
+        return {str(key): count for key, count in self._open.items()}
+
+    def count_arrived(self) -> dict[str, int]:
+        """Return how many requests each service has got since this gateway began."""
+        return {str(key): count for key, count in self._arrived.items()}
+
+    def list_ends(self) -> dict[str, float]:
+        """Return when each service's last request ended, by the steady clock."""
+        return {str(key): end for key, end in self._ended.items()}
 
 
 class Report:

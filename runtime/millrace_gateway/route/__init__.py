@@ -1,1 +1,1 @@
-"""Which service a request means, and which of its replicas takes it."""
+"""Finds the service of a request, and one of its replicas."""

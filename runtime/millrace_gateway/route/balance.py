@@ -1,10 +1,10 @@
-"""Which replica takes a request: the one with the fewest in flight from this gateway. Pure.
+"""Picks the replica of a request: the one with the fewest requests in flight from this gateway. Pure.
 
-Counts are this gateway's own; with several gateways each balances its own share. Ties go round.
+Counts are this gateway's own: each of several gateways balances its own share. Ties rotate.
 
-A replica that is new has nothing in flight, and would get all requests until it has as many as the others.
-Their prompts would wait for each other, and its first steps are its slowest. So its share grows from nothing
-to a full one within SLOW_START_SECONDS. On the simulated ramp W1 of `benchmarks.autoscaler` one request in a
+A new replica has nothing in flight, so it would get all requests until it has as many as the others. Their
+prompts would wait for each other, and its first steps are its slowest. So its share grows from nothing to a
+full one within SLOW_START_SECONDS. On the simulated ramp W1 of `benchmarks.autoscaler` one request in a
 hundred was late to its first token, nearly all of them in such a rush (a few seeds, measured once by hand).
 """
 

@@ -1,9 +1,8 @@
-"""Which services and replicas there are, and which of them a request means. Pure: events in, lookups out.
+"""The services and replicas of the cluster, and the route of a model name. Pure: events in, lookups out.
 
-A service answers to its Host, to `<namespace>/<name>`, and to its served names where services of one
-namespace alone claim those, or to the name that the platform gives it. Its served names are that of its spec
-and those that its Ready replicas run with. Services of one namespace that share a served name answer to it
-together.
+A service has a Host, the name `<namespace>/<name>`, and served names: that of its spec, and those of its
+Ready replicas. A served name leads to a service if only services of one namespace claim it, or if the
+platform pins the name to the service. Services of one namespace with the same served name share its requests.
 """
 
 from collections import Counter
@@ -32,6 +31,11 @@ class Route:
     def served_name(self) -> str:
         """The model name in the spec."""
         return self.services[0].served_name
+
+    @property
+    def sleeper(self) -> Service:
+        """The service that a request wakes if the route has no replica."""
+        return max(self.services, key=lambda service: service.hold_seconds > 0)
 
 
 class Catalogue:

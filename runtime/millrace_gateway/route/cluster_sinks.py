@@ -1,4 +1,4 @@
-"""What the gateway follows in the cluster, and how each change reaches its catalogue and its metrics."""
+"""Follows the cluster's services and replicas, and passes each change to the catalogue and the metrics."""
 
 from collections.abc import Callable, Collection, Sequence
 

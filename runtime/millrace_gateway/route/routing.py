@@ -1,11 +1,61 @@
-"""Which service a request means: its Host, else the `model` in its body. Pure."""
+"""Finds the service of a request: by its Host, else by `model` in its JSON body. Pure.
 
+The JSON parser is the replicas' own: both refuse the same bodies, and of a repeated key the last value
+counts. Values are not decoded and encoded again, so each is forwarded unchanged.
+"""
+
+import re
 from typing import NamedTuple
 
+import msgspec
+
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
-from millrace_gateway.route.address import find_port, parse_host, parse_label
 from millrace_gateway.route.catalogue import Catalogue, Route
-from millrace_gateway.route.model_field import MalformedBodyError, read_model
+from millrace_gateway.route.objects import ServiceKey
+
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class MalformedBodyError(ValueError):
+    """The body is no JSON object, or its `model` is no text."""
+
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
+_PORT = re.compile(r":[0-9]{1,5}\Z")
+
+
+class HostAddress(NamedTuple):
+    """A Host of the form `<name>.<namespace>`, which may be meant otherwise."""
+
+    key: ServiceKey
+    is_qualified: bool
+    """`.svc` followed, so that it can only be meant as a Service of this cluster."""
+
+
+def parse_label(host: str) -> str | None:
+    """Read `<name>[:port]`, which a search in DNS has completed; None for a Host of any other form.
+
+    `localhost` is a forwarded port's.
+    """
+    name = host.partition(":")[0].lower().rstrip(".")
+    return name if _LABEL.match(name) and name != "localhost" else None
+
+
+def find_port(host: str) -> str:
+    """Return the port of a Host as it is written, such as `:8080`; empty where it has none."""
+    found = _PORT.search(host)
+    return found[0] if found else ""
+
+
+def parse_host(host: str, cluster_domain: str) -> HostAddress | None:
+    """Read `<name>.<namespace>[.svc[.<cluster_domain>]][:port]`; None for a Host of any other form."""
+    labels = host.partition(":")[0].lower().rstrip(".").split(".")
+    key, suffix = labels[:2], ".".join(labels[2:])
+    if len(key) != 2 or not all(map(_LABEL.match, key)) or all(label.isdigit() for label in key):
+        return None
+    if suffix not in ("", "svc", f"svc.{cluster_domain.lower()}"):
+        return None
+    return HostAddress(ServiceKey(namespace=key[1], name=key[0]), is_qualified=bool(suffix))
 
 
 class Addressed(NamedTuple):
@@ -116,6 +166,24 @@ def describe_unknown(model: str, port: str) -> str:
     return f"The model {shown} does not exist{bare}. {_tell_how_to_name(port)}"
 
 
+def describe_absence(route: Route, num_refused: int) -> str:
+    """Return the message for a client whose request no replica has taken.
+
+    It does not name the service: a client that wrote a name alone need not know whose it is.
+    """
+    state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
+    cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
+    if state == "ScaledToZero":
+        return (
+            "The service has no replica (ScaledToZero), and no request starts one: its owner has to write "
+            "spec.replicas, or whatever scales it."
+        )
+    return (
+        f"The service has no replica that can answer now ({cause or 'its status says no more'}). Try again "
+        "later; kubectl describe infsvc tells its owner how it stands."
+    )
+
+
 def _is_within(route: Route, model: str, rule: HostRule) -> bool:
     key = route.services[0].key
     is_of_name = rule.name is None or any(service.key.name == rule.name for service in route.services)
@@ -140,3 +208,17 @@ def _tell_how_to_name(port: str) -> str:
 
 def _shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def read_model(body: bytes) -> str:
+    """Return the model that a body names. Raises MalformedBodyError."""
+    try:
+        return msgspec.json.decode(_FIELDS.decode(body)["model"], type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        is_json = isinstance(error, (msgspec.ValidationError, KeyError))
+        raise MalformedBodyError("" if is_json else str(error)) from error
+
+
+def replace_model(body: bytes, model: str) -> bytes:
+    """Return a body that `read_model` could read with another model."""
+    return msgspec.json.encode({**_FIELDS.decode(body), "model": model})

@@ -10,10 +10,9 @@ import pytest
 
 from millrace_fetch.cli.resolve import resolve
 from millrace_fetch.fetch import open_source
-from millrace_fetch.image import look_budget
-from millrace_fetch.plan.fetch_request import Order
+from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import ModelHead, describe_head
-from millrace_fetch.plan.uri import parse_uri
+from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.verdict import Answer
 from millrace_operator.api.types import Spec
@@ -187,7 +186,7 @@ async def test_an_image_that_is_too_large_starts_no_pod(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of a compressed layer that can't come whole config.json tells it."""
-    monkeypatch.setattr(look_budget, "MAX_FETCHED_BYTES", 100_000)
+    monkeypatch.setattr(tarball, "MAX_FETCHED_BYTES", 100_000)
     files = {
         "models/config.json": json.dumps(LLAMA_8B).encode(),
         "models/x": Random(7).randbytes(200_000),

@@ -1,13 +1,54 @@
-"""The files of a folder that have their names: looked at, hashed, installed and removed, past no link."""
+"""Installs and removes the files of a folder, follows no link, and translates disk errors."""
 
+import errno
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
+from millrace_fetch.errors import FolderError, NoSpaceError, StorageError
 from millrace_fetch.plan.manifest import FileRecord
-from millrace_fetch.store.links import refuse_links
-from millrace_fetch.transfer.partial_file import writing
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
+NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+"""For every open: a link that came after the look is refused, too."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say what an OSError means for the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
+                "from there"
+            ) from error
+        kind = StorageError if error.errno in _PASSING else FolderError
+        raise kind(f"{path} can't be written ({error.strerror or error})") from error
+
+
+def refuse_links(root: Path, path: Path) -> Path:
+    """Return the path. Raises FolderError where what is there is no plain file or folder, at any depth.
+
+    `root` itself is the user's choice, and may be a link.
+    """
+    below = path.relative_to(root)
+    for part in [*reversed(below.parents), below][1:]:
+        try:
+            mode = (root / part).lstat().st_mode
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            raise FolderError(f"{root / part} can't be read ({error.strerror})") from error
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
+            raise FolderError(f"{root / part} is {kind}, which is never followed nor replaced: remove it")
+    return path
 
 
 class PlacedFiles:

@@ -1,6 +1,6 @@
-"""Holds requests of services that have no replica until one is Ready: bounded in number and time.
+"""Holds requests for services without a replica until one is Ready, within limits of number and time.
 
-The bound of all bodies bounds what theirs take.
+The memory of their bodies counts in the budget of all bodies.
 """
 
 import asyncio

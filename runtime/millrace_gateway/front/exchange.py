@@ -1,25 +1,68 @@
-"""The connections to replicas: sends one request to one replica and returns its answer, or raises why not."""
+"""The connections of one request: the client's body in, the request to a replica, and the answer back."""
 
+import asyncio
 import io
 import logging
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import aiohttp
-from aiohttp import hdrs
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 from yarl import URL
 
-from millrace_gateway.errors import ReplicaRefusedError, StaleConnectionError, UpstreamFailedError
+from millrace_gateway.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    BusyError,
+    ReplicaRefusedError,
+    SlowBodyError,
+    StaleConnectionError,
+    UpstreamFailedError,
+)
 from millrace_gateway.front.body_budget import BodyShare
-from millrace_gateway.route.model_field import replace_model
+from millrace_gateway.front.headers import response_headers
 from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.routing import replace_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
 
 logger = logging.getLogger(__name__)
 
 LARGE_BODY_BYTES = 2**20  # longer ones aiohttp wants from a file object, to send them in pieces
+EVENT_STREAM = "text/event-stream"
+
+
+async def read_body(request: web.Request, share: BodyShare, settings: Settings) -> bytes:
+    """Return the body. Its bytes count as they come, so who announces many and sends few takes no room.
+
+    Raises BodyTooLargeError, BusyError, SlowBodyError, BadRequestError and ConnectionError.
+    """
+    limit = settings.max_body_bytes
+    too_large = BodyTooLargeError(f"The request body is longer than {limit} bytes, the most that is taken.")
+    if (request.content_length or 0) > limit:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.body_seconds):
+            while chunk := await request.content.readany():
+                if len(body) + len(chunk) > limit:
+                    raise too_large
+                if not share.grow(len(chunk)):
+                    raise describe_fullness(settings)
+                body += chunk
+    except TimeoutError as error:
+        text = f"The request body did not arrive within {settings.body_seconds:g} s."
+        raise SlowBodyError(text) from error
+    except web.RequestPayloadError as error:
+        raise BadRequestError(f"The request body can't be read: {error}.") from error
+    return bytes(body)
+
+
+def describe_fullness(settings: Settings) -> BusyError:
+    """Return the refusal of a body that there is no room for."""
+    text = "The gateway holds as many request bodies as it may. Send the request again later."
+    return BusyError(text, settings.retry_after_seconds)
 
 
 @dataclass
@@ -131,3 +174,43 @@ async def _note_reuse(
     _params: aiohttp.TraceConnectionReuseconnParams,
 ) -> None:
     context.trace_request_ctx.was_reused = True
+
+
+def begin_answer(upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Return the client's response with the head of the replica's."""
+    return web.StreamResponse(
+        status=upstream.status, reason=upstream.reason, headers=response_headers(upstream.headers)
+    )
+
+
+async def relay(request: web.Request, upstream: aiohttp.ClientResponse, answer: web.StreamResponse) -> bool:
+    """Stream the body through; false when the replica broke off. Raises ConnectionError if the client left.
+
+    A broken answer ends without its end mark, which is the last chunk or the promised length, so that no
+    client takes it for whole. An event stream gets a last event that says why.
+    """
+    await answer.prepare(request)
+    last = b"\n\n"
+    while True:
+        try:
+            chunk = await upstream.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            logger.warning("replica %s broke off in its answer: %r", upstream.url.host, error)
+            await _break_off(request, answer, can_tell=last.endswith(b"\n\n"))
+            return False
+        if not chunk:
+            break
+        await answer.write(chunk)
+        last = chunk
+    await answer.write_eof()
+    return True
+
+
+async def _break_off(request: web.Request, answer: web.StreamResponse, *, can_tell: bool) -> None:
+    if can_tell and answer.content_type == EVENT_STREAM:
+        failure = UpstreamFailedError(
+            "The replica broke off in the middle of its answer. Send the request again."
+        )
+        await answer.write(b"data: " + failure.body() + b"\n\n")
+    if request.transport:
+        request.transport.close()

@@ -1,1 +1,0 @@
-"""Requests that wait for a replica, and what keeps a service awake."""
