@@ -68,12 +68,12 @@ def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
 
 
 _CPU = Kernels(
-    _plan_tiled_attention,
-    rotary_kv_write_reference,
-    rms_norm_reference,
-    silu_mul_reference,
-    _add_linear,
-    Sampler(storing(sample_reference), top_logprobs_reference),
+    plan_attention=_plan_tiled_attention,
+    rotary_kv_write=rotary_kv_write_reference,
+    rms_norm=rms_norm_reference,
+    silu_mul=silu_mul_reference,
+    linear_add=_add_linear,
+    sampler=Sampler(storing(sample_reference), top_logprobs_reference),
 )
 
 
@@ -90,7 +90,14 @@ def select_triton() -> Kernels:
     plain = PlainSampler(COLUMNS.value, lay_out, sample_plain)
     sampler = Sampler(sample, top_logprobs, plain)
     keep_sums_in_float32()
-    return Kernels(_plan_triton_attention, rotary_kv_write, rms_norm, silu_mul, linear_add, sampler)
+    return Kernels(
+        plan_attention=_plan_triton_attention,
+        rotary_kv_write=rotary_kv_write,
+        rms_norm=rms_norm,
+        silu_mul=silu_mul,
+        linear_add=linear_add,
+        sampler=sampler,
+    )
 
 
 def _plan_triton_attention(

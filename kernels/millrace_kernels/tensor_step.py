@@ -127,7 +127,17 @@ class TensorStep:
     ) -> "TensorStep":
         """Return a step for operations on hidden states alone, as those of a head."""
         nothing = torch.empty(0, dtype=torch.int64)
-        return cls(kernels, nothing, nothing, nothing, (), _attend_to_nothing, _note_nothing, group, widen)
+        return cls(
+            kernels,
+            tokens=nothing,
+            positions=nothing,
+            cache_slots=nothing,
+            kv_caches=(),
+            attend=_attend_to_nothing,
+            on_layer=_note_nothing,
+            group=group,
+            widen=widen,
+        )
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
         """Gather the tokens' rows of the table, and zeros where another worker has them; then add up."""

@@ -92,7 +92,15 @@ class NativePacker:
         for part in parts:
             strips.write(begin, part)
             begin += part.shape[0]
-        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=False)
+        return PackedMatrix(
+            strips.data,
+            strips.scales,
+            _widen(bias),
+            inputs=inputs,
+            outputs=outputs,
+            form=form,
+            is_gated=False,
+        )
 
     def _allocate(self, form: Format, count: int, inputs: int) -> Strips:
         return allocate_strips(self._arena.allocate, form, self.dtype, count, inputs)

@@ -206,12 +206,13 @@ class Recorder:
             self._rounded[register] = self._write(abi.Kind.QUANTIZE, x, num_bytes, torch.int8)
         return self._rounded[register]
 
-    def _write(  # noqa: PLR0917
+    def _write(
         self,
         kind: abi.Kind,
         x: Tensor | None,
         width: int,
         dtype: torch.dtype,
+        *,
         matrix: PackedMatrix | None = None,
         weight: Tensor | None = None,
         number: float = 0.0,
@@ -221,7 +222,19 @@ class Recorder:
     ) -> Tensor:
         source = None if x is None else self._find(x)
         register = Register(width, dtype, is_drawn=source is not None and source.is_drawn)
-        self._append(Recorded(kind, source, register, matrix, weight, number, layer, heads, length))
+        self._append(
+            Recorded(
+                kind,
+                source,
+                register,
+                matrix=matrix,
+                weight=weight,
+                number=number,
+                layer=layer,
+                heads=heads,
+                length=length,
+            )
+        )
         return self._name(register)
 
     def _append(self, operation: Recorded) -> None:

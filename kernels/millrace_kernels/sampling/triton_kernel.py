@@ -41,10 +41,25 @@ def sample(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | N
     lay_out(draws, table)
     table[penalised, COUNTS.value], table[cut, CUT.value] = np.arange(len(penalised)), np.arange(len(cut))
     columns, penalised_rows, cut_rows = upload_all((table.reshape(-1), penalised, cut), device)
-    counts = _count(draws, columns, penalised, penalised_rows, known_tokens, vocabulary)
+    counts = _count(
+        draws,
+        columns,
+        penalised=penalised,
+        penalised_rows=penalised_rows,
+        known_tokens=known_tokens,
+        vocabulary=vocabulary,
+    )
     scratch = _Scratch.allocate(len(cut), vocabulary, device)
     sampled = torch.empty((2, num_rows), dtype=torch.int64, device=device)
-    _launch(logits, columns, counts, masks, scratch, known_tokens, sampled)
+    _launch(
+        logits,
+        columns,
+        counts=counts,
+        masks=masks,
+        scratch=scratch,
+        known_tokens=known_tokens,
+        sampled=sampled,
+    )
     if len(cut):
         _cut_kernel[(len(cut),)](
             columns, cut_rows, *scratch, known_tokens, sampled, known_tokens.stride(0), vocabulary,
@@ -61,7 +76,15 @@ def sample_plain(logits: Tensor, table: Tensor, known_tokens: Tensor, sampled: T
     """
     nothing = torch.empty(1, dtype=torch.int32, device=logits.device)
     scratch = _Scratch.allocate(0, logits.shape[1], logits.device)
-    _launch(logits, table, nothing, None, scratch, known_tokens, sampled)
+    _launch(
+        logits,
+        table,
+        counts=nothing,
+        masks=None,
+        scratch=scratch,
+        known_tokens=known_tokens,
+        sampled=sampled,
+    )
 
 
 class _Scratch(NamedTuple):
@@ -82,9 +105,10 @@ class _Scratch(NamedTuple):
         )
 
 
-def _launch(  # noqa: PLR0917
+def _launch(
     logits: Tensor,
     table: Tensor,
+    *,
     counts: Tensor,
     masks: Tensor | None,
     scratch: _Scratch,
@@ -98,9 +122,10 @@ def _launch(  # noqa: PLR0917
     )  # fmt: skip
 
 
-def _count(  # noqa: PLR0917
+def _count(
     draws: Draws,
     columns: Tensor,
+    *,
     penalised: NDArray[np.int64],
     penalised_rows: Tensor,
     known_tokens: Tensor,
