@@ -1,1 +1,1 @@
-"""The `millrace` command: names the sub-commands and loads only the one that was asked for."""
+"""The `millrace` command: lists the sub-commands and loads only the requested one."""

@@ -9,7 +9,7 @@ from millrace_runtime.process import paused_collection
 
 @dataclass(frozen=True)
 class SubCommand:
-    """Where a sub-command lives, and which extra brings its libraries."""
+    """A sub-command's module, and the extra that installs its libraries."""
 
     module: str
     extra: str
@@ -22,7 +22,9 @@ SUB_COMMANDS = {
     "gateway": SubCommand("millrace_gateway.command", "operator", "run the front door of the services"),
     "fetch": SubCommand("millrace_fetch.cli.command", "fetch", "fetch a model into a folder"),
     "node-cache": SubCommand("millrace_node_cache.command", "operator", "keep models on this node's disk"),
-    "size": SubCommand("millrace_fetch.cli.size", "fetch", "tell what a model takes of a device's memory"),
+    "size": SubCommand(
+        "millrace_fetch.cli.size", "fetch", "show how much of a device's memory a model needs"
+    ),
 }
 
 

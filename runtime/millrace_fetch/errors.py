@@ -1,31 +1,31 @@
-"""What can go wrong in a fetch. Each text is one line that says what to do.
+"""The exceptions of a fetch. Each message is one line that says what to do.
 
-Most are final: the next run meets them again, until somebody changes something. Those that may pass by
-themselves say so.
+Most errors are final: a retry fails in the same way until somebody changes something. The others have
+`is_final = False`.
 
 FetchError
 ├── UsageError            the URI or a flag can't be used: exit status 2
-├── UnsafeNameError       a file's name would leave the folder, or can't be a file's
-├── SourceError           the source has no such model, or does not give it to us
-│   ├── RefusedError      an HTTP status that trying again does not change
-│   └── NoPartsError      a server that gives a file whole alone, where a part of it is wanted
-├── UnavailableError      a source that breaks off, drips or is busy: it is tried again, and raised at the end
-├── ChangedError          a file is another one than when the fetch began
-├── CorruptError          what came is not what was announced
+├── UnsafeNameError       a file's name would leave the folder, or is no name of a file
+├── SourceError           the source has no such model, or refuses access to it
+│   ├── RefusedError      an HTTP status that a retry does not change
+│   └── NoPartsError      the server sends files only whole, and a part is needed
+├── UnavailableError      the source breaks off, is too slow or busy: raised after the last retry
+├── ChangedError          a file at the source has changed since the fetch began
+├── CorruptError          the bytes are not those that the source announced
 └── FolderError           the folder can't be written
     ├── NoSpaceError      the disk is full, or would be
-    └── StorageError      the disk fails just now
+    └── StorageError      the disk fails for the moment
 """
 
 from typing import ClassVar
 
 _AGAIN = (408, 425, 429)
 _NEVER = (501, 505)
-"""Of 500 and more: what a server can't do at all, such as HEAD."""
+"""Of 500 and more: the server will never do it, such as HEAD."""
 
 
 def is_busy(status: int) -> bool:
-    """Whether what answers with this HTTP status may do later what it does not do now."""
+    """Whether a server that answers with this HTTP status may serve the request later."""
     return status in _AGAIN or (status >= 500 and status not in _NEVER)
 
 
@@ -33,7 +33,7 @@ class FetchError(Exception):
     """The root of this package's exceptions."""
 
     is_final: ClassVar[bool] = True
-    """Whether it is in vain to try again before somebody has changed something."""
+    """Whether a retry is useless until somebody has changed something."""
 
 
 class UsageError(FetchError):
@@ -41,33 +41,33 @@ class UsageError(FetchError):
 
 
 class UnsafeNameError(FetchError):
-    """A file's name would leave the folder, or can't be a file's."""
+    """A file's name would leave the folder, or is no name of a file."""
 
 
 class SourceError(FetchError):
-    """The source has no such model, or does not give it to us."""
+    """The source has no such model, or refuses access to it."""
 
 
 class RefusedError(SourceError):
-    """An HTTP status that trying again does not change. The source says what it means."""
+    """An HTTP status that a retry does not change. `Source.explain` says what it means."""
 
     def __init__(self, message: str, status: int, code: str = "", reason: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.code = code
-        """What the Hub's X-Error-Code says, such as `GatedRepo`."""
+        """The value of the Hub's X-Error-Code, such as `GatedRepo`."""
         self.reason = reason
-        """How the body begins."""
+        """The beginning of the body."""
 
 
 class NoPartsError(SourceError):
-    """A server that gives a file whole alone, where a part of it is wanted."""
+    """The server sends files only whole, and a part is needed."""
 
 
 class UnavailableError(FetchError):
-    """A source that breaks off, drips or is busy: it is tried again, and raised after the last try.
+    """The source breaks off, is too slow or busy: raised after the last retry.
 
-    A busy source may ask for some time of quiet.
+    A busy source may send Retry-After.
     """
 
     is_final = False
@@ -75,17 +75,17 @@ class UnavailableError(FetchError):
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-        """None where it does not say for how long."""
+        """None without a Retry-After."""
 
 
 class ChangedError(FetchError):
-    """A file is another one than when the fetch began."""
+    """A file at the source has changed since the fetch began."""
 
     is_final = False
 
 
 class CorruptError(FetchError):
-    """What came is not what was announced."""
+    """The bytes are not those that the source announced."""
 
     is_final = False
 
@@ -101,6 +101,6 @@ class NoSpaceError(FolderError):
 
 
 class StorageError(FolderError):
-    """The disk fails just now."""
+    """The disk fails for the moment."""
 
     is_final = False

@@ -1,4 +1,4 @@
-"""One fetch from beginning to end: lock, look, resolve, choose, download, say that it is whole."""
+"""One fetch from start to end: lock, check the folder, resolve, choose files, download, write the marker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
 
 _MAX_ROUNDS = 3
-"""Of a source that changes under way."""
+"""How often a fetch starts again because the source has changed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is there now."""
+    """The folder's marker, and whether this run fetched the model."""
 
     marker: Marker
     has_fetched: bool
@@ -30,7 +30,7 @@ class Outcome:
 def open_source(order: Order) -> Source:
     """Return the source of the order's URI.
 
-    Raises SourceError where its settings can't be used, and UsageError where its library is absent.
+    Raises SourceError for unusable settings, and UsageError for a library that is not installed.
     """
     try:
         return _load_source(order)
@@ -39,7 +39,7 @@ def open_source(order: Order) -> Source:
 
 
 def _load_source(order: Order) -> Source:
-    """Load the libraries of this source alone: those of all sources took half of a start."""
+    """Load only the libraries of this source: loading those of all sources took half of the start."""
     match order.uri:
         case HubModel() as model:
             from millrace_fetch.sources.hub import HubSource  # noqa: PLC0415
@@ -60,11 +60,11 @@ def _load_source(order: Order) -> Source:
 
 
 async def fetch(order: Order, source: Source, watch: Watch) -> Outcome:
-    """Bring a model's files into the folder. Raises FetchError; what came is then kept for the next time."""
+    """Fetch a model into the folder. Raises FetchError; the next run continues with the bytes on the disk."""
     folder = Folder(order.folder, is_synced=order.is_synced)
     async with folder.locked(watch.say):
         marker, fixed = folder.read_marker(), order.fixed
-        # What was asked for never changes, so a pod that starts beside it needs no source.
+        # A fixed revision never changes: a pod that finds it in the folder needs no source.
         if marker and fixed and _is_whole(order, folder, marker, fixed, watch.say):
             return Outcome(marker, has_fetched=False)
         async with Client(source.authorize, order.connections, source.certificates) as client:
@@ -94,9 +94,9 @@ class _Fetch:
             try:
                 return await self._bring(manifest)
             except ChangedError as error:
-                # All files are looked at again, so that what is there at the end is of one state.
-                self._watch.say(f"{error}; looking at the source again")
-        raise ChangedError(f"{self._order.uri} keeps changing: run it again when it is written completely")
+                # Resolve all files again, so that the folder ends with files of one revision.
+                self._watch.say(f"{error}; resolving the model again")
+        raise ChangedError(f"{self._order.uri} keeps changing: run it again when its upload is complete")
 
     async def _bring(self, manifest: Manifest) -> Outcome:
         content = await self._open(manifest)
@@ -110,7 +110,7 @@ class _Fetch:
         return Outcome(self._complete(manifest, records), has_fetched=True)
 
     async def _complete_all(self, files: list[RemoteFile]) -> list[RemoteFile]:
-        """Return the files with their checksums: of those that nobody reads, none is asked for."""
+        """Return the files with their checksums. Only files that will be fetched get a request for theirs."""
         return await run_together(complete(file, self._watch.say) for file in files)
 
     async def _open(self, manifest: Manifest) -> Content:
@@ -121,7 +121,7 @@ class _Fetch:
         return await Layers.fetch(remote, [layer.name for layer in manifest.layers])
 
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
-        """Return the files that an earlier revision has alike."""
+        """Return the records of files that the folder already has from an earlier revision, unchanged."""
         previous = self._folder.read_previous()
         records = previous.files if previous and self._folder.believes(previous) else {}
         alike = {file.name: records[file.name] for file in files if file.name in records and file.is_known}
@@ -146,27 +146,27 @@ class _Fetch:
 
 
 def choose_files(by_name: Mapping[str, RemoteFile], index: bytes | None) -> list[RemoteFile]:
-    """Return the files that a model needs. `index` lists the weights' shards."""
+    """Return the files that a model needs. `index` is the content of the index file, None without one."""
     names = select(by_name, None if index is None else read_shards(index))
     check_names(names)
     return [by_name[name] for name in names]
 
 
 def _check_revision(order: Order, manifest: Manifest) -> None:
-    """Raise where the source has moved on, and keeps no old revisions."""
+    """Raise SourceError where the wanted revision is gone: this source keeps no old revisions."""
     if order.revision is not None and manifest.revision != order.revision:
         raise SourceError(
-            f"{order.uri} has changed: it has revision {manifest.revision} now, and {order.revision} is "
-            "wanted, which is gone. Ask for what is there now"
+            f"{order.uri} has changed: it now has revision {manifest.revision}, and the wanted revision "
+            f"{order.revision} is gone. Ask for the present one"
         )
 
 
 def _is_whole(order: Order, folder: Folder, marker: Marker, revision: str, say: Say) -> bool:
-    """Whether the folder has what is wanted, by the sizes of its files."""
+    """Whether the folder has the wanted revision, judged by the sizes of its files."""
     if not is_wanted(order, marker, revision):
         return False
     bad = list_missing(folder, marker)
     for name in bad:
-        say(f"{name} is not what was fetched; fetching it anew")
+        say(f"{name} has changed on the disk; fetching it again")
         folder.files.discard(name)
     return not bad

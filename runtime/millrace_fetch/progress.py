@@ -8,16 +8,16 @@ Say = Callable[[str], None]
 
 
 class Watch(Protocol):
-    """Shows people, or a pod's log, how far a fetch is."""
+    """Receives the progress of a fetch."""
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """The size of all files, None where the source does not tell it, and what of it is there."""
+        """Start, with the size of all files (None if unknown) and the number of bytes on the disk."""
 
     def advance(self, num_bytes: int) -> None:
-        """So many bytes more are there; fewer if it is negative."""
+        """Add bytes that are on the disk now; a negative number removes some."""
 
     def say(self, text: str) -> None:
-        """Something that the user should know, in one line."""
+        """Show one line to the user."""
 
 
 def show_bytes(num_bytes: float) -> str:

@@ -17,8 +17,8 @@ def claim(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 BOMBS = {
-    "larger": (claim(1 << 40), "is larger than itself"),
-    "negative": (claim(-1024), "is larger than itself|can't be read as a tar"),
+    "larger": (claim(1 << 40), "is larger than the layer"),
+    "negative": (claim(-1024), "is larger than the layer|can't be read as a tar"),
     "long header": (claim(1 << 33, tarfile.GNUTYPE_LONGNAME), "a header of more than 1 MiB"),
     "long pax": (claim(1 << 33, tarfile.XHDTYPE), "a header of more than 1 MiB"),
     "negative pax": (claim(-1024, tarfile.XHDTYPE), "a header of more than 1 MiB|can't be read as a tar"),

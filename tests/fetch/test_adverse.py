@@ -77,7 +77,7 @@ async def test_a_file_of_another_size_is_refused_by_name(
 @pytest.mark.parametrize("adverse", OF_DIGESTS, indirect=True)
 async def test_flipped_bytes_are_refused_by_name(fetcher: Fetcher, adverse: Adverse) -> None:
     called = adverse.send_instead(SHARDS[1], lambda content: content[:-5] + b"wrong")
-    with pytest.raises(CorruptError, match=f"{called} came with sha256 .* twice: the source or a proxy"):
+    with pytest.raises(CorruptError, match=f"{called} has sha256 .* twice: the source or a proxy"):
         await fetcher.fetch(adverse.uri)
     assert SHARDS[1] not in fetcher.names()
     assert not fetcher.is_marked()
@@ -117,7 +117,7 @@ async def test_a_busy_source_is_waited_for(
     faults.append(once(lambda: web.Response(status=status, headers={"Retry-After": "0"}), 3))
     await fetcher.fetch(adverse.uri)
     fetcher.check(contents)
-    assert any(f"answered {status}" in text and "trying again" in text for text in fetcher.witness.said)
+    assert any(f"answered {status}" in text and "retrying in" in text for text in fetcher.witness.said)
 
 
 @pytest.fixture

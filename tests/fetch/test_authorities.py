@@ -33,7 +33,7 @@ async def test_what_an_authority_has_signed_is_trusted_and_of_no_other(
 ) -> None:
     async with serve(fetcher, authority) as uri:
         for path in (None, stranger.certificate):
-            with trusting(path), pytest.raises(SourceError, match=r"in the key ca\.crt of the Secret"):
+            with trusting(path), pytest.raises(SourceError, match=r"into the key ca\.crt of the Secret"):
                 await fetcher.fetch(uri)
         with trusting(authority.certificate):
             await fetcher.fetch(uri)

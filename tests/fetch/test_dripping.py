@@ -21,7 +21,7 @@ from testing.model_sources.s3_server import ACCOUNT, S3Server, running_moto
 from testing.model_sources.servers import FakeHub, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher, make_model
 
-GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row; the next run goes on from here"
+GIVEN_UP = r"fewer than 1000 bytes/s for .* s, 6 times in a row; the next run continues from here"
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ async def test_all_connections_that_bring_too_little_together_end_the_fetch_and_
     monkeypatch.setattr(download, "TICK_SECONDS", 0.01)
     let_drip(hub.large)
     async with asyncio.timeout(10):
-        with pytest.raises(UnavailableError, match="all connections together brought fewer than 64 KiB/s"):
+        with pytest.raises(UnavailableError, match="all connections together were slower than 64 KiB/s"):
             await fetcher.fetch("hf://org/m")
     monkeypatch.setattr(stall, "STANDSTILL_SECONDS", 120.0)
     let_run(hub.large, monkeypatch)

@@ -54,7 +54,7 @@ async def test_a_disk_without_room_is_named_and_what_came_is_kept(moment: str, t
     first, (words,) = found["first"], found["first"]["said"]
     assert (first["status"], found["isMarked"]) == (1, False)
     assert words.startswith(f"millrace fetch: no space left for {disk}/model")
-    assert words.endswith("(No space left on device): make room and run it again; it goes on from there")
+    assert words.endswith("(No space left on device): make room and run it again; it continues from here")
     assert found["second"]["status"] == 0, found["second"]
     assert found["files"] == {name: hashlib.sha256(contents[name]).hexdigest() for name in NEEDED}
     assert hub.large.sent[SHARDS[0]] == len(contents[SHARDS[0]])

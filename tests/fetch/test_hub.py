@@ -126,7 +126,7 @@ async def test_who_asks_for_an_hour_is_left_alone_for_as_long(
         await until(lambda: len(fetcher.witness.said) == num_waiting or fetching.done())
     await asyncio.sleep(0.1)
     assert len(fetcher.witness.said) == num_waiting
-    assert all(text.endswith("429, and asks for 1h00m of quiet; waiting") for text in fetcher.witness.said)
+    assert all(text.endswith("429, and asks to retry after 1h00m; waiting") for text in fetcher.witness.said)
     fetching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await fetching
@@ -138,7 +138,7 @@ async def test_who_asks_for_more_than_an_hour_is_left_alone_and_the_user_told(
 ) -> None:
     faults = hub.api_faults if part == "api" else hub.large.faults
     faults.append(lambda _: web.Response(status=429, headers={"Retry-After": "3601"}))
-    with pytest.raises(UnavailableError, match="429, and asks for 1h00m of quiet; the next run, after that"):
+    with pytest.raises(UnavailableError, match="429, and asks to retry after 1h00m; a later run"):
         await fetcher.fetch(URI)
     assert fetcher.witness.said == []
 
@@ -167,7 +167,7 @@ async def test_bytes_that_change_between_two_ranges_are_fetched_anew(fetcher: Fe
     size, half = len(right[name]), len(right[name]) // 2
     assert hub.large.ranges == [(name, half, size)]
     assert hub.large.sent[name] == 2 * size
-    assert [text for text in fetcher.witness.said if name in text and "fetching it anew" in text]
+    assert [text for text in fetcher.witness.said if name in text and "fetching it again" in text]
 
 
 async def test_a_source_that_stays_broken_is_given_up(fetcher: Fetcher, hub: FakeHub) -> None:
@@ -184,7 +184,7 @@ async def test_bytes_that_are_not_those_announced_get_no_name(
 ) -> None:
     content = hub.files.contents[name]
     hub.announced[name] = content[:-1] + b"!"
-    with pytest.raises(CorruptError, match=f"{name} came with .* twice"):
+    with pytest.raises(CorruptError, match=f"{name} has .* twice"):
         await fetcher.fetch(URI)
     assert name not in fetcher.names()
     assert not fetcher.is_marked()

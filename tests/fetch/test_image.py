@@ -157,7 +157,7 @@ async def test_a_layer_that_is_not_that_of_the_digest_is_never_opened(
     ((digest, blob),) = registry.blobs.contents.items()
     registry.blobs.contents[digest] = blob[:-1] + b"!"
     monkeypatch.setattr(Layers, "__init__", None)
-    with pytest.raises(CorruptError, match=r"came with sha256 .* twice"):
+    with pytest.raises(CorruptError, match=r"has sha256 .* twice"):
         await fetcher.fetch(uri)
     assert fetcher.names() == []
 
@@ -177,7 +177,7 @@ async def test_a_link_or_a_device_in_the_place_of_a_file_is_refused(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], name: str, kind: bytes
 ) -> None:
     entries = in_models(contents) | {f"models/{name}": make_link("/etc/passwd", kind)}
-    with pytest.raises(SourceError, match=f"{name} is a link in the image, and none is followed"):
+    with pytest.raises(SourceError, match=f"{name} is a link in the image, which is not followed"):
         await fetcher.fetch(push(registry, entries))
     assert name not in fetcher.names()
 

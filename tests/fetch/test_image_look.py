@@ -271,7 +271,7 @@ async def test_a_link_in_the_place_of_a_file_is_refused(
 ) -> None:
     content = make_tar(make_entries() | {f"models/{name}": make_link("/etc/passwd")})
     push(registry, gzip.compress(content, 1) if is_packed else content)
-    with pytest.raises(SourceError, match=f"{name} is a link in the image, and none is followed"):
+    with pytest.raises(SourceError, match=f"{name} is a link in the image, which is not followed"):
         await look(fetcher, registry)
 
 
@@ -420,7 +420,7 @@ async def test_the_command_ends_at_sigterm_while_it_looks(registry: Registry, tm
     await asyncio.wait_for(until(lambda: len(registry.blobs.requests) > 1), 30)
     process.terminate()
     status, _, err = await finish(process)
-    assert (status, err) == (143, "millrace fetch: stopped; the next run goes on from here\n")
+    assert (status, err) == (143, "millrace fetch: stopped; the next run continues from here\n")
     assert not (tmp_path / "found").exists()
 
 
@@ -462,4 +462,6 @@ async def test_millrace_size_says_what_to_do_where_it_sees_nothing(
 ) -> None:
     push(registry, gzip.compress(make_tar(dict(reversed(make_entries().items()))), 1))
     assert await run_size(registry) == 1
-    assert "fetch the model with millrace fetch, and ask about the folder" in capsys.readouterr().err
+    assert (
+        "fetch the model with millrace fetch, and give the folder to millrace size" in capsys.readouterr().err
+    )

@@ -177,7 +177,7 @@ def test_only_this_machine_and_named_registries_are_asked_by_http(
 
 async def test_a_realm_of_no_address_is_refused(fetcher: Fetcher, registry: Registry) -> None:
     registry.token_uses, registry.realm = 1, "ftp://host/token"
-    with pytest.raises(SourceError, match="names no safe address that gives tokens"):
+    with pytest.raises(SourceError, match="names no safe address of a token service"):
         await fetcher.fetch(f"{registry.uri}:v1")
 
 
@@ -225,7 +225,7 @@ async def test_bytes_that_are_not_those_of_the_digest_get_no_name(
 ) -> None:
     digest = f"sha256:{hashlib.sha256(contents[SHARDS[1]]).hexdigest()}"
     registry.blobs.contents[digest] = contents[SHARDS[1]][:-1] + b"!"
-    with pytest.raises(CorruptError, match=f"{SHARDS[1]} came with sha256 .* twice"):
+    with pytest.raises(CorruptError, match=f"{SHARDS[1]} has sha256 .* twice"):
         await fetcher.fetch(f"{registry.uri}:v1")
     assert SHARDS[1] not in fetcher.names()
 
@@ -234,7 +234,7 @@ async def test_a_manifest_that_is_not_that_of_the_digest_is_refused(
     fetcher: Fetcher, registry: Registry
 ) -> None:
     registry.manifests["sha256:" + "0" * 64] = registry.manifests["v1"]
-    with pytest.raises(CorruptError, match=r"the manifest of oci://.* is not what was announced"):
+    with pytest.raises(CorruptError, match=r"the manifest of oci://.* has another checksum than announced"):
         await fetcher.fetch(f"{registry.uri}@sha256:{'0' * 64}")
 
 
@@ -246,7 +246,7 @@ async def test_a_manifest_that_is_not_that_of_the_digest_is_refused(
         ({"mediaType": "?", "layers": [{"digest": "sha256:../../x", "size": 1}]}, "only sha256"),
         (
             {"mediaType": "?", "layers": [{"digest": "sha256:" + "0" * 64, "size": 1}]},
-            "no model that is known",
+            "is not a known form of a model",
         ),
         ({"mediaType": "?", "manifests": []}, "names no image"),
     ],
@@ -302,7 +302,7 @@ async def test_a_busy_token_service_is_waited_for(
     registry.realm_faults.append(once(lambda: web.Response(status=status, headers={"Retry-After": "0"}), 3))
     await fetcher.fetch(f"{registry.uri}:v1")
     fetcher.check(contents)
-    assert any(f"/token answered {status}; trying again" in text for text in fetcher.witness.said)
+    assert any(f"/token answered {status}; retrying in" in text for text in fetcher.witness.said)
 
 
 @pytest.mark.parametrize("status", [501, 505])

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from millrace_fetch.cli.command import main
-from millrace_fetch.cli.progress_output import Tally, telling
+from millrace_fetch.cli.progress_output import Tally, serving
 from millrace_fetch.fetch import fetch
 from millrace_operator.controller.fetch_progress import read_answer
 from millrace_runtime.contract import PATH_PROGRESS
@@ -29,7 +29,7 @@ async def test_it_tells_the_counts_and_the_rate_since_its_beginning() -> None:
     times = iter([10.0, 14.0])
     witness = Witness()
     tally = Tally(witness, lambda: next(times))
-    async with telling(tally, "127.0.0.1", 0) as port:
+    async with serving(tally, "127.0.0.1", 0) as port:
         assert await ask(port) == {}, "the size is not known yet"
         tally.begin(1000, 200)
         tally.advance(400)
@@ -80,10 +80,10 @@ async def test_a_fetch_can_be_asked_how_far_it_is(fetcher: Fetcher, free_port: i
 
 
 async def test_a_port_that_is_taken_keeps_no_model_away(hub: FakeHub, fetcher: Fetcher) -> None:
-    async with telling(Tally(Witness()), "", 0) as port:
+    async with serving(Tally(Witness()), "", 0) as port:
         status, _, err = await finish(await start(hub, fetcher.folder, "--progress-port", str(port)))
     assert status == 0
-    assert f"port {port} tells no progress" in err
+    assert f"no progress at port {port}" in err
     fetcher.check(hub.files.contents)
 
 

@@ -131,7 +131,7 @@ REFUSALS: dict[int, tuple[type[FetchError], str]] = {
         SourceError,
         "the proxy of the environment answered 403: let its owner allow the host, or name it in",
     ),
-    407: (SourceError, "the proxy of the environment wants a name and a password: write them into its URL"),
+    407: (SourceError, "the proxy of the environment demands name and password: write them into its URL"),
     501: (SourceError, "the proxy of the environment answered 501: let its owner allow the host, or name it"),
     503: (UnavailableError, "the proxy of the environment answered 503, 6 times in a row"),
 }
@@ -173,5 +173,5 @@ async def test_a_proxy_that_wants_a_password_for_plain_http_is_told_of(
     async with Server(want_password) as proxy:
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         monkeypatch.setenv("AWS_ENDPOINT_URL", served.endpoint or "http://127.0.0.1:9")
-        with pytest.raises(SourceError, match="wants a name and a password: write them into its URL"):
+        with pytest.raises(SourceError, match="demands name and password: write them into its URL"):
             await fetcher.fetch(served.uri)

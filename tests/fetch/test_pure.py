@@ -205,7 +205,7 @@ def test_an_address_has_the_host_that_is_compared_and_the_path_that_was_written(
 def test_an_address_that_no_request_can_have_is_told_as_it_was_written(address: str, shown: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_origin(address, "HF_ENDPOINT")
-    assert str(caught.value) == f"HF_ENDPOINT: '{shown}' names no host that can be asked: write https://host"
+    assert str(caught.value) == f"HF_ENDPOINT: '{shown}' names no host: write https://host"
     with pytest.raises(UsageError, match=f"^'{re.escape(shown)}' names no host"):
         find_origin(address)
 

@@ -59,7 +59,7 @@ async def test_of_a_server_that_gives_no_parts_nothing_is_known_and_it_is_fetche
     order = fetcher.order(folder_server.uri)
     found = await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
     assert (found.facts, found.num_files) == (None, len(NEEDED))
-    assert "gives no parts" in fetcher.witness.said[-1]
+    assert "sends files only whole" in fetcher.witness.said[-1]
     assert len(folder_server.files.contents[SHARDS[0]]) > 2 * NUM_NUMBERS
     await fetcher.fetch_order(replace(order, revision=found.revision))
     fetcher.check(folder_server.files.contents)
@@ -144,7 +144,7 @@ async def test_a_web_folder_that_changed_since_is_refused_by_name(
     order = fetcher.order(folder_server.uri)
     found = await resolve.resolve(order, fetcher.open_source(order), fetcher.witness.say)
     folder_server.files.contents["tokenizer.json"] = b"{}"
-    with pytest.raises(SourceError, match=f"{found.revision} is wanted, which is gone"):
+    with pytest.raises(SourceError, match=f"the wanted revision {found.revision} is gone"):
         await fetcher.fetch_order(replace(order, revision=found.revision))
     assert not fetcher.is_marked()
 
@@ -159,7 +159,7 @@ async def test_the_command_writes_what_it_found_into_a_file(hub: FakeHub, tmp_pa
     assert (status, err) == (0, "")
     found = read(path)
     fault = found["facts"]["fault"]
-    assert out == f"hf://org/m has revision {hub.commit}, which can't be served: {fault}\n"
+    assert out == f"hf://org/m has revision {hub.commit}, which no replica can serve: {fault}\n"
     num_bytes = sum(len(hub.files.contents[name]) for name in NEEDED)
     assert (found["revision"], found["numFiles"], found["numBytes"]) == (hub.commit, 8, num_bytes)
     assert fault.startswith("config.json names the architecture none")

@@ -131,7 +131,7 @@ async def test_a_marker_that_can_not_be_read_just_now_is_not_a_torn_one(
         return read(path, *more, **named)
 
     monkeypatch.setattr(Path, "read_text", fail)
-    with pytest.raises(FolderError, match="is there already, and not from millrace fetch"):
+    with pytest.raises(FolderError, match="exists already, and millrace fetch did not write it"):
         await fetcher.fetch(URI)
     assert (fetcher.folder / "config.json").read_text() == "mine"
     assert hub.large.requests == []

@@ -205,7 +205,7 @@ async def test_an_object_with_a_checksum_is_checked_by_it(
 ) -> None:
     put(bucket, SHARDS[0], contents[SHARDS[0]], ChecksumAlgorithm=algorithm)
     s3.faults.append(corrupting(contents[SHARDS[0]]))
-    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with {algorithm.lower()} .* twice"):
+    with pytest.raises(CorruptError, match=f"{SHARDS[0]} has {algorithm.lower()} .* twice"):
         await fetcher.fetch(URI)
     s3.faults.clear()
     await fetcher.fetch(URI)
@@ -252,7 +252,7 @@ async def test_an_object_uploaded_in_parts_is_checked_by_the_crc64nvme_of_the_wh
     etag = next(item for item in list_objects(bucket) if item["Key"].endswith(SHARDS[0]))["ETag"]
     assert etag.endswith('-2"')
     s3.faults.append(corrupting(contents[SHARDS[0]], etag))
-    with pytest.raises(CorruptError, match=f"{SHARDS[0]} came with crc64nvme .* twice"):
+    with pytest.raises(CorruptError, match=f"{SHARDS[0]} has crc64nvme .* twice"):
         await fetcher.fetch(URI)
     s3.faults.clear()
     await fetcher.fetch(URI)
@@ -294,7 +294,7 @@ async def test_a_checksum_is_of_what_came_before_and_after_an_end(
     else:
         part.write_bytes(bytes(num_done))
         await fetcher.fetch(URI)
-        assert f"{SHARDS[0]} came with {algorithm.lower()}" in fetcher.witness.said[0]
+        assert f"{SHARDS[0]} has {algorithm.lower()}" in fetcher.witness.said[0]
     fetcher.check(contents)
 
 
@@ -322,7 +322,7 @@ async def test_a_checksum_counts_also_in_a_sub_folder_and_where_the_listing_does
         return web.Response(headers={"x-amz-checksum-crc32": crc}) if is_asked else None
 
     s3.faults += [tell, corrupting(content)]
-    with pytest.raises(CorruptError, match=f"{name} came with crc32 .* twice"):
+    with pytest.raises(CorruptError, match=f"{name} has crc32 .* twice"):
         await fetcher.fetch(URI)
     s3.faults.pop()
     await fetcher.fetch(URI)
@@ -374,10 +374,10 @@ async def test_an_object_that_changes_under_way_makes_it_look_again(
         (404, "NoSuchBucket", "no such bucket: check its name, and AWS_ENDPOINT_URL"),
         (403, "AccessDenied", "the credentials may not read s3://models/org/m/: they need"),
         (403, "InvalidAccessKeyId", "does not know the access key: check AWS_ACCESS_KEY_ID"),
-        (403, "SignatureDoesNotMatch", "the secret is not that of the access key"),
+        (403, "SignatureDoesNotMatch", "the secret does not belong to the access key"),
         (400, "ExpiredToken", "the credentials have expired: get new ones"),
         (403, "RequestTimeTooSkewed", "this machine's clock is wrong: set it"),
-        (301, "PermanentRedirect", "in another region: write that into AWS_REGION"),
+        (301, "PermanentRedirect", "in another region: write that region into AWS_REGION"),
         (404, "", "check AWS_ENDPOINT_URL"),
         (400, "Odd", "answered 400 Odd$"),
         (501, "NotImplemented", "answered 501 NotImplemented$"),
@@ -408,7 +408,7 @@ async def test_a_wrong_secret_is_told_and_not_shown(
     fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
-    with pytest.raises(SourceError, match="the secret is not that of the access key") as caught:
+    with pytest.raises(SourceError, match="the secret does not belong to the access key") as caught:
         await fetcher.fetch(URI)
     assert "not-the-secret" not in said(fetcher, caught.value)
 

@@ -101,15 +101,15 @@ async def test_a_person_sees_a_bar_and_has_the_terminal_back_after_an_interrupt(
         hub.large.bytes_per_second = 1e6
         hub.large.faults.append(once(lambda: web.Response(status=503)))
         process = await start(hub, fetcher, terminal)
-        await until(lambda: "MB/s" in terminal.text and "trying again" in terminal.text)
+        await until(lambda: "MB/s" in terminal.text and "retrying in" in terminal.text)
         assert HIDE in terminal.text
         process.send_signal(signal.SIGINT)
         status = await process.wait()
     assert status == 130
     text = terminal.text
-    for part in ("fetching", "━", "/8.4 MB", "answered 503; trying again in"):
+    for part in ("fetching", "━", "/8.4 MB", "answered 503; retrying in in"):
         assert part in text
     assert "secret" not in text
-    stopped = "millrace fetch: stopped; the next run goes on from here"
+    stopped = "millrace fetch: stopped; the next run continues from here"
     assert text.endswith(f"\r\n{SHOW}{stopped}\r\n")
     assert terminal.is_as_before()

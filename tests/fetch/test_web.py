@@ -158,7 +158,7 @@ def _state(fetcher: Fetcher) -> list:  # type: ignore[type-arg]
 
 async def test_who_is_not_let_in_is_told_so(fetcher: Fetcher, folder_server: WebFolderServer) -> None:
     folder_server.files.faults.append(lambda _: web.Response(status=401))
-    with pytest.raises(SourceError, match="answered 401: it wants to know who asks"):
+    with pytest.raises(SourceError, match="answered 401: the server demands credentials"):
         await fetcher.fetch(folder_server.uri)
 
 
@@ -184,7 +184,7 @@ async def test_a_token_of_the_environment_is_shown_to_the_server(
     await fetcher.fetch(folder_server.uri)
     fetcher.check(folder_server.files.contents)
     monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "wrong")
-    with pytest.raises(SourceError, match="answered 401: it does not let in who has the token") as caught:
+    with pytest.raises(SourceError, match="answered 401: the server refuses the token") as caught:
         await fetcher.fetch(folder_server.uri)
     stored = [path.read_text(errors="replace") for path in _state(fetcher)]
     told = [str(caught.value), *fetcher.witness.said, *stored]
@@ -237,14 +237,16 @@ async def test_who_is_refused_with_a_password_in_the_address_is_told_of_that(
 ) -> None:
     monkeypatch.setenv("MILLRACE_HTTP_TOKEN", "letmein")
     folder_server.files.faults.append(Gate("Bearer letmein"))
-    with pytest.raises(SourceError, match="does not let in the name and password of the address") as caught:
+    with pytest.raises(
+        SourceError, match="the server refuses the name and password of the address"
+    ) as caught:
         await fetcher.fetch(folder_server.uri.replace("://", "://me:mine@"))
     assert "leave them out to show the token in MILLRACE_HTTP_TOKEN" in str(caught.value)
     assert "mine" not in str(caught.value)
 
 
 def test_a_host_that_no_request_can_name_is_told(fetcher: Fetcher) -> None:
-    with pytest.raises(UsageError, match="names no host that can be asked"):
+    with pytest.raises(UsageError, match="names no host: write"):
         fetcher.open_source(fetcher.order("https://ü..example/m"))
 
 

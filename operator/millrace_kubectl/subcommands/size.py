@@ -14,10 +14,10 @@ add_arguments = size_request.add_arguments
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Return the screen. No cluster is asked. Raises PluginError: UnfitError with a screen of its own."""
     del services, now
-    from millrace_fetch.cli.size import tell  # noqa: PLC0415  explain must not load it
+    from millrace_fetch.cli.size import make_report  # noqa: PLC0415  explain must not load it
 
     try:
-        report = tell(size_request.read_question(arguments))
+        report = make_report(size_request.read_question(arguments))
     except fetching.UsageError as error:
         raise UsageError(str(error)) from error
     except fetching.FetchError as error:

@@ -18,23 +18,24 @@ from millrace_fetch.store.marker import Marker
 from millrace_runtime.listener import parse_port
 
 VARIABLES = ("SSL_CERT_FILE", "AWS_CA_BUNDLE")
-"""Libraries trust what the first one names instead of the system's, and those for S3 the second one's."""
+"""Libraries trust the file in the first one instead of the system's; botocore uses the second one."""
 _OF_SYSTEMS = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Of Debian, Fedora and Alpine: Python does not know all of them by name."""
+"""In Debian, Fedora and Alpine: Python does not know all of these paths."""
 
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
 EXIT_FINAL = 3
-"""Until somebody changes something. A pod that ends so is not started again."""
+"""A retry fails in the same way until somebody changes something, so the operator does not restart such a
+pod."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 MAX_CONNECTIONS = 64
 
 
 def main(argv: list[str]) -> int:
-    """Fetch a model. Returns 0 when it is whole, or looked at; else a status that says whether to try again.
+    """Fetch or resolve a model. Returns 0 for success, else a status that says whether a retry may help.
 
-    One line on stderr says why, and what to do.
+    A failure writes one line to stderr: the cause, and what to do.
     """
     flags = _make_parser().parse_args(argv)
     try:
@@ -45,16 +46,16 @@ def main(argv: list[str]) -> int:
         return _fail(str(error), EXIT_FINAL if error.is_final else EXIT_FAILED)
     except (KeyboardInterrupt, asyncio.CancelledError) as stop:
         status = EXIT_INTERRUPTED if isinstance(stop, KeyboardInterrupt) else EXIT_TERMINATED
-        return _fail("stopped; the next run goes on from here", status)
+        return _fail("stopped; the next run continues from here", status)
     sys.stdout.write(f"{said}\n")
     return 0
 
 
 def obey(flags: argparse.Namespace) -> str:
-    """Do what the flags ask for, and return the line that says it. Raises FetchError."""
+    """Do what the flags ask for, and return the line for stdout. Raises FetchError."""
     folder = None if flags.resolve is None else find_folder(flags)
     if folder is not None:
-        from millrace_fetch.cli.local_look import look  # noqa: PLC0415  it knows models, which a fetch need not
+        from millrace_fetch.cli.local_look import look  # noqa: PLC0415  a fetch parses no models
 
         return look(folder, flags.resolve)
     order = read_order(flags)
@@ -63,7 +64,7 @@ def obey(flags: argparse.Namespace) -> str:
 
 
 def find_folder(flags: argparse.Namespace) -> Path | None:
-    """Return the folder of this machine that the URI names; None of any other URI. Raises UsageError."""
+    """Return the local folder that the URI names; None for any other URI. Raises UsageError."""
     if not flags.uri.startswith(LOCAL):
         return None
     folder = Path(flags.uri.removeprefix(LOCAL))
@@ -75,7 +76,7 @@ def find_folder(flags: argparse.Namespace) -> Path | None:
 
 
 def read_order(flags: argparse.Namespace) -> Order:
-    """Return what the flags ask for. Raises UsageError."""
+    """Return the order that the flags describe. Raises UsageError."""
     order = Order(
         parse_uri(flags.uri),
         flags.to or Path(),
@@ -87,12 +88,12 @@ def read_order(flags: argparse.Namespace) -> Order:
 
 
 def act(order: Order, flags: argparse.Namespace) -> str:
-    """Fetch, or ask the source, and return the line that says it. Raises FetchError."""
+    """Fetch or resolve a model, and return the line for stdout. Raises FetchError."""
     is_look = flags.resolve is not None
     marker = None if is_look else find_whole(order)
     if marker is not None:
         return describe(order, marker, has_fetched=False)
-    try:  # only now: a pod that finds its model on the node has no use for these libraries
+    try:  # only here: a pod that finds its model on the node does not need these libraries
         from millrace_fetch.cli.runner import ask, run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed; write: pip install 'millrace[fetch]'") from error
@@ -103,17 +104,17 @@ def act(order: Order, flags: argparse.Namespace) -> str:
 
 
 def describe(order: Order, marker: Marker, *, has_fetched: bool) -> str:
-    """Return the line that a fetch ends with."""
+    """Return the line for stdout at the end of a fetch."""
     what = f"{len(marker.files)} files, {show_bytes(marker.num_bytes)}, revision {marker.revision}"
     if has_fetched:
-        return f"{order.folder} has {order.uri} now: {what}"
+        return f"fetched {order.uri} into {order.folder}: {what}"
     return f"{order.folder} has {order.uri} already: {what}"
 
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="millrace fetch",
-        description="Fetch a model's files into a folder. Run again after a break, it goes on from there.",
+        description="Fetch a model's files into a folder. After an interruption the next run continues.",
     )
     where = f"where the model is: {WRITABLE}; with --resolve also {LOCAL}/folder"
     parser.add_argument("uri", metavar="URI", help=where)
@@ -123,36 +124,35 @@ def _make_parser() -> argparse.ArgumentParser:
         "--resolve",
         type=Path,
         metavar="FILE",
-        help="fetch nothing; write the revision that is there now, its size and what headers tell to FILE as "
-        "JSON",
+        help="fetch nothing; write the present revision, its size and its headers' facts to FILE as JSON",
     )
     parser.add_argument(
         "--revision",
         metavar="REVISION",
-        help="fetch this one, as --resolve named it, and fail where it is gone (default: what is there now)",
+        help="fetch this revision, as --resolve wrote it, and fail if it is gone (default: the present one)",
     )
     parser.add_argument(
         "--connections",
         type=_parse_connections,
         default=Order.connections,
-        help=f"connections at the same time, at most {MAX_CONNECTIONS} (default: %(default)s)",
+        help=f"parallel connections, at most {MAX_CONNECTIONS} (default: %(default)s)",
     )
     parser.add_argument(
         "--progress-port",
         type=parse_port,
         metavar="PORT",
-        help="tell over HTTP how far it is, at this port (default: nowhere)",
+        help="report the progress over HTTP at this port (default: nowhere)",
     )
     parser.add_argument(
         "--ca-file",
         type=Path,
         metavar="FILE",
-        help="trust the certificate authorities in this PEM file too; nothing where it does not exist",
+        help="also trust the certificate authorities in this PEM file; a file that does not exist is ignored",
     )
     parser.add_argument(
         "--no-sync",
         action="store_true",
-        help="do not wait for the disk; what comes counts until this machine starts again",
+        help="do not wait for the disk (no fsync); after a reboot the files are fetched again",
     )
     return parser
 
@@ -170,9 +170,9 @@ def _fail(reason: str, status: int) -> int:
 
 @contextmanager
 def trusting(more: Path | None) -> Iterator[None]:
-    """While entered, trust the authorities in this PEM file too. Where there is none, all is as before.
+    """Also trust the authorities in this PEM file while entered. A file that does not exist changes nothing.
 
-    Raises SourceError where it has no certificates.
+    Raises SourceError if it has no certificates.
     """
     if more is None or not more.exists():
         yield
@@ -200,15 +200,15 @@ def _read_authorities(path: Path) -> str:
     try:
         ssl.create_default_context().load_verify_locations(cafile=str(path))
         return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:  # what OpenSSL can't read is an OSError
+    except OSError as error:  # OpenSSL raises it for unreadable certificates
         raise SourceError(
-            f"{path} has no certificates to trust: put those of your authority there as PEM, "
-            "which begins with -----BEGIN CERTIFICATE-----"
+            f"{path} has no certificates: put your authority's there as PEM, which begins with "
+            "-----BEGIN CERTIFICATE-----"
         ) from error
 
 
 def _read_system() -> str:
-    """Return those that are trusted anyway. Where none is found, the file's alone are."""
+    """Return the already trusted authorities; empty if none is found."""
     named = [place for name in VARIABLES if (place := os.environ.get(name)) and Path(place).is_file()]
     own = ssl.get_default_verify_paths().cafile
     known = [place for place in (own, *_OF_SYSTEMS) if place and Path(place).is_file()]

@@ -16,11 +16,11 @@ from millrace_fit.headers import LENGTH_BYTES, StoredTensor, parse_header, read_
 
 
 def look(folder: Path, path: Path) -> str:
-    """Write what the folder has into a file, as JSON, and return a line that says it. Raises FetchError.
+    """Resolve the model in a local folder into a JSON file, and return a summary line. Raises FetchError.
 
-    A model that lacks weights is told of as an error: somebody may be copying it just now.
+    A model without all of its weights is an error that a retry may resolve: somebody may be copying it.
     """
-    with _ending_when_told():
+    with _stopping_at_sigterm():
         head = read_local_head(folder)
         facts = describe_head(head)
         if facts.shape is not None and facts.fault is not None:
@@ -40,8 +40,8 @@ def write(found: Resolved, path: Path) -> None:
 
 
 @contextmanager
-def _ending_when_told() -> Iterator[None]:
-    """End at SIGTERM: a slow volume may keep a read, and a container's first process must ask for it."""
+def _stopping_at_sigterm() -> Iterator[None]:
+    """Stop at SIGTERM, also during a slow read: a container's process 1 ignores the signal by default."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
@@ -54,8 +54,8 @@ def _stop(*_: object) -> NoReturn:
 
 
 def read_local_head(folder: Path) -> ModelHead:
-    """Return a folder's head. Raises SourceError or CorruptError."""
-    with _naming_what_fails(folder):
+    """Return the head of the model in a local folder. Raises SourceError or CorruptError."""
+    with _naming_failures(folder):
         if not (folder / CONFIG).is_file():
             raise SourceError(
                 f"{folder} holds no {CONFIG}: give the folder of a model in Hugging Face's layout"
@@ -68,14 +68,14 @@ def read_local_head(folder: Path) -> ModelHead:
 
 
 def measure_files(folder: Path, names: frozenset[str]) -> list[int]:
-    """Return the sizes of the files that a replica reads, of those with these names. Raises SourceError."""
-    with _naming_what_fails(folder):
+    """Return the sizes of those of the named files that a replica reads. Raises SourceError."""
+    with _naming_failures(folder):
         read = [*sorted(names.intersection((*SMALL_FILES, INDEX))), *_find_weights(folder, names)]
         return [(folder / name).stat().st_size for name in read]
 
 
 @contextmanager
-def _naming_what_fails(folder: Path) -> Iterator[None]:
+def _naming_failures(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -83,7 +83,7 @@ def _naming_what_fails(folder: Path) -> Iterator[None]:
 
 
 def _find_weights(folder: Path, names: frozenset[str]) -> list[str]:
-    """Return those of the index, else the usual one, else all, as `execution/checkpoint.py` does."""
+    """Return the index's files, else the usual file, else all, as `execution/checkpoint.py` does."""
     if INDEX in names:
         shards = sorted(read_shards((folder / INDEX).read_bytes()))
         if absent := [name for name in shards if name not in names]:

@@ -12,17 +12,17 @@ from millrace_runtime.listener import open_listener
 _LINE_PERCENT = 10
 _LINE_SECONDS = 30.0
 _LEAST_SECONDS = 1.0
-"""Between two lines: a small model comes in less than the time it takes to read of it."""
+"""Between two lines: a small model is fetched faster than anybody reads."""
 
 
 class Meter:
-    """Decides when a line is due, and what it says. Pure: the time is given."""
+    """Decides when a line of progress is due, and returns it. Pure: the caller gives the time."""
 
     def __init__(self, total_bytes: int | None, done_bytes: int, now: float) -> None:
         self._total = total_bytes
         self._first = self._done = done_bytes
-        self._began = self._told_at = now
-        self._told_percent = self._percent
+        self._began = self._shown_at = now
+        self._shown_percent = self._percent
 
     @property
     def _percent(self) -> int:
@@ -31,12 +31,12 @@ class Meter:
         return min(100, 100 * self._done // self._total) if self._total else 100
 
     def advance(self, num_bytes: int, now: float) -> str | None:
-        """Count bytes. Return a line every 10 % and every 30 s, else None."""
+        """Count bytes. Return a line after each 10 % and after 30 s, else None."""
         self._done += num_bytes
-        is_step = self._percent // _LINE_PERCENT > self._told_percent // _LINE_PERCENT
-        if now - self._told_at < (_LEAST_SECONDS if is_step else _LINE_SECONDS):
+        is_step = self._percent // _LINE_PERCENT > self._shown_percent // _LINE_PERCENT
+        if now - self._shown_at < (_LEAST_SECONDS if is_step else _LINE_SECONDS):
             return None
-        self._told_percent, self._told_at = self._percent, now
+        self._shown_percent, self._shown_at = self._percent, now
         return self._describe(now)
 
     def _describe(self, now: float) -> str:
@@ -51,7 +51,7 @@ class Meter:
 
 
 class Lines:
-    """Progress in lines."""
+    """Shows progress as lines, for a pod's log."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._stream = stream
@@ -62,17 +62,17 @@ class Lines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A line is written at once: nothing is left to do."""
+        """Do nothing: each line is already written."""
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Say how much is to come."""
+        """Write the size of the fetch."""
         self._meter = Meter(total_bytes, done_bytes, self._clock())
-        there = f", {show_bytes(done_bytes)} of them are there" if done_bytes else ""
-        size = "files whose sizes are not all known" if total_bytes is None else show_bytes(total_bytes)
+        there = f", {show_bytes(done_bytes)} of them are on the disk" if done_bytes else ""
+        size = "files, not all of a known size" if total_bytes is None else show_bytes(total_bytes)
         self.say(f"fetching {size}{there}")
 
     def advance(self, num_bytes: int) -> None:
-        """Count, and tell of it now and then."""
+        """Count, and write a line when one is due."""
         if line := self._meter.advance(num_bytes, self._clock()):
             self.say(line)
 
@@ -83,7 +83,7 @@ class Lines:
 
 
 class Tally:
-    """Counts, and passes on what it is told. Nothing is counted before the size is known."""
+    """Counts the bytes of a fetch for the HTTP endpoint, and passes the progress on."""
 
     def __init__(self, watch: Watch, clock: Callable[[], float] = monotonic) -> None:
         self._watch = watch
@@ -93,13 +93,13 @@ class Tally:
         self._began: float | None = None
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Begin to count, with what is there."""
+        """Start to count, with the bytes that are on the disk."""
         self._total, self._first, self._done = total_bytes, done_bytes, done_bytes
         self._began = self._clock()
         self._watch.begin(total_bytes, done_bytes)
 
     def advance(self, num_bytes: int) -> None:
-        """Count."""
+        """Count bytes."""
         self._done += num_bytes
         self._watch.advance(num_bytes)
 
@@ -108,7 +108,7 @@ class Tally:
         self._watch.say(text)
 
     def render(self) -> dict[str, int]:
-        """Return the counts, and the rate since the beginning; none before it, no total that nobody knows."""
+        """Return the counts and the rate since `begin`: empty before it, without `totalBytes` if unknown."""
         if self._began is None:
             return {}
         rate = (self._done - self._first) / max(self._clock() - self._began, 1e-3)
@@ -117,8 +117,8 @@ class Tally:
 
 
 @asynccontextmanager
-async def telling(tally: Tally, address: str, port: int) -> AsyncIterator[int]:
-    """Answer at contract.PATH_PROGRESS while entered. Yield the port. Raises OSError where it is taken."""
+async def serving(tally: Tally, address: str, port: int) -> AsyncIterator[int]:
+    """Serve contract.PATH_PROGRESS while entered. Yields the port. Raises OSError if the port is taken."""
     from aiohttp import web  # noqa: PLC0415  a fetch without a port does not need it
 
     async def answer(_: web.Request) -> web.Response:

@@ -32,15 +32,15 @@ from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
 
 CONNECTIONS = 4
 FIRST_BYTES = 128 << 10
-"""Of a file, asked for at once: the header of nearly every file is in them, so one request is enough."""
+"""The first request for a file. It holds nearly every header, so one request is enough."""
 
 
 class Files(Protocol):
-    """A model's files, of which the small ones and the headers can be read before anything is fetched."""
+    """A model's files at its source: the small ones and the headers can be read before a fetch."""
 
     @property
     def revision(self) -> str:
-        """Which state of the source they are."""
+        """The revision of all files."""
 
     @property
     def by_name(self) -> Mapping[str, RemoteFile]:
@@ -54,7 +54,7 @@ class Files(Protocol):
 
 
 class RemoteFiles:
-    """Files that a source has one by one."""
+    """Files that the source serves one by one."""
 
     def __init__(self, client: Client, manifest: Manifest, say: Say) -> None:
         self.revision = manifest.revision
@@ -83,7 +83,7 @@ class RemoteFiles:
 
 
 async def fetch_head(source: Source, say: Say) -> ModelHead:
-    """Return a model's head as its source has it now. Raises FetchError."""
+    """Return the head of a model's present revision. Raises FetchError."""
     async with Client(source.authorize, CONNECTIONS, source.certificates) as client:
         try:
             manifest = await source.resolve(client, say)
@@ -101,8 +101,8 @@ async def _read_image(client: Client, manifest: Manifest, say: Say) -> ModelHead
     if head := seen.guess():
         return head
     raise SourceError(
-        f"{CONFIG} is not where the layers of the image begin, so all of them would have to come: fetch the "
-        "model with millrace fetch, and ask about the folder"
+        f"{CONFIG} is not near the start of a layer of the image, so only a whole fetch would find it: fetch "
+        "the model with millrace fetch, and give the folder to millrace size"
     )
 
 
@@ -127,7 +127,7 @@ async def read_head(model: Files) -> ModelHead:
 
 
 async def resolve(order: Order, source: Source, say: Say) -> Resolved:
-    """Ask the source. Raises FetchError."""
+    """Return the present revision of a model, its size and its facts. Raises FetchError."""
     async with Client(source.authorize, order.connections, source.certificates) as client:
         try:
             manifest = await source.resolve(client, say)
@@ -139,7 +139,7 @@ async def resolve(order: Order, source: Source, say: Say) -> Resolved:
 
 
 async def _describe_image(client: Client, manifest: Manifest, say: Say) -> Resolved:
-    """Return what is known of an image. There must be room for its layers, and for the files out of them."""
+    """Return what is known of an image. Its size counts the layers and the files unpacked from them."""
     layers_bytes = sum(layer.size_bytes or 0 for layer in manifest.layers)
     seen = await look_at_image(client, manifest, say)
     if seen.is_whole:
@@ -148,7 +148,7 @@ async def _describe_image(client: Client, manifest: Manifest, say: Say) -> Resol
         return found._replace(num_bytes=size)
     head = seen.guess()
     if head is None:
-        say(f"{CONFIG} is not where the layers begin: nothing is known of the model until it is fetched")
+        say(f"{CONFIG} is not near the start of a layer: nothing is known of the model until it is fetched")
     facts = None if head is None else describe_head(head)
     return Resolved(manifest.revision, len(manifest.layers), 2 * layers_bytes, facts)
 
@@ -164,6 +164,6 @@ async def _describe_files(model: Files, say: Say) -> Resolved:
     try:
         facts = describe_head(await read_head(model))
     except NoPartsError:
-        say("the server gives no parts of a file: nothing is known of the model until it is fetched, whole")
+        say("the server sends files only whole: nothing is known of the model until it is fetched")
         facts = None
     return Resolved(model.revision, len(sizes), num_bytes, facts)

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Self, TypeVar
 
-from millrace_fetch.cli.progress_output import Lines, Tally, telling
+from millrace_fetch.cli.progress_output import Lines, Tally, serving
 from millrace_fetch.fetch import Outcome, fetch, open_source
 from millrace_fetch.plan.uri import Order
 from millrace_fetch.progress import Watch, show_bytes
@@ -21,7 +21,7 @@ from millrace_fetch.sources.source import Source
 from millrace_runtime.listener import read_bind_address
 
 LIMIT_SECONDS = 4500.0
-"""More than a source may ask to be left alone for, an hour, and than a hash of 500 GB takes."""
+"""More than the longest Retry-After that is waited for, an hour, and more than a hash of 500 GB takes."""
 TICK_SECONDS = 5.0
 EXIT_STUCK = 1
 
@@ -29,29 +29,29 @@ Result = TypeVar("Result")
 
 
 def ask(order: Order, path: Path) -> str:
-    """Write what the source has into a file, as JSON, and return a line that says it."""
+    """Resolve a model at its source into a JSON file, and return a summary line."""
     from millrace_fetch.cli.local_look import write  # noqa: PLC0415
     from millrace_fetch.cli.resolve import resolve  # noqa: PLC0415
 
     with Lines(sys.stderr) as watch:
-        found = asyncio.run(_run_until_told(resolve(order, open_source(order), watch.say)))
+        found = asyncio.run(_run_until_sigterm(resolve(order, open_source(order), watch.say)))
     write(found, path)
     if found.facts is not None and found.facts.fault is not None:
-        return f"{order.uri} has revision {found.revision}, which can't be served: {found.facts.fault}"
+        return f"{order.uri} has revision {found.revision}, which no replica can serve: {found.facts.fault}"
     size = "" if found.num_bytes is None else f", {show_bytes(found.num_bytes)}"
     return f"{order.uri} has revision {found.revision}: {found.num_files} files{size}"
 
 
 def run(order: Order, progress_port: int | None = None) -> Outcome:
-    """Fetch, and show how far it is on stderr; at a port too, where one is given."""
+    """Fetch a model. The progress goes to stderr, and to a port if one is given."""
     source = open_source(order)
     with _show() as shown, Alarm(shown, order.folder) as watch:
         fetching = (
             fetch(order, source, watch)
             if progress_port is None
-            else _fetch_and_tell(order, source, watch, progress_port)
+            else _fetch_and_report(order, source, watch, progress_port)
         )
-        return asyncio.run(_run_until_told(fetching))
+        return asyncio.run(_run_until_sigterm(fetching))
 
 
 def _show() -> AbstractContextManager[Watch]:
@@ -62,19 +62,19 @@ def _show() -> AbstractContextManager[Watch]:
     return Bar(sys.stderr)
 
 
-async def _fetch_and_tell(order: Order, source: Source, watch: Watch, port: int) -> Outcome:
-    """Fetch. That nobody can be told how far it is does not keep the model away."""
+async def _fetch_and_report(order: Order, source: Source, watch: Watch, port: int) -> Outcome:
+    """Fetch, with the progress at a port. The fetch goes on without it if the port is taken."""
     tally = Tally(watch)
     async with AsyncExitStack() as exits:
         try:
-            await exits.enter_async_context(telling(tally, read_bind_address(os.environ), port))
+            await exits.enter_async_context(serving(tally, read_bind_address(os.environ), port))
         except OSError as error:
-            tally.say(f"port {port} tells no progress: {error.strerror}")
+            tally.say(f"no progress at port {port}: {error.strerror}")
         return await fetch(order, source, tally)
 
 
-async def _run_until_told(fetching: Coroutine[None, None, Result]) -> Result:
-    """End at SIGTERM too: a container's first process that does not ask for it never gets it."""
+async def _run_until_sigterm(fetching: Coroutine[None, None, Result]) -> Result:
+    """Stop at SIGTERM too: process 1 of a container ignores the signal unless it has a handler."""
     task = asyncio.ensure_future(fetching)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     return await task
@@ -87,7 +87,7 @@ def _end(reason: str) -> None:
 
 
 class Alarm:
-    """Passes on what it is told, and ends the process where it is told nothing for too long."""
+    """Passes on a fetch's progress, and ends the process after too long without any."""
 
     def __init__(self, watch: Watch, folder: object, end: Callable[[str], None] = _end) -> None:
         self._watch = watch
@@ -104,28 +104,28 @@ class Alarm:
         self._is_over.set()
 
     def _run(self) -> None:
-        # By ticks and no clock: a process that was stopped has not waited.
+        # Counts ticks and reads no clock: the time in which a process is stopped (SIGSTOP) does not count.
         while not self._is_over.wait(TICK_SECONDS):
             self._waited_seconds += TICK_SECONDS
             if self._waited_seconds >= LIMIT_SECONDS:
                 self._end(
-                    f"nothing has come for {LIMIT_SECONDS / 60:g} minutes: either {self._folder} is on a "
-                    "disk that does not answer: mend the volume; or another millrace fetch holds it: if that "
-                    "one's log shows no progress, delete its pod"
+                    f"no progress for {LIMIT_SECONDS / 60:g} minutes: either the disk of {self._folder} does "
+                    "not answer: repair the volume; or another millrace fetch holds the folder: if its log "
+                    "shows no progress, delete its pod"
                 )
                 return
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Something has moved."""
+        """Reset the time without progress, and pass it on."""
         self._waited_seconds = 0.0
         self._watch.begin(total_bytes, done_bytes)
 
     def advance(self, num_bytes: int) -> None:
-        """Bytes have come."""
+        """Reset the time without progress, and pass the bytes on."""
         self._waited_seconds = 0.0
         self._watch.advance(num_bytes)
 
     def say(self, text: str) -> None:
-        """The source is tried again, or asks for quiet."""
+        """Reset the time without progress, and pass the text on: a retry is due, or a Retry-After."""
         self._waited_seconds = 0.0
         self._watch.say(text)

@@ -1,4 +1,4 @@
-"""`millrace size`: what a model takes of a device's memory, before anything of it is fetched."""
+"""`millrace size`: the memory that a model needs on a device, from its headers alone."""
 
 import argparse
 import asyncio
@@ -21,19 +21,19 @@ EXIT_INTERRUPTED = 130
 
 
 class Report(NamedTuple):
-    """What is printed, and whether a replica would start."""
+    """The text to print, and whether a replica would start."""
 
     text: str
     starts: bool
 
 
 def main(argv: list[str]) -> int:
-    """Print what a model takes. Returns 0 where it fits, 1 where it does not, 2 for bad usage."""
+    """Print the memory that a model needs. Returns 0 if it fits, 1 if not, 2 for bad usage."""
     parser = argparse.ArgumentParser(prog="millrace size", description=DESCRIPTION)
     add_arguments(parser)
     flags = parser.parse_args(argv)
     try:
-        report = tell(read_question(flags))
+        report = make_report(read_question(flags))
     except UsageError as error:
         return _fail(str(error), EXIT_BAD_USAGE)
     except FetchError as error:
@@ -44,8 +44,8 @@ def main(argv: list[str]) -> int:
     return 0 if report.starts else EXIT_DOES_NOT_FIT
 
 
-def tell(question: Question) -> Report:
-    """Read the model's head, and return what is to be printed. Raises FetchError."""
+def make_report(question: Question) -> Report:
+    """Read the model's head, and return the report. Raises FetchError."""
     head = read_head(question.uri)
     model = Model(_name(question.uri), head.revision, describe_head(head), is_whole=head.is_whole)
     accelerator, settings = question.accelerator, question.settings
@@ -60,7 +60,7 @@ def tell(question: Question) -> Report:
 
 
 def _name(uri: str) -> str:
-    """Return the URI as it may be printed: without what is secret in it."""
+    """Return the URI for people: without its secret parts."""
     return str(parse_uri(uri)) if _is_remote(uri) else uri
 
 
@@ -69,7 +69,7 @@ def _is_remote(uri: str) -> bool:
 
 
 def read_head(uri: str) -> ModelHead:
-    """Return a model's head from a source, or from a folder of this machine. Raises FetchError."""
+    """Return a model's head from a source, or from a local folder. Raises FetchError."""
     if _is_remote(uri):
         return _fetch(uri)
     path = Path(uri.removeprefix(LOCAL))
@@ -80,7 +80,7 @@ def read_head(uri: str) -> ModelHead:
 
 def _fetch(uri: str) -> ModelHead:
     parsed = parse_uri(uri)
-    try:  # a folder can be asked about without these libraries
+    try:  # a local folder needs none of these libraries
         from millrace_fetch.cli.resolve import fetch_head  # noqa: PLC0415
         from millrace_fetch.fetch import open_source  # noqa: PLC0415
     except ModuleNotFoundError as error:

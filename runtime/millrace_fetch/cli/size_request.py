@@ -1,4 +1,4 @@
-"""What `millrace size` is asked: flags in, a model's address with device and settings out. Pure."""
+"""The flags of `millrace size`, read into a model's address, a device and settings. Pure."""
 
 import argparse
 from typing import NamedTuple
@@ -10,23 +10,24 @@ from millrace_fit.errors import SettingError
 from millrace_fit.settings import FROM_CHECKPOINT, MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS, Settings
 from millrace_fit.wording import read_amount
 
-SUMMARY = "tell what a model takes of a device's memory"
-DESCRIPTION = """Tell what a model takes of a device's memory, and whether it fits. Only config.json and the
-headers of the safetensors files are read: some kilobytes. Of an image of a registry up to 64 MiB are read."""
+SUMMARY = "show how much of a device's memory a model needs"
+DESCRIPTION = """Show how much of a device's memory a model needs, and whether it fits. Only config.json and
+the headers of the safetensors files are read: some kilobytes. For an image in a registry these are up to
+64 MiB."""
 
 
 class Question(NamedTuple):
-    """Which model, on what, with which settings."""
+    """A model, a device and settings."""
 
     uri: str
     accelerator: Accelerator | None
-    """None: on several common ones."""
+    """None: several common GPUs."""
     settings: Settings
     is_json: bool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the URI and the flags."""
+    """Add the URI and the flags to a parser."""
     add = parser.add_argument
     sequences, tokens = MAX_SEQUENCES, MAX_BATCHED_TOKENS
     add("uri", metavar="URI", help=f"where the model is: {WRITABLE}, or a folder's path")
@@ -57,7 +58,7 @@ def _count(text: str) -> int:
 
 
 def read_question(flags: argparse.Namespace) -> Question:
-    """Return what the flags ask. Raises UsageError."""
+    """Return the question that the flags ask. Raises UsageError."""
     accelerator = _choose_accelerator(flags.accelerator, _read_memory(flags.memory))
     settings = Settings(
         device="cuda" if accelerator is None else accelerator.device,

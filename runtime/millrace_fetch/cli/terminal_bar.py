@@ -1,4 +1,4 @@
-"""How far a fetch is, as a bar on a terminal. A pod has none, and does not load this."""
+"""The progress of a fetch as a bar on a terminal. A pod has no terminal, and does not load this."""
 
 from contextlib import ExitStack
 from types import TracebackType
@@ -43,7 +43,7 @@ class Bar:
         self._exits.__exit__(kind, error, trace)
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Show the bar, of another task: one that has a total can't lose it."""
+        """Show the bar, as a new task: the total of a task can't become unknown again."""
         self._progress.remove_task(self._task)
         self._task = self._progress.add_task("fetching", total=total_bytes, completed=done_bytes)
 

@@ -14,25 +14,25 @@ from millrace_fit.tensors import assume_tensors
 
 _INSIDE = f"{ROOT}/"
 _ENTRY_BYTES = 300
-"""What a member takes beside its name, about."""
+"""Memory that a member needs beside its name, about."""
 
 
 class Seen(NamedTuple):
-    """What was seen of a layer."""
+    """The findings of a look at one layer."""
 
     members: list[Member]
-    """Those that concern the model."""
+    """The entries that concern the model."""
     contents: Mapping[Member, bytes]
-    """config.json and the index whole; of safetensors files the header, with its length before it."""
+    """config.json and the index, and of safetensors files the length and the header."""
     is_whole: bool
-    """Whether all its entries were seen. Else the layer may have more, or others of the same names."""
+    """Whether the look has read all entries. If not, the layer may have more, also of the same names."""
 
 
 UNSEEN = Seen([], {}, is_whole=False)
 
 
 class Skim:
-    """Looks at one layer after the other, the uppermost first."""
+    """Looks at one layer after the other, the top one first."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -40,10 +40,10 @@ class Skim:
         self._has_header = False
 
     def look(self, file: Readable, size_bytes: int, layer: int) -> Seen:
-        """Return what is seen of a layer of so many bytes. Raises SourceError, and what reading raises.
+        """Return the findings of one layer. Raises SourceError, and the errors of `file.read`.
 
-        A layer that can't come whole is left as soon as the model's shape and the type of its numbers are
-        known: more of it would tell nothing that counts.
+        In a layer that is larger than the budget the look stops once it knows the model's shape and the type
+        of its numbers: the rest would add nothing.
         """
         members: list[Member] = []
         contents: dict[Member, bytes] = {}
@@ -79,36 +79,37 @@ class Skim:
             self._has_header |= is_usual(name)
 
     def _read_header(self, file: IO[bytes], file_bytes: int) -> bytes:
-        """Return the header with its length; the length alone where there can be no such header."""
+        """Return the length and the header; only the length if no header can have that length."""
         first = read_whole(file, LENGTH_BYTES)
         try:
             length = read_length(first, file_bytes)
-        except HeaderError:  # told later, if a replica would read the file
+        except HeaderError:  # reported later, if a replica would read the file
             return first
         self._budget.kept.spend(length)
         return first + read_whole(file, length)
 
 
 class SeenImage:
-    """The layers from the uppermost down to the first one that was not seen whole. The lowest comes first."""
+    """The findings of the layers, from the top down to the first incomplete one. The lowest comes first."""
 
     def __init__(self, revision: str, layers: Sequence[Seen]) -> None:
         self.revision = revision
         self.is_whole = all(layer.is_whole for layer in layers)
-        """Whether every layer was seen from its beginning to its end."""
+        """Whether the look has read every layer to its end."""
         self._layers = [layer.members for layer in layers]
         self._contents = {member: one for layer in layers for member, one in layer.contents.items()}
 
     def list_files(self) -> "ImageFiles":
-        """Return the files of an image that was seen whole. Raises SourceError where it has none."""
+        """Return the files of a completely read image. Raises SourceError if it has none."""
         assert self.is_whole
         return ImageFiles(self.revision, overlay(self._layers), self._contents)
 
     def guess(self) -> ModelHead | None:
-        """Return what the model's config.json describes; None where it was not seen, or names no type.
+        """Return the head that config.json describes; None if the look has not found it, or it names no type.
 
-        All above the layer with it was seen, so it is the one that counts. Its tensors are said to be there:
-        of what was not seen nobody may say that it is missing. Raises SourceError and CorruptError.
+        The look has read all layers above that of config.json, so no other config.json hides it. The head
+        lists all tensors of that config, because unread layers may have them. Raises SourceError and
+        CorruptError.
         """
         files = find_files(self._layers)
         content = self._read(files, CONFIG)
@@ -135,7 +136,7 @@ class SeenImage:
 
 
 class ImageFiles:
-    """An image of which all files are known: it can be asked as any other source's files."""
+    """The files of a completely read image, in the form of `Files`."""
 
     def __init__(
         self, revision: str, members: Mapping[str, Member], contents: Mapping[Member, bytes]
@@ -146,10 +147,10 @@ class ImageFiles:
         self.by_name = {name: RemoteFile(name, "", member.size_bytes) for name, member in members.items()}
 
     async def read(self, name: str) -> bytes:
-        """Return a small file. Raises SourceError where a link is in its place."""
+        """Return a small file. Raises SourceError if it is a link."""
         check_plain(name, self._members[name])
         return self._contents[self._members[name]]
 
     async def read_tensors(self, name: str) -> dict[str, StoredTensor]:
-        """Return the tensors of a file. Raises SourceError for a link, and CorruptError."""
+        """Return the tensors of a file. Raises SourceError if it is a link, and CorruptError."""
         return parse_tensors(name, await self.read(name), self._members[name].size_bytes)

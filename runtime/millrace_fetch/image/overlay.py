@@ -6,7 +6,7 @@ from typing import NamedTuple
 from millrace_fetch.errors import SourceError, UnsafeNameError
 
 ROOT = "models"
-"""The folder of an image that has the model."""
+"""The folder of an image with the model."""
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -15,17 +15,17 @@ class Member(NamedTuple):
     """An entry of a layer."""
 
     path: str
-    """In the image, without a slash at its beginning."""
+    """In the image, without a leading slash."""
     size_bytes: int
     is_plain: bool
-    """Whether it is a plain file, with all its bytes in the layer: no link, no device, no sparse file."""
+    """Whether it is a regular file with all its bytes in the layer: no link, no device, no sparse file."""
     layer: int
     number: int
     """Its place among the layer's entries."""
 
 
 def normalise(path: str) -> str:
-    """Return the path without `./` and slashes around it. Raises UnsafeNameError where it goes upwards."""
+    """Return the path without `./` and outer slashes. Raises UnsafeNameError if it contains `..`."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise UnsafeNameError(f"a layer has an entry {path[:80]!r}, which leaves its folder: refused")
@@ -35,7 +35,7 @@ def normalise(path: str) -> str:
 def overlay(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
     """Return the model's files by their names below ROOT. The lowest layer comes first.
 
-    Raises SourceError where there is none.
+    Raises SourceError if there are none.
     """
     found = find_files(layers)
     if not found:
@@ -55,18 +55,18 @@ def find_files(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
 
 
 def check_plain(name: str, member: Member) -> None:
-    """Raise SourceError where something else is in the place of a file that is needed."""
+    """Raise SourceError if a needed file is a link or a device."""
     if not member.is_plain:
-        raise SourceError(f"{name} is a link in the image, and none is followed: put the file itself there")
+        raise SourceError(f"{name} is a link in the image, which is not followed: put the file itself there")
 
 
 def concerns_model(path: str) -> bool:
-    """Whether an entry may be a file of the model, or hide some."""
+    """Whether an entry may be a file of the model, or hide files of it."""
     return path.startswith(f"{ROOT}/") or _hidden(path) is not None
 
 
 def _hidden(path: str) -> str | None:
-    """Return what a whiteout hides of lower layers. None where the path is no whiteout."""
+    """Return the path that a whiteout hides in lower layers; None if it is no whiteout."""
     folder, _, name = path.rpartition("/")
     if name == _OPAQUE:
         return folder
@@ -76,7 +76,7 @@ def _hidden(path: str) -> str | None:
 
 
 def _ways_to(path: str) -> Iterable[str]:
-    """Yield the path and all folders that it is in; the image's root is empty."""
+    """Yield the path and all its parent folders, the last of which is the empty root."""
     yield path
     while path:
         path = path.rpartition("/")[0]

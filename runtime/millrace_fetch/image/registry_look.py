@@ -17,18 +17,18 @@ from millrace_fetch.transfer.remote_file import Blocks, read_excerpt
 from millrace_fetch.transfer.retry import with_tries
 
 MAX_LAYERS = 256
-"""A container can have 127. Each costs a request, also where it is empty."""
+"""A container can have 127. Each costs a request, even if it is empty."""
 
 
 async def look_at_image(client: Client, manifest: Manifest, say: Say) -> SeenImage:
-    """Return what is seen of an image's layers. Raises FetchError."""
+    """Return the findings of a look at an image's layers. Raises FetchError."""
     with Loop() as loop:
         look = _Look(client, loop, say)
         return SeenImage(manifest.revision, await call_in_thread(partial(look.run, manifest.layers)))
 
 
 class _Look:
-    """A walk through archives, which blocks: it runs in a thread, and the loop brings its bytes."""
+    """A walk through archives. It blocks, so it runs in a thread; the event loop fetches its bytes."""
 
     def __init__(self, client: Client, loop: Loop, say: Say) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class _Look:
         self._budget = Budget()
 
     def run(self, layers: tuple[RemoteFile, ...]) -> list[Seen]:
-        """Return what is seen, the lowest layer first. Below one that was not seen whole nothing counts."""
+        """Return the findings, the lowest layer first. An incomplete layer ends the walk."""
         skim, found = Skim(self._budget), list[Seen]()
         for number in reversed(range(len(layers))):
             found.insert(0, UNSEEN if len(found) == MAX_LAYERS else self._look(skim, layers[number], number))
@@ -55,5 +55,5 @@ class _Look:
             return self._loop.run(
                 lambda: with_tries(lambda: read_excerpt(self._client, layer, begin, end), self._say)
             ).content
-        except NoPartsError as error:  # such as a cache on the way that does not have the layer yet
+        except NoPartsError as error:  # such as from a cache that does not have the layer yet
             raise EnoughError from error

@@ -16,34 +16,34 @@ from millrace_fetch.errors import SourceError
 from millrace_fetch.image.overlay import Member, normalise
 
 MAX_FETCHED_BYTES = 64 << 20
-"""From the registry, of all layers: some seconds of a usual network. It brings the headers of 500 files, or
-all layers of a small base image, or what a compressed layer has before the weights."""
+"""From the registry, for all layers: some seconds on a usual network. Enough for the headers of 500 files,
+for all layers of a small base image, or for the part of a compressed layer before the weights."""
 MAX_UNPACKED_BYTES = 2 << 30
-"""Of compressed layers: some seconds of a CPU. A layer that comes whole may grow to less, so that one which
-grows without end is told of by name."""
+"""Of compressed layers: some seconds of a CPU. A completely fetched layer may grow to less, so that a
+decompression bomb is refused with its own message."""
 MAX_KEPT_BYTES = 32 << 20
-"""In memory, of names, small files and headers. Those of the largest model that is served have 1 MB."""
+"""In memory, for names, small files and headers. The largest model that Millrace serves needs 1 MB."""
 
 
 class EnoughError(Exception):
-    """A look has cost what it may. What it has seen counts; the rest is not known."""
+    """A look has used up its budget. Its findings count; the rest stays unknown."""
 
 
 class Allowance:
-    """Bytes that may be spent."""
+    """A number of bytes to spend."""
 
     def __init__(self, num_bytes: int) -> None:
         self.left = num_bytes
 
     def spend(self, num_bytes: int) -> None:
-        """Take so many. Raises EnoughError where there are not as many left."""
+        """Spend some bytes. Raises EnoughError if too few are left."""
         if num_bytes > self.left:
             raise EnoughError
         self.left -= num_bytes
 
 
 class Budget:
-    """What is left of a look."""
+    """The bytes that a look may still fetch, unpack and keep."""
 
     def __init__(self) -> None:
         self.fetched = Allowance(MAX_FETCHED_BYTES)
@@ -58,19 +58,19 @@ else:
 
 MAX_MEMBERS = 100_000
 MAX_GROWTH = 20
-"""Times that a layer may become larger when it is decompressed: weights do by less than 2, text by 10."""
+"""How much larger a layer may become when decompressed: weights grow less than twofold, text tenfold."""
 _SMALL_BYTES = 1 << 30
-"""A small layer may grow to this in any case."""
+"""Any layer may grow to this size."""
 _MAX_READ_BYTES = 1 << 20
-"""At once. tarfile reads names and headers as long as they say that they are."""
+"""Bytes of one read. tarfile trusts the lengths that names and headers claim."""
 _FAULTS = (tarfile.TarError, zlib.error, zstd.ZstdError, gzip.BadGzipFile, EOFError, RecursionError)
 
 
 class Readable(Protocol):
-    """What has a layer's bytes."""
+    """The bytes of a layer, as a file."""
 
     def read(self, size: int, /) -> bytes:
-        """Return so many bytes, or all up to the end."""
+        """Return the next `size` bytes, or fewer at the end."""
 
     def seek(self, position: int, /) -> int:
         """Go to a position."""
@@ -80,27 +80,27 @@ class Readable(Protocol):
 
 
 class Entry(NamedTuple):
-    """A member with the way to its bytes."""
+    """A member, and how to open it."""
 
     member: Member
     tar: "_Tar"
     info: tarfile.TarInfo
 
     def open(self) -> IO[bytes]:
-        """Return the bytes of a plain file, to be read before the next entry is asked for."""
+        """Open a plain file. Read it before the next entry."""
         file = self.tar.extractfile(self.info)
-        assert file is not None, "only a plain file has bytes"
+        assert file is not None, "only a plain file has content"
         return file
 
 
 class Tarball(NamedTuple):
-    """A tar that is being read."""
+    """An open tar archive."""
 
     tar: "_Tar"
     layer: int
     limit: int
     is_compressed: bool
-    """Then all bytes before an entry must come to get there."""
+    """If so, all bytes before an entry must be read to reach it."""
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries but folders, in order. Raises SourceError."""
@@ -109,7 +109,7 @@ class Tarball(NamedTuple):
             if info is None:
                 return
             if not 0 <= info.size <= self.limit:
-                raise SourceError(f"a layer says that {info.name[:80]!r} is larger than itself: refused")
+                raise SourceError(f"a layer has {info.name[:80]!r}, which is larger than the layer: refused")
             if not info.isdir():
                 member = Member(normalise(info.name), info.size, _is_plain(info), self.layer, number)
                 yield Entry(member, self.tar, info)
@@ -121,15 +121,15 @@ class Tarball(NamedTuple):
 def open_tarball(
     file: Readable, size_bytes: int, layer: int, unpacked: Allowance | None = None
 ) -> Iterator[Tarball]:
-    """Open a layer of so many bytes. Raises SourceError, also inside, for one that can't be read.
+    """Open a layer. Raises SourceError for an unreadable one, also inside the context.
 
-    `unpacked` is what may be decompressed of it; None: all, unless it grows too much.
+    `unpacked` limits the decompressed bytes; None: only MAX_GROWTH does.
     """
     try:
         with ExitStack() as exits:
             start = file.read(4)
             file.seek(0)
-            source = cast("IO[bytes]", file)  # it has what the libraries call
+            source = cast("IO[bytes]", file)  # it has the methods that the libraries call
             if start[:2] == b"\x1f\x8b":
                 content: Readable = exits.enter_context(gzip.GzipFile(fileobj=source))
             elif start == b"\x28\xb5\x2f\xfd":
@@ -146,7 +146,7 @@ def open_tarball(
 
 
 def read_whole(file: IO[bytes], num_bytes: int) -> bytes:
-    """Return so many bytes of an open entry, or all up to its end."""
+    """Return `num_bytes` of an open entry, or fewer at its end."""
     content = bytearray()
     while part := file.read(min(num_bytes - len(content), _MAX_READ_BYTES)):
         content += part
@@ -154,19 +154,19 @@ def read_whole(file: IO[bytes], num_bytes: int) -> bytes:
 
 
 class _Tar(tarfile.TarFile):
-    """Read once, from its beginning on."""
+    """A tar archive, read once from its beginning."""
 
     members: list[tarfile.TarInfo]
     pax_headers: dict[str, str]
 
     def forget(self) -> None:
-        """Free what is kept of the entries so far: an archive may have very many."""
+        """Free the records of past entries: an archive may have very many."""
         self.members.clear()
         self.pax_headers.clear()
 
 
 class _Bounded:
-    """A file for tarfile that ends a bomb: it reads neither far nor much at once."""
+    """A file for tarfile that stops decompression bombs: it limits the length and each read."""
 
     def __init__(self, content: Readable, limit: int, unpacked: Allowance | None) -> None:
         self._content = content
@@ -187,9 +187,9 @@ class _Bounded:
         return self._content.tell()
 
     def _pay(self, position: int) -> None:
-        # A read may ask for some bytes behind the end.
+        # tarfile may read beyond the end.
         if position > self._limit + _MAX_READ_BYTES:
-            raise SourceError(f"a layer is more than {MAX_GROWTH} times as long as it came: refused")
+            raise SourceError(f"a layer is more than {MAX_GROWTH} times as long when unpacked: refused")
         if self._unpacked is not None:
             self._unpacked.spend(max(0, position - self._content.tell()))
 

@@ -14,19 +14,19 @@ from millrace_fit.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_
 
 @dataclass(frozen=True)
 class ModelHead:
-    """What a model's small files say of it."""
+    """The facts in a model's small files and in the headers of its large ones."""
 
     revision: str
-    """Of the source; empty for a folder of this machine."""
+    """Of the source; empty for a local folder."""
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
-    """By name, of all files; none where the model has no safetensors."""
+    """By name, of all files; empty for a model without safetensors."""
     names: frozenset[str]
-    """Of all of the source's files, or of those that were seen."""
+    """Of all of the source's files, or of those that a look has found."""
     num_bytes: int
-    """Of the files with the tensors, or of those that were seen."""
+    """Of the files with the tensors, or of those that a look has found."""
     is_whole: bool = True
-    """Whether all files were seen. Else the tensors are those that config.json describes."""
+    """Whether all files are known. If not, the tensors are those that config.json describes."""
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def parse_config(content: bytes) -> dict[str, Any]:
 
 
 def parse_tensors(name: str, content: bytes, file_bytes: int) -> dict[str, StoredTensor]:
-    """Return the tensors of a file of so many bytes that begins with `content`. Raises CorruptError."""
+    """Return the tensors of a file with `file_bytes` that starts with `content`. Raises CorruptError."""
     try:
         end = LENGTH_BYTES + read_length(content, file_bytes)
         return parse_header(content[LENGTH_BYTES:end], file_bytes)
@@ -50,7 +50,7 @@ def parse_tensors(name: str, content: bytes, file_bytes: int) -> dict[str, Store
 
 
 def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTensor]:
-    """Return the tensors of all files. Raises CorruptError for one that two files hold."""
+    """Return the tensors of all files. Raises CorruptError if two files hold the same tensor."""
     tensors: dict[str, StoredTensor] = {}
     for name, found in files.items():
         if twice := found.keys() & tensors.keys():
@@ -62,31 +62,31 @@ def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTe
 
 
 def describe_head(head: ModelHead) -> ModelFacts:
-    """Return the facts. Of a model without safetensors they say which other formats there are."""
+    """Return the facts. For a model without safetensors the fault names the other formats of its weights."""
     facts = find_facts(head.config, head.tensors)
     is_known = bool(head.tensors) or not head.is_whole
     if is_known or (facts.shape is None and not find_formats(head.names)):
         return facts
     fault = explain_formats(head.names)
-    if facts.architecture and facts.shape is None:  # first, as who has converted the model meets this next
-        fault = f"{facts.fault}. Beside that, {fault}"
+    if facts.architecture and facts.shape is None:  # first: after a conversion this fault remains
+        fault = f"{facts.fault}. Besides, {fault}"
     return replace(facts, fault=shorten(fault))
 
 
 class Resolved(NamedTuple):
-    """A revision of a model, how much a fetch of it brings, and what is known of it."""
+    """A revision of a model, the size of a fetch of it, and its facts: the output of `--resolve`."""
 
     revision: str | None
-    """None of a folder of this machine, which has no revisions."""
+    """None for a local folder, which has no revisions."""
     num_files: int
     num_bytes: int | None
-    """None where the source does not say the size of each file."""
+    """None if the source does not send the size of each file."""
     facts: ModelFacts | None
-    """None where all would have to be fetched: of an image in which a look saw no config.json, and of a
-    server that gives no parts of a file."""
+    """None if only a whole fetch would show them: an image in which a look found no config.json, or a server
+    without range requests."""
 
     def render(self) -> str:
-        """Return it as one line of JSON, of less than 2,000 bytes in UTF-8."""
+        """Return one line of JSON with fewer than 2,000 bytes in UTF-8."""
         found: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         found["numFiles"] = self.num_files
         if self.num_bytes is not None:

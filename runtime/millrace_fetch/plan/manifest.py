@@ -8,19 +8,19 @@ from typing import Literal, NamedTuple, Protocol, get_args
 
 Crc = Literal["crc64nvme", "crc32c", "crc32"]
 Algorithm = Literal["sha256", "git-sha1"] | Crc
-"""`git-sha1` is a blob's name in git: what the Hub knows of its small files."""
+"""`git-sha1` is the id of a git blob: the Hub has it of its small files."""
 CRCS: tuple[Crc, ...] = get_args(Crc)
-"""They find damage, and tell few files apart."""
+"""They detect damage, but do not identify a file: two files with the same CRC are easily made."""
 
 
 class Hash(Protocol):
-    """A hash of what has been given to it."""
+    """A running hash."""
 
     def update(self, data: bytes, /) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
 
     def hexdigest(self) -> str:
-        """Return what the bytes so far come to."""
+        """Return the hash of all bytes so far."""
 
 
 class _Crc:
@@ -37,7 +37,7 @@ class _Crc:
 
 
 def make_hash(algorithm: Algorithm, size_bytes: int) -> Hash:
-    """Return a hash of nothing yet. `size_bytes` is the file's size, with which git begins."""
+    """Return an empty hash. `size_bytes` is the file's size: a git blob's hash begins with it."""
     match algorithm:
         case "sha256":
             return hashlib.sha256()
@@ -47,14 +47,14 @@ def make_hash(algorithm: Algorithm, size_bytes: int) -> Hash:
 
 
 def _load(algorithm: Crc) -> Callable[[bytes, int], int]:
-    """Return what goes on with a CRC: the bytes, and the value so far.
+    """Return a function that continues a CRC with more bytes.
 
-    On a core of 2026 SHA-256 alone takes 1810 MB/s, with a CRC64NVME 1740, with zlib's CRC32 1270. That of
-    awscrt is slower still.
+    On a core of 2026, SHA-256 alone ran at 1810 MB/s, with CRC64NVME beside it at 1740, with zlib's CRC32 at
+    1270. The CRC32 of awscrt is slower still.
     """
     if algorithm == "crc32":
         return zlib.crc32
-    # Here, because it takes 50 ms and 7 MiB, and a Hub has no such file.
+    # Imported here: it costs 50 ms and 7 MiB, and a Hub needs none of these CRCs.
     from awscrt import checksums  # noqa: PLC0415
 
     calculate: Callable[[bytes, int], int] = getattr(checksums, algorithm)
@@ -62,14 +62,14 @@ def _load(algorithm: Crc) -> Callable[[bytes, int], int]:
 
 
 class Checksum(NamedTuple):
-    """What a file's bytes must come to."""
+    """The announced checksum of a file."""
 
     algorithm: Algorithm
     hexdigest: str
 
     @property
     def is_strong(self) -> bool:
-        """Whether no two files have the same. Two with the same CRC are easily made."""
+        """Whether it identifies a file. A CRC does not: two files with the same one are easily made."""
         return self.algorithm not in CRCS
 
 
@@ -80,31 +80,31 @@ class RemoteFile:
     name: str
     url: str
     size_bytes: int | None
-    """None where the server does not say it: such a file can't be resumed."""
+    """None if the server does not send it: such a file can't be resumed."""
     checksum: Checksum | None = None
     validator: str | None = None
-    """ETag, else Last-Modified: the same while the file does not change. Beside a checksum it is not needed,
-    and lets a change be seen before the end."""
+    """ETag, else Last-Modified: it changes with the file. Not needed beside a checksum, but it shows a change
+    before the end of the download."""
     has_ranges: bool = True
-    """Whether the server gives parts of the file."""
+    """Whether the server supports range requests for the file."""
     place: str = ""
-    """Where it is, without what is secret: a date, and many an ETag, says nothing of files elsewhere. Empty
-    where there is a checksum, or the validator is one."""
+    """The address, without its secret parts: a date or an ETag identifies a file only at its own address.
+    Empty if there is a checksum, or if the validator is one."""
     ask_checksum: Callable[[], Awaitable[Checksum | None]] | None = field(
         default=None, compare=False, repr=False
     )
-    """Asks the source for the checksum, where that is a request of its own: only of files that are wanted."""
+    """Fetches the checksum by a request of its own, where a source needs one. Only needed files cost it."""
 
     @property
     def identity(self) -> str:
-        """Bytes of two files with equal identities may be put together."""
+        """Parts of two files with equal identities may be combined."""
         if self._strong_checksum or not self.place:
             return f"{self._strong_checksum or self.validator} {self.size_bytes}"
         return f"{self.validator} {self.size_bytes} {self.place}"
 
     @property
     def is_known(self) -> bool:
-        """Whether a change of the file would change its identity."""
+        """Whether a change of the file changes its identity."""
         has_sign = self._strong_checksum is not None or self.validator is not None
         return self.size_bytes is not None and has_sign
 
@@ -114,18 +114,18 @@ class RemoteFile:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether later bytes can be added to earlier ones, and a change would be seen."""
+        """Whether a later run can add bytes to earlier ones, and would detect a change."""
         return self.has_ranges and self.is_known
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of one state of a model."""
+    """All files of one revision of a model."""
 
     revision: str
     files: tuple[RemoteFile, ...]
     layers: tuple[RemoteFile, ...] = ()
-    """Of an image, the lowest first: archives that have the files. Then `files` is empty."""
+    """For an image: the archives with the files, the lowest first. Then `files` is empty."""
 
     def by_name(self) -> dict[str, RemoteFile]:
         """Return the files by their names."""
@@ -133,16 +133,16 @@ class Manifest:
 
 
 def hash_state(files: Iterable[RemoteFile]) -> str:
-    """Return a revision for a source that has none: it changes when a name, a size or a validator does."""
+    """Return a revision for a source without revisions: it changes with a name, a size or a validator."""
     lines = sorted(f"{file.name} {file.size_bytes} {file.validator}" for file in files)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file that is there and verified."""
+    """A verified file on the disk."""
 
     size_bytes: int
     sha256: str
     identity: str | None
-    """What its source announced. None where a change would not have changed it."""
+    """`RemoteFile.identity` at its source. None if a change would not have changed it."""

@@ -15,10 +15,10 @@ from millrace_fit.formats import explain_formats, find_formats
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 1024
 MAX_PART_BYTES = 240
-"""A file system allows 255, and the journal adds an ending."""
+"""A file system allows 255, and the journal adds a suffix."""
 OWN_FOLDER = ".millrace"
 LAYERS = f"{OWN_FOLDER}/layers"
-"""Where the layers of an image are until their files are read."""
+"""Holds the layers of an image until their files are unpacked."""
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -41,7 +41,7 @@ TEMPLATES = "additional_chat_templates/*.jinja"
 
 
 def select(names: Collection[str], shards: Collection[str] | None) -> list[str]:
-    """Return the names to fetch: small files first, then weights. `shards` are those of the index, if any."""
+    """Return the names to fetch: small files, then weights. `shards` are those of the index, or None."""
     if is_of_another_format(names):
         raise SourceError(explain_formats(names))
     check_config(names)
@@ -52,10 +52,10 @@ def select(names: Collection[str], shards: Collection[str] | None) -> list[str]:
 
 
 def is_of_another_format(names: Collection[str]) -> bool:
-    """Whether files hold weights, all of those beside config.json in formats that no replica reads.
+    """Whether the files hold weights, but only in formats that no replica reads.
 
-    Where there are no weights yet, or an index names some, somebody may be uploading the model just now. In a
-    folder below there may be weights of something else, such as an adapter.
+    False without any weights, and with an index: somebody may be uploading the model. Subfolders do not
+    count: they may hold other weights, such as an adapter.
     """
     if INDEX in names or any(name.endswith(".safetensors") and "/" not in name for name in names):
         return False
@@ -63,13 +63,13 @@ def is_of_another_format(names: Collection[str]) -> bool:
 
 
 def check_config(names: Collection[str]) -> None:
-    """Raise SourceError where there is no config.json."""
+    """Raise SourceError if there is no config.json."""
     if CONFIG not in names:
         raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
 
 
 def read_shards(index: bytes) -> frozenset[str]:
-    """Return the weight files that an index names. Raises SourceError for one that can't be read."""
+    """Return the weight files that an index names. Raises SourceError for an unreadable index."""
     try:
         found = frozenset(json.loads(index)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -93,9 +93,9 @@ def _select_weights(names: Collection[str], shards: Collection[str] | None) -> l
 
 
 def find_surely_read(names: Collection[str], shards: Collection[str] | None) -> list[str]:
-    """Return those of some of a model's files whose tensors a replica reads, whatever else there is.
+    """Return the files whose tensors a replica surely reads, if these are only some of a model's files.
 
-    Where no index is known these are files of the usual names: beside them no other is read.
+    Without an index these are the files with the usual names: beside them a replica reads no other.
     """
     if shards is not None:
         return sorted(set(shards) & set(names))
@@ -103,18 +103,18 @@ def find_surely_read(names: Collection[str], shards: Collection[str] | None) -> 
 
 
 def is_usual(name: str) -> bool:
-    """Whether weights have the name that nearly all models have."""
+    """Whether a weight file has the name that nearly all models use."""
     return name == WHOLE or _USUAL_SHARD.fullmatch(name) is not None
 
 
 def is_read(name: str) -> bool:
-    """Whether a replica may read a file of this name without an index that names it."""
+    """Whether a replica may read a file of this name, also if no index names it."""
     pattern = TEMPLATES if "/" in name else "*.safetensors"
     return name in (*SMALL_FILES, INDEX) or fnmatchcase(name, pattern)
 
 
 def check_names(names: Collection[str]) -> None:
-    """Raise UnsafeNameError for the first name that may not be written, and where there are too many."""
+    """Raise UnsafeNameError for the first unsafe name, and for too many names."""
     if len(names) > MAX_FILES:
         raise UnsafeNameError(f"the model has {len(names)} files, and more than {MAX_FILES} are refused")
     for name in names:
@@ -126,7 +126,7 @@ def check_names(names: Collection[str]) -> None:
 
 
 def find_fault(name: str) -> str | None:
-    """Return what is wrong with a name, or None."""
+    """Return why a name is unsafe, or None."""
     parts = name.split("/")
     if name.startswith("/"):
         return "is an absolute path"

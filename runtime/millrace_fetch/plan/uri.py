@@ -13,7 +13,7 @@ WRITABLE = (
     "oci://registry/repository@sha256:… or https://host/folder"
 )
 LOCAL = "file://"
-"""How the address of a folder of this machine begins."""
+"""The start of a local folder's URI."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9_][\w./-]{0,254}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -34,12 +34,12 @@ class HubModel:
 
     @property
     def pinned(self) -> str | None:
-        """The commit, where the revision is one: it never changes."""
+        """The revision if it is a commit, which never changes; else None."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
 
     @property
     def place(self) -> str:
-        """Where it is, without the revision."""
+        """The URI without the revision."""
         return f"hf://{self.repository}"
 
     def __str__(self) -> str:
@@ -53,17 +53,17 @@ class WebFolder:
     base: str
     """Ends with a slash."""
     query: str = ""
-    """Sent with every file: storage that signs whole folders wants it so. Secret."""
+    """Sent with every request, for storage that signs whole folders. Secret."""
 
     def url_of(self, name: str) -> str:
-        """Return the address of a file, whose name needs no quoting."""
+        """Return the address of a file. The name must need no quoting."""
         return f"{self.base}{name}" + (f"?{self.query}" if self.query else "")
 
     pinned: ClassVar[None] = None
 
     @property
     def place(self) -> str:
-        """Where it is, without what is secret."""
+        """The URL without its secret parts."""
         return redact(self.base)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class S3Folder:
 
     @property
     def place(self) -> str:
-        """Where it is."""
+        """The whole URI: a bucket has no revisions."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     def __str__(self) -> str:
@@ -93,19 +93,19 @@ class OciImage:
     """An artifact or an image of a registry."""
 
     registry: str
-    """Its host, with a port if need be."""
+    """Its host, with a port if it has one."""
     repository: str
     reference: str = "latest"
     """A tag or a digest."""
 
     @property
     def pinned(self) -> str | None:
-        """The digest, where the reference is one: it never changes."""
+        """The reference if it is a digest, which never changes; else None."""
         return self.reference if _DIGEST.fullmatch(self.reference) else None
 
     @property
     def place(self) -> str:
-        """Where it is, without the reference."""
+        """The URI without the reference."""
         return f"oci://{self.registry}/{self.repository}"
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ ModelUri = HubModel | WebFolder | S3Folder | OciImage
 
 
 def parse_uri(text: str) -> ModelUri:
-    """Read a URI. Raises UsageError, which says what may be written."""
+    """Read a URI. Raises UsageError, whose message lists the accepted forms."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         raise UsageError(f"'{text}' is no URI: write {WRITABLE}")
@@ -131,7 +131,7 @@ def parse_uri(text: str) -> ModelUri:
             return _parse_web(text)
         case "file":
             raise UsageError(
-                f"{text} is a folder of this machine, so there is nothing to fetch: use the folder as it is, "
+                f"{text} is a local folder, so there is nothing to fetch: use the folder as it is, "
                 "or copy it with cp -r"
             )
         case "pvc":
@@ -157,7 +157,7 @@ def _parse_s3(rest: str) -> S3Folder:
     bucket, _, prefix = rest.partition("/")
     prefix = prefix.strip("/")
     if not _BUCKET.fullmatch(bucket):
-        # Not shown: some write a key and its secret before the bucket.
+        # Not shown: some users write a key and its secret before the bucket.
         raise UsageError("the URI names no bucket: write s3://bucket/folder, and credentials nowhere in it")
     if not prefix.isprintable():
         raise UsageError(f"{prefix!r} is no folder of a bucket: write s3://bucket/folder")
@@ -167,7 +167,7 @@ def _parse_s3(rest: str) -> S3Folder:
 def _parse_oci(rest: str) -> OciImage:
     registry, _, path = rest.partition("/")
     if not _REGISTRY.fullmatch(registry):
-        # Not shown: some write a name and a password before the host.
+        # Not shown: some users write a name and a password before the host.
         raise UsageError(
             "the URI names no registry: write oci://registry/repository:tag, and credentials nowhere in it"
         )
@@ -197,37 +197,37 @@ def _parse_web(text: str) -> WebFolder:
 
 
 def redact(url: str) -> str:
-    """Return the URL without what may be secret in it: user, password and query."""
-    if "://" not in url:  # no host is known in it, so whatever is before an @ may be a password
+    """Return the URL without the parts that may be secret: user, password and query."""
+    if "://" not in url:  # without a known host, all text before an @ may be a password
         place, _, query = url.partition("?")
         return place.rpartition("@")[2] + ("?…" if query else "")
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "an address that can't be read"
+        return "an unreadable address"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" + ("?…" if parts.query else "")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is wanted."""
+    """One fetch: which model, into which folder, and how."""
 
     uri: ModelUri
     folder: Path
     connections: int = 8
     revision: str | None = None
-    """The only one that is wanted, as an earlier look at the source named it; None: what is there now."""
+    """The wanted revision, as an earlier `--resolve` named it; None: the present one."""
     is_synced: bool = True
-    """Whether to wait for the disk. Else what came counts until the machine starts again."""
+    """Whether to wait for the disk. If not, the files count only until the machine reboots."""
 
     @property
     def fixed(self) -> str | None:
-        """The revision that the folder is to have; None where only the source knows it."""
+        """The wanted revision; None if only the source knows it."""
         return self.revision or self.uri.pinned
 
 
 def pin(order: Order) -> Order:
-    """Return the order of its revision alone, where its source keeps old ones: a Hub, and a registry."""
+    """Return the order with its revision in the URI, for sources that keep old ones: a Hub or a registry."""
     match order.uri:
         case HubModel() as model if order.revision:
             return replace(order, uri=replace(model, revision=order.revision))

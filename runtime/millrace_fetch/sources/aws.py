@@ -1,6 +1,6 @@
-"""What botocore knows of AWS: credentials, region, endpoint, addresses and signatures.
+"""AWS through botocore: credentials, region, endpoint, addresses and signatures.
 
-All of it may block, and is called in a thread.
+Every call may block, so callers use a thread.
 """
 
 import os
@@ -34,7 +34,7 @@ _BUSY = ("SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "Int
 
 
 class Listed(NamedTuple):
-    """An object, as the listing has it."""
+    """An object in a listing."""
 
     key: str
     size_bytes: int
@@ -42,11 +42,11 @@ class Listed(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of a listing, at most 1000 objects."""
+    """One page of a listing, of at most 1000 objects."""
 
     items: list[Listed]
     next_token: str | None
-    """What the next page is asked for with. None after the last."""
+    """The continuation token of the next page; None after the last."""
 
 
 class Bucket:
@@ -66,7 +66,7 @@ class Bucket:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether any were found. Without, nothing is signed."""
+        """Whether the environment has credentials. Without them, requests are not signed."""
         return self._credentials is not None
 
     def list_page(self, prefix: str, token: str) -> Page:
@@ -90,7 +90,7 @@ class Bucket:
         return url
 
     def sign(self, method: str, url: str, headers: dict[str, str]) -> dict[str, str]:
-        """Return headers that also sign the request, as of now. Credentials that expire are renewed."""
+        """Return the headers with a signature of the present time. Expired credentials are renewed."""
         if self._credentials is None:
             return headers
         request = AWSRequest(method=method, url=url, headers=headers)
@@ -107,13 +107,13 @@ class Bucket:
         self._region = region
         self._client = self._make_client(None if self.has_credentials else UNSIGNED, {})
         self.endpoint: str = self._client.meta.endpoint_url
-        # What an unsigned client would presign is the plain address, by all of botocore's rules for it.
+        # An unsigned client presigns the plain address, by all of botocore's rules for addresses.
         self._addresses = self._make_client(UNSIGNED, self._choose_style())
         self.origin = find_origin(self.url_of("config.json"), _ENDPOINTS[0])
-        """The host of the bucket, in whichever style."""
+        """The host of the bucket, in either addressing style."""
 
     def _choose_style(self) -> dict[str, str]:
-        """Where no style is set, botocore presigns for Amazon's global endpoint and not for the region's."""
+        """Choose the style for Amazon: without one, botocore presigns for its global endpoint."""
         has_style = "addressing_style" in (self._client.meta.config.s3 or {})
         return {} if has_style or not self._is_amazons else {"addressing_style": "virtual"}
 
@@ -122,7 +122,7 @@ class Bucket:
         return self.endpoint.endswith(_AMAZON)
 
     def _make_client(self, signature: Any, style: dict[str, str]) -> Any:
-        # One try: ours are told to the user.
+        # One attempt: our own retries are shown to the user.
         config = Config(
             signature_version=signature,
             s3=style,
@@ -135,13 +135,13 @@ class Bucket:
         return self._session.create_client("s3", region_name=self._region, config=config, verify=trusted)
 
     def _follow(self, region: str | None) -> None:
-        """Go on in the bucket's own region: botocore follows there by itself, and our requests must too."""
+        """Continue in the bucket's own region, as botocore does by itself."""
         if region and region != self._region and self._is_amazons:
             self._connect(region)
 
 
 def _check_endpoints() -> None:
-    """Raise UsageError where a variable has no address. botocore does not say which setting is wrong."""
+    """Raise UsageError for a variable without a valid address. botocore does not name the wrong setting."""
     for name in _ENDPOINTS:
         if address := os.environ.get(name):
             find_origin(address, name)
@@ -150,34 +150,34 @@ def _check_endpoints() -> None:
 def _translate_answer(error: exceptions.ClientError, place: str) -> FetchError:
     answer = error.response
     is_of_role = error.operation_name.startswith("AssumeRole")
-    if is_of_role:  # asked for by botocore itself, in whichever call needs the credentials first
+    if is_of_role:  # botocore assumes the role in the first call that needs credentials
         place = "STS"
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if status == WANTS_PASSWORD:
         return explain_proxy(place, status)
     code = str(answer.get("Error", {}).get("Code", ""))
-    # Of an answer without a code botocore makes one of the status.
+    # botocore uses the status as the code of an answer without one.
     message = f"{place} answered {status}" + (f" {code}" if code and not code.isdecimal() else "")
     if is_busy(status) or code in _BUSY:
         after = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after")
         return UnavailableError(message, read_retry_after(after, time()))
     if is_of_role and status < 500:
         return SourceError(
-            f"the role in AWS_ROLE_ARN is not given to this pod ({code}): check the role's trust, and the "
-            "token in AWS_WEB_IDENTITY_TOKEN_FILE"
+            f"AWS refuses the role in AWS_ROLE_ARN to this pod ({code}): check the role's trust policy, and "
+            "the token in AWS_WEB_IDENTITY_TOKEN_FILE"
         )
     return RefusedError(message, status, code)
 
 
 def _translate_library(error: Exception, place: str) -> FetchError:
-    """Say what went wrong before there was an answer. The texts of botocore may hold what is secret."""
+    """Return the error of a request without an answer. botocore's texts may hold secrets: none is used."""
     match error:
         case exceptions.SSLError():
             return SourceError(f"{place}: its certificate is not trusted; {ADVICE}")
         case ResponseParserError():
-            return SourceError(f"{place} does not answer as S3 does: check AWS_ENDPOINT_URL")
-        case RecursionError():  # botocore asks on and on where the answer is a 301 that names no region
-            return SourceError(f"{place}: the bucket is in another region: write that into AWS_REGION")
+            return SourceError(f"{place} does not answer like S3: check AWS_ENDPOINT_URL")
+        case RecursionError():  # botocore repeats a request for ever after a 301 that names no region
+            return SourceError(f"{place}: the bucket is in another region: write that region into AWS_REGION")
         case exceptions.ParamValidationError():
             return SourceError(f"{place} can't have a bucket of that name: write s3://bucket/folder")
         case exceptions.ConnectionError() | exceptions.HTTPClientError():
@@ -189,7 +189,7 @@ def _translate_library(error: Exception, place: str) -> FetchError:
 
 
 def _translate_connection(error: exceptions.BotoCoreError, place: str) -> FetchError:
-    """Say what stands between us and the server. A proxy's status is in the text of an error below alone."""
+    """Return the error of a failed connection. Only the text of the inner error has a proxy's status."""
     if not isinstance(error, exceptions.ProxyConnectionError):
         return UnavailableError(f"{place} can't be reached ({type(error).__name__})")
     refused = re.search(r"Tunnel connection failed: (\d{3})", str(error.kwargs.get("error")))

@@ -1,4 +1,4 @@
-"""A Hugging Face Hub: its API lists a commit's files, its resolve URLs have their bytes.
+"""A Hugging Face Hub: its API lists a commit's files, its resolve URLs serve their bytes.
 
 HF_ENDPOINT names another Hub than the public one. HF_TOKEN has the token, or the file that `hf auth login`
 writes.
@@ -35,17 +35,17 @@ class HubSource:
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Show the token to the Hub alone: the hosts of its large files get none."""
+        """Send the token only to the Hub: the hosts of its large files get none."""
         if self._token and request.url.origin() == self._origin:
-            # Here, because aiohttp refuses the header of a caller where ~/.netrc names the same host.
+            # Set here: aiohttp refuses a caller's header if ~/.netrc names the same host.
             request.headers["Authorization"] = f"Bearer {self._token}"
         return await handler(request)
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
-        """Return the commit that the revision names now, and its files.
+        """Return the present commit of the revision, and its files.
 
-        By our own client, and not by HfApi: that waits in a thread, which SIGTERM can't end, and asks the Hub
-        for things that are not needed.
+        It uses our client instead of HfApi, which blocks in a thread that SIGTERM can't end, and makes
+        requests that a fetch does not need.
         """
         if constants.HF_HUB_OFFLINE:
             raise SourceError("HF_HUB_OFFLINE is set, so the Hub is not asked: unset it to fetch")
@@ -58,7 +58,7 @@ class HubSource:
             raise SourceError(f"the Hub names no commit and no files of {self._model}") from error
 
     def explain(self, refusal: RefusedError) -> FetchError:
-        """Say what a Hub's status means, and where the token goes."""
+        """Return an error that explains a Hub's status, and where to put the token."""
         match refusal.code, refusal.status:
             case ("GatedRepo", _) | (_, 403):
                 return self._gated()

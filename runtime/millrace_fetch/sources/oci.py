@@ -1,7 +1,7 @@
 """A model in an OCI registry: an artifact whose layers are files, or an image with files below /models.
 
-By a small client of our own: `oras`, the client on PyPI, downloads whole blobs without ranges, can't be
-cancelled, and needs a second HTTP library.
+It uses a small client of our own: `oras`, the client on PyPI, downloads blobs only whole, can't be cancelled,
+and needs a second HTTP library.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ from millrace_fetch.transfer.client import Client, find_origin
 from millrace_fetch.transfer.retry import with_tries
 
 ENV_PLAIN_HTTP = "MILLRACE_OCI_PLAIN_HTTP"
-"""Registries that speak http, such as `registry.lan:5000`, with commas between them."""
+"""Registries that speak http, such as `registry.lan:5000`, separated by commas."""
 _LOOPBACK = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _ALIASES = {"docker.io": ("index.docker.io", "registry-1.docker.io")}
-"""Of Docker's own registry: its name in docker's configuration, and its host."""
+"""Docker's own registry: its name in docker's configuration, and its host."""
 
 
 class OciSource:
@@ -48,7 +48,7 @@ class OciSource:
         self._is_found = False
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
-        """Return the files of the artifact, or the layers of the image, that the tag names now."""
+        """Return the files of the artifact, or the layers of the image, at the tag's present digest."""
         content = await self._read(client, self._image.reference, self._image.pinned, say)
         revision = f"sha256:{hashlib.sha256(content).hexdigest()}"
         found = read_manifest(content)
@@ -61,7 +61,7 @@ class OciSource:
         return await self._announce(client, revision, found, say)
 
     def explain(self, refusal: RefusedError) -> FetchError:
-        """Say what a registry's status means."""
+        """Return an error that explains a registry's status."""
         image = self._image
         match refusal.status:
             case 401 if self._access.has_credentials:
@@ -73,10 +73,10 @@ class OciSource:
                 )
             case 403:
                 return SourceError(f"the credentials may not pull {image}: ask for that right")
-            case 404 if self._is_found:  # such as a tag that moved, whose old blobs were collected
+            case 404 if self._is_found:  # the tag has moved, and the registry has collected its old blobs
                 return SourceError(
-                    f"{image.registry} no longer has all that {image} is made of{_code(refusal)}: run it "
-                    "again for what is there now, or push it again"
+                    f"{image.registry} no longer has all blobs of {image}{_code(refusal)}: run it again to "
+                    "fetch the tag's present image, or push the image again"
                 )
             case 404:
                 return SourceError(
@@ -95,8 +95,8 @@ class OciSource:
         blobs = {**files} or {f"{LAYERS}/{layer.sha256}": layer for layer in found.layers}
         if not files and not all(layer.is_tar for layer in found.layers):
             raise SourceError(
-                f"{self._image} is no model that is known: its layers are neither files (with "
-                "org.opencontainers.image.title) nor those of a container's image"
+                f"{self._image} is not a known form of a model: its layers are neither files (with "
+                "org.opencontainers.image.title) nor layers of a container image"
             )
         has_ranges = bool(blobs) and await with_tries(lambda: self._has_ranges(client, blobs), say)
         announced = {name: self._blob(name, layer, has_ranges=has_ranges) for name, layer in blobs.items()}
@@ -106,7 +106,7 @@ class OciSource:
         return Manifest(revision, (), tuple(ordered))
 
     async def _has_ranges(self, client: Client, blobs: dict[str, Descriptor]) -> bool:
-        """Ask for one byte: hosts of blobs that give no ranges answer with all."""
+        """Request one byte: a blob host without range support answers with all of them."""
         largest = max(blobs.values(), key=lambda layer: layer.size_bytes)
         url = self._blob("", largest, has_ranges=True).url
         async with client.request("GET", url, {"Range": "bytes=0-0"}) as response:
@@ -126,7 +126,7 @@ def _scheme_of(host: str) -> str:
 
 
 def _code(refusal: RefusedError) -> str:
-    """Return the registry's code of an error, such as MANIFEST_UNKNOWN, in brackets."""
+    """Return a registry's error code in brackets, such as ` (MANIFEST_UNKNOWN)`; empty without one."""
     try:
         code = str(json.loads(refusal.reason)["errors"][0]["code"])
     except (ValueError, KeyError, TypeError, IndexError):

@@ -1,4 +1,4 @@
-"""What a registry's manifests say: files with names, or layers of an image. Pure."""
+"""Parses a registry's manifests: named files of an artifact, or layers of an image. Pure."""
 
 import json
 import re
@@ -16,7 +16,7 @@ MEDIA_TYPES = (
 )
 _TITLE = "org.opencontainers.image.title"
 _UNPACK = "io.deis.oras.content.unpack"
-"""On a folder, which ORAS packs."""
+"""Marks a folder that ORAS has packed."""
 _TARS = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.docker.image.rootfs.diff.tar")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _PLATFORM = ("linux", "amd64")
@@ -24,7 +24,7 @@ _PLATFORM = ("linux", "amd64")
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Something that a manifest refers to."""
+    """A reference of a manifest to a blob or another manifest."""
 
     media_type: str
     digest: str
@@ -39,7 +39,7 @@ class Descriptor:
 
     @property
     def title(self) -> str | None:
-        """The name of the file that this is. None where it is none."""
+        """The file's name; None if the blob is no single file."""
         return None if self.annotations.get(_UNPACK) == "true" else self.annotations.get(_TITLE)
 
     @property
@@ -61,19 +61,19 @@ class ImageManifest:
 
 @dataclass(frozen=True)
 class ImageIndex:
-    """Several images, of which we want one."""
+    """Several images, one for each platform."""
 
     manifests: tuple[Descriptor, ...]
 
     def choose(self) -> Descriptor:
-        """Return the image for linux/amd64, else the first: a model's files are those of any platform."""
+        """Return the image for linux/amd64, else the first: all platforms have the same files of a model."""
         if not self.manifests:
             raise SourceError("the index names no image")
         return next((one for one in self.manifests if one.platform == _PLATFORM), self.manifests[0])
 
 
 def read_manifest(content: bytes) -> ImageManifest | ImageIndex:
-    """Read a manifest. Raises SourceError for one that is none of those that we know."""
+    """Read a manifest. Raises SourceError for an unknown form."""
     try:
         fields = json.loads(content)
         if "manifests" in fields:

@@ -31,7 +31,7 @@ _FILES = ("config.json", ".dockerconfigjson")
 
 
 def find_basic(registries: tuple[str, ...]) -> str | None:
-    """Return name and password of a registry as Basic authorization has them. `registries` are its names."""
+    """Return the Basic credentials of a registry, None without any. `registries` are its names."""
     for path in [_folder() / name for name in _FILES]:
         try:
             auths = json.loads(path.read_text()).get("auths", {})
@@ -65,15 +65,15 @@ def _read_entry(entry: dict[str, Any]) -> str | None:
 
 
 class Challenge(NamedTuple):
-    """A way to show who we are."""
+    """A parsed WWW-Authenticate header."""
 
     scheme: str
-    """In small letters: `bearer` or `basic`."""
+    """In lower case: `bearer` or `basic`."""
     parameters: dict[str, str]
 
 
 def read_challenge(headers: Iterable[str]) -> Challenge | None:
-    """Return the first challenge that can be answered, of all that a response has."""
+    """Return the first supported challenge of a response."""
     for header in headers:
         scheme, _, rest = header.partition(" ")
         if scheme.lower() in ("bearer", "basic"):
@@ -82,7 +82,7 @@ def read_challenge(headers: Iterable[str]) -> Challenge | None:
 
 
 class RegistryAccess:
-    """The authorization of one repository's requests."""
+    """Authorizes the requests of one repository."""
 
     def __init__(self, origin: URL, repository: str, basic: str | None) -> None:
         self._origin = origin
@@ -93,13 +93,13 @@ class RegistryAccess:
 
     @property
     def has_credentials(self) -> bool:
-        """Whether there are a name and a password for this registry."""
+        """Whether $DOCKER_CONFIG has credentials for this registry."""
         return self._basic is not None
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send a request, and once more with a new token where the registry wants one."""
+        """Send a request, and once more with a new token if the registry demands one."""
         if request.url.origin() != self._origin:
             return await handler(request)
         shown = self._header
@@ -115,10 +115,10 @@ class RegistryAccess:
     async def _answer(
         self, session: aiohttp.ClientSession, asked: Iterable[str], shown: str | None
     ) -> str | None:
-        """Return another header than the one that was refused. None where there is nothing else to show."""
+        """Return a header other than the refused one; None if there is no other."""
         challenge = read_challenge(asked)
         async with self._lock:
-            if self._header != shown:  # a connection beside has got a new one meanwhile
+            if self._header != shown:  # another connection has fetched a new one meanwhile
                 return self._header
             if challenge is None:
                 return None
@@ -136,7 +136,7 @@ class RegistryAccess:
         query = {"scope": challenge.parameters.get("scope") or self._scope}
         if service := challenge.parameters.get("service"):
             query["service"] = service
-        # Named here: the caller knows only the address that wanted the token.
+        # Errors name the realm here: the caller knows only the address of the blob.
         with naming(str(realm)):
             return await self._fetch_token(session, realm, realm.update_query(query))
 
@@ -151,7 +151,7 @@ class RegistryAccess:
         realm = URL(challenge.parameters.get("realm", ""))
         is_safe = realm.scheme == "https" or (realm.scheme == "http" and self._origin.scheme == "http")
         if not realm.host or not is_safe:
-            raise SourceError(f"{self._origin} names no safe address that gives tokens: refused")
+            raise SourceError(f"{self._origin} names no safe address of a token service: refused")
         return realm
 
     async def _show_basic(
@@ -169,17 +169,17 @@ async def _send(
 
 
 def _check_answer(realm: str, response: aiohttp.ClientResponse) -> None:
-    """Raise where this is no token."""
+    """Raise an error for an answer that is no token."""
     status = response.status
     if is_busy(status):
         after = read_retry_after(response.headers.get("Retry-After"), time())
         raise UnavailableError(f"{realm} answered {status}", after)
-    if 300 <= status < 400:  # name and password go no further than where the registry says
+    if 300 <= status < 400:  # credentials go only to the address that the registry names
         raise SourceError(
-            f"{realm} answered {status}: a token service that redirects is not followed; ask the registry's "
-            "owner for the address that gives tokens"
+            f"{realm} answered {status}: redirects of a token service are not followed; ask the registry's "
+            "owner for the final address of its token service"
         )
-    if status != 200:  # up to 499 it is the name and the password that it does not take
+    if status != 200:  # up to 499 the service refuses the credentials
         raise RefusedError(f"{realm} answered {status}", 401 if status < 500 else status)
 
 
@@ -188,4 +188,4 @@ def _read_token(answer: bytes) -> str:
         fields = json.loads(answer)
         return str(fields.get("token") or fields["access_token"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError("the registry's token service gives no token") from error
+        raise SourceError("the registry's token service sends no token") from error

@@ -21,24 +21,24 @@ from millrace_fetch.transfer.concurrency import call_in_thread
 from millrace_fetch.transfer.retry import with_tries
 
 MAX_OBJECTS = 100_000
-"""Of a folder. A bucket of more is not a model's."""
+"""In a folder. No model has more."""
 PAGE_SECONDS = 150.0
-"""For a page of the list, of 1000 objects at most. botocore gives up a silent server before."""
+"""For one page of the list. botocore gives up on a silent server earlier."""
 _CHECKSUM_BYTES: dict[Algorithm, int] = {"sha256": 32, "crc64nvme": 8, "crc32c": 4, "crc32": 4}
-"""How long each is. The first that an object has is compared."""
+"""The checksums that a fetch compares, with their lengths. It uses the first one that an object has."""
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _KEYS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _BY_STATUS = {301: "PermanentRedirect", 403: "AccessDenied", 404: "NoSuchKey"}
-"""An answer to HEAD has no body, and so no code."""
+"""An answer to HEAD has no body, and so no code: these stand in for it."""
 _ADVICE = {
     "NoSuchBucket": "there is no such bucket: check its name, and AWS_ENDPOINT_URL if it is not Amazon's",
-    "PermanentRedirect": "the bucket is in another region: write that into AWS_REGION",
-    "AuthorizationHeaderMalformed": "the bucket is in another region: write that into AWS_REGION",
+    "PermanentRedirect": "the bucket is in another region: write that region into AWS_REGION",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: write that region into AWS_REGION",
     "InvalidAccessKeyId": f"the server does not know the access key: check {_KEYS}, and AWS_ENDPOINT_URL",
-    "SignatureDoesNotMatch": f"the secret is not that of the access key: check {_KEYS}",
+    "SignatureDoesNotMatch": f"the secret does not belong to the access key: check {_KEYS}",
     "ExpiredToken": "the credentials have expired: get new ones, and AWS_SESSION_TOKEN with them",
-    "InvalidToken": "AWS_SESSION_TOKEN is not that of the access key: get new credentials",
+    "InvalidToken": "AWS_SESSION_TOKEN does not belong to the access key: get new credentials",
     "RequestTimeTooSkewed": "this machine's clock is wrong: set it",
     "InvalidObjectState": "it is archived: restore it first",
     "InvalidBucketName": "no bucket can have that name: write s3://bucket/folder",
@@ -46,20 +46,20 @@ _ADVICE = {
 
 
 def explain_refusal(refusal: RefusedError, folder: S3Folder, *, has_credentials: bool) -> FetchError:
-    """Return an error that says what a refusal means."""
+    """Return an error that explains a refusal of an S3 server."""
     found = _CODE.search(refusal.reason)
     code = refusal.code or (found[1] if found else _BY_STATUS.get(refusal.status, ""))
     if code in ("AccessDenied", "403"):
         return _denied(folder, has_credentials=has_credentials)
     if code == "NoSuchKey":
-        return ChangedError(f"{refusal}: an object of {folder} went away under way; run it again")
+        return ChangedError(f"{refusal}: an object of {folder} was deleted during the fetch; run it again")
     if advice := _ADVICE.get(code):
         return SourceError(f"{folder}: {advice} ({code})")
     if refusal.status == 404:
         return SourceError(f"{folder}: {refusal}; check AWS_ENDPOINT_URL, and the bucket's name")
     if 300 <= refusal.status < 400:
-        return SourceError(f"{folder}: {refusal}: a redirect that leads to no bucket; check AWS_ENDPOINT_URL")
-    # The text of a refused listing has its code already.
+        return SourceError(f"{folder}: {refusal}: a redirect to no bucket; check AWS_ENDPOINT_URL")
+    # The text of a refused listing already contains its code.
     return SourceError(f"{folder}: {refusal} {'' if refusal.code else code}".rstrip())
 
 
@@ -85,7 +85,7 @@ class S3Source:
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Sign each request when it is made: the credentials of an hour are renewed in a longer download."""
+        """Sign each request at the time of its sending: a long download may need renewed credentials."""
         if request.url.origin() == self._bucket.origin:
             amazon = {name: value for name, value in request.headers.items() if _is_amazons(name)}
             sign = partial(self._bucket.sign, request.method, str(request.url), amazon)
@@ -93,15 +93,15 @@ class S3Source:
         return await handler(request)
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
-        """Return the objects that are below the prefix now."""
+        """Return the present objects below the prefix."""
         listed = [item for item in await self._list(say) if not item.key.endswith("/")]
         if not listed:
-            raise SourceError(f"there is nothing at {self._folder}: write the folder that has config.json")
+            raise SourceError(f"there is nothing at {self._folder}: write the folder with config.json")
         files = tuple(self._announce(client, item) for item in listed)
         return Manifest(hash_state(files), files)
 
     def explain(self, refusal: RefusedError) -> FetchError:
-        """Say what an S3 server's answer means."""
+        """Return an error that explains an S3 server's answer."""
         return explain_refusal(refusal, self._folder, has_credentials=self._bucket.has_credentials)
 
     async def _list(self, say: Say) -> list[Listed]:
@@ -128,7 +128,7 @@ class S3Source:
             ) from error
 
     def _announce(self, client: Client, item: Listed) -> RemoteFile:
-        """Return an object as the listing has it. Not all servers list there which checksums they have."""
+        """Return an object of the listing. Not all servers list their checksums there."""
         url, name = self._bucket.url_of(item.key), item.key.removeprefix(self._folder.prefix)
         ask = partial(_ask_checksum, client, url)
         return RemoteFile(name, url, item.size_bytes, None, item.etag, ask_checksum=ask)
@@ -139,11 +139,11 @@ def _is_amazons(name: str) -> bool:
 
 
 async def _ask_checksum(client: Client, url: str) -> Checksum | None:
-    """Return the object's SHA-256, else a CRC, unless it is one over those of its parts."""
+    """Return the object's SHA-256, else a CRC. A composite checksum, of its parts', is not used."""
     try:
         async with client.request("HEAD", url, {"x-amz-checksum-mode": "ENABLED"}) as response:
             headers = response.headers
-    except RefusedError:  # without words, as HEAD has no body: the request for the bytes says what is wrong
+    except RefusedError:  # an answer to HEAD has no body: the GET of the bytes will have the reason
         return None
     if headers.get("x-amz-checksum-type", "") == "COMPOSITE":
         return None
@@ -156,6 +156,6 @@ async def _ask_checksum(client: Client, url: str) -> Checksum | None:
 def _read_digest(text: str, num_bytes: int) -> bytes | None:
     try:
         digest = base64.b64decode(text, validate=True)
-    except ValueError:  # of parts: it ends with their number
+    except ValueError:  # composite: it ends with the number of parts
         return None
     return digest if len(digest) == num_bytes else None

@@ -1,4 +1,4 @@
-"""What every source can do."""
+"""The interface of all sources, and how to read a small file of one."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,25 +22,25 @@ class Source(Protocol):
 
     @property
     def certificates(self) -> str | None:
-        """A file of certificates to trust, where this source has a setting of its own for them."""
+        """A file of trusted certificates, if this source has its own setting for one."""
 
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Send a request; to the source's own host with what shows who we are.
+        """Send a request, with credentials if it goes to the source's own host.
 
-        An aiohttp middleware: it sees each request at the time it is sent, also those of redirects.
+        An aiohttp middleware: it sees each request when it is sent, also those after redirects.
         """
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
-        """Return what the source has now. Raises SourceError or UnavailableError."""
+        """Return the present files of the model. Raises SourceError or UnavailableError."""
 
     def explain(self, refusal: RefusedError) -> FetchError:
-        """Return an error that says what a refusal means here, and what to do."""
+        """Return an error that explains a refusal of this source, and what to do."""
 
 
 async def complete(file: RemoteFile, say: Say) -> RemoteFile:
-    """Return a file with its checksum, where the source has to be asked for it."""
+    """Return a file with its checksum, from a request of its own if the source needs one."""
     if file.ask_checksum is None:
         return file
     return replace(file, checksum=await with_tries(file.ask_checksum, say), ask_checksum=None)
@@ -49,7 +49,7 @@ async def complete(file: RemoteFile, say: Say) -> RemoteFile:
 async def read_small(
     client: Client, file: RemoteFile, say: Say, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return a file's content, if it is small enough to be kept in memory and is what was announced."""
+    """Return a file's content. Raises SourceError if it is too large, CorruptError for a wrong checksum."""
     file = await complete(file, say)
 
     async def read() -> bytes:
@@ -73,5 +73,5 @@ def _check_digest(file: RemoteFile, content: bytes) -> None:
     hasher.update(content)
     if hasher.hexdigest() != file.checksum.hexdigest:
         raise CorruptError(
-            f"{file.name} is not what was announced: the source or a proxy on the way is broken"
+            f"{file.name} has another checksum than announced: the source or a proxy on the way is broken"
         )

@@ -1,7 +1,7 @@
-"""A folder of a plain web server. HTTP lists no folder, so the names are those that a model's files have.
+"""A folder of a plain web server. HTTP lists no folders, so the source tries a model's usual names.
 
-Each is asked for by HEAD. The index names the shards. The revision is a hash over what the server says of the
-files: it changes when one of them does. MILLRACE_HTTP_TOKEN has the token of a server that wants one.
+It requests each name by HEAD. The index names the shards. The revision is a hash over the headers of all
+files: it changes with each of them. MILLRACE_HTTP_TOKEN holds the token for a server that demands one.
 """
 
 import os
@@ -23,9 +23,9 @@ from millrace_fit.formats import USUAL_NAMES
 
 _TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token
 _ABSENT = (403, 404, 410)
-"""Storage that may not be listed answers 403 for what is not there."""
+"""Storage without the right to list answers 403 for an absent file."""
 _NO_HEAD = (403, 405, 501)
-"""Signed addresses are often valid for GET alone."""
+"""Signed addresses are often valid only for GET."""
 
 
 class WebSource:
@@ -42,16 +42,16 @@ class WebSource:
     async def authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Show the token to the server alone, and to no host that it redirects to.
+        """Send the token to the server, and to no host that it redirects to.
 
-        A name and a password in the URL are sent by aiohttp itself, and count more.
+        aiohttp itself sends a name and a password in the URL; they take precedence over the token.
         """
         if self._token and request.url.origin() == self._origin:
             request.headers["Authorization"] = f"Bearer {self._token}"
         return await handler(request)
 
     async def resolve(self, client: Client, say: Say) -> Manifest:
-        """Ask for each name that a model's files may have."""
+        """Request each name that a file of a model may have."""
         config = await self._probe(client, CONFIG, say, is_required=True)
         index = await self._probe(client, INDEX, say)
         weights = sorted(read_shards(await read_small(client, index, say))) if index else [WHOLE]
@@ -59,28 +59,28 @@ class WebSource:
         check_names(others)
         found = await self._probe_all(client, others, say)
         if not {file.name for file in found}.intersection(weights):
-            found += await self._probe_all(client, USUAL_NAMES, say)  # so that their format can be told
+            found += await self._probe_all(client, USUAL_NAMES, say)  # so that an error can name the format
         files = tuple(file for file in (config, index, *found) if file)
         return Manifest(hash_state(files), files)
 
     def explain(self, refusal: RefusedError) -> FetchError:
-        """Say what a web server's status means."""
+        """Return an error that explains a web server's status."""
         if refusal.status not in (401, 403):
             return refusal
         if self._has_password:
             return SourceError(
-                f"{refusal}: it does not let in the name and password of the address; correct them, or leave "
-                f"them out to show the token in {_TOKEN}"
+                f"{refusal}: the server refuses the name and password of the address; correct them, or leave "
+                f"them out to send the token in {_TOKEN}"
             )
         if self._token:
-            return SourceError(f"{refusal}: it does not let in who has the token in {_TOKEN}")
+            return SourceError(f"{refusal}: the server refuses the token in {_TOKEN}")
         return SourceError(
-            f"{refusal}: it wants to know who asks, or the signed address has expired; put a token that may "
-            f"read it into {_TOKEN}"
+            f"{refusal}: the server demands credentials, or the signed address has expired; put a token that "
+            f"may read it into {_TOKEN}"
         )
 
     async def _probe_all(self, client: Client, names: Iterable[str], say: Say) -> list[RemoteFile]:
-        """Return those of the files that are there."""
+        """Return the existing files among these names."""
         found = await run_together(self._probe(client, name, say) for name in dict.fromkeys(names))
         return [file for file in found if file]
 
@@ -112,7 +112,7 @@ class WebSource:
 
 
 def _read_token() -> str | None:
-    """Return the token of the environment, if there is one. Raises SourceError where it can't be one."""
+    """Return the token of the environment, if there is one. Raises SourceError for an invalid one."""
     token = os.environ.get(_TOKEN, "").strip()
     if not (token.isascii() and token.isprintable()):
         raise SourceError(f"{_TOKEN} holds no token: letters, digits and signs of ASCII in one line")

@@ -12,28 +12,28 @@ from millrace_fetch.plan.manifest import FileRecord
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Of volumes over a network, mostly. Others, such as a folder of another user, stay."""
+"""Mostly from network volumes. Others, such as a missing right, stay until somebody changes something."""
 NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
-"""For every open: a link that came after the look is refused, too."""
+"""For every open: it also refuses a link that was made after `refuse_links`."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say what an OSError means for the user."""
+    """Translate an OSError inside the context into a FolderError that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise NoSpaceError(
-                f"no space left for {path} ({error.strerror}): make room and run it again; it goes on "
-                "from there"
+                f"no space left for {path} ({error.strerror}): make room and run it again; it continues "
+                "from here"
             ) from error
         kind = StorageError if error.errno in _PASSING else FolderError
         raise kind(f"{path} can't be written ({error.strerror or error})") from error
 
 
 def refuse_links(root: Path, path: Path) -> Path:
-    """Return the path. Raises FolderError where what is there is no plain file or folder, at any depth.
+    """Return the path. Raises FolderError if any part of it below `root` is no regular file or folder.
 
     `root` itself is the user's choice, and may be a link.
     """
@@ -46,25 +46,25 @@ def refuse_links(root: Path, path: Path) -> Path:
         except OSError as error:
             raise FolderError(f"{root / part} can't be read ({error.strerror})") from error
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
-            raise FolderError(f"{root / part} is {kind}, which is never followed nor replaced: remove it")
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+            raise FolderError(f"{root / part} is {kind}; millrace neither follows nor replaces it: remove it")
     return path
 
 
 class PlacedFiles:
-    """A folder's files, by their names below it."""
+    """The installed files of a folder, by their names below it."""
 
     def __init__(self, path: Path, *, is_synced: bool) -> None:
-        """With `is_synced` the disk has what is done here before it is said to be done."""
+        """With `is_synced`, each method waits for the disk."""
         self._path = path
         self._is_synced = is_synced
 
     def place(self, name: str) -> Path:
-        """Return where a file is. Raises FolderError where the way there leads through a link."""
+        """Return a file's path. Raises FolderError if it leads through a link."""
         return refuse_links(self._path, self._path / name)
 
     def install(self, part: Path, name: str) -> None:
-        """Give a verified file its name."""
+        """Rename a verified file to its final name."""
         target = self.place(name)
         with writing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ class PlacedFiles:
             self._sync(target.parent)
 
     def sync_folders_of(self, names: Iterable[str]) -> None:
-        """Wait until the disk has the names of files, and has lost those that went from beside them."""
+        """Wait until the disk has the names of these files, and has lost the names of removed ones."""
         folders = {self._path / folder for name in names for folder in PurePosixPath(name).parents}
         with writing(self._path):
             for folder in folders:
@@ -80,26 +80,26 @@ class PlacedFiles:
                     self._sync(folder)
 
     def _sync(self, folder: Path) -> None:
-        """Wait until the disk has a folder's names, unless nobody waits."""
+        """Wait until the disk has a folder's names, with `is_synced` only."""
         if self._is_synced:
             sync_folder(folder)
 
     def has(self, name: str, record: FileRecord) -> bool:
-        """Whether the file is there in its size."""
+        """Whether the file exists in its recorded size."""
         path = self.place(name)
         with suppress(OSError):
             return path.lstat().st_size == record.size_bytes
         return False
 
     def discard(self, name: str) -> None:
-        """Remove a file that is not what it should be, or no longer of the model."""
+        """Remove a file that is damaged, or no longer belongs to the model."""
         path = self.place(name)
         with writing(path):
             path.unlink(missing_ok=True)
 
 
 def list_names(folder: Path, pattern: str) -> set[str]:
-    """Return the names of the plain files below a folder, as a model's files are named."""
+    """Return the names of the regular files below a folder, relative to it."""
     paths = (path for path in folder.rglob(pattern) if path.is_file() and not path.is_symlink())
     return {path.relative_to(folder).as_posix() for path in paths}
 

@@ -14,23 +14,23 @@ from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 LOCK = "lock"
 _POLL_SECONDS = 0.2
 _MAX_MOVES = 10
-"""Of a folder that others move away before it is ours."""
+"""How often another process may move the folder away before the lock is held."""
 
 
 class FolderLock:
-    """A model's folder that one process may have to itself."""
+    """The lock of one model's folder."""
 
     def __init__(self, path: Path, names: Iterable[str] = ()) -> None:
-        """`names` are those that its holder writes beside the lock: none of them may be a link."""
+        """`names` are the files that the holder writes beside the lock: none of them may be a link."""
         self._path = path
         self._own = path / OWN_FOLDER
         self._names = (LOCK, *names)
 
     @asynccontextmanager
     async def held(self, say: Callable[[str], None]) -> AsyncIterator[None]:
-        """Hold the lock, which ends with the process. Waits for another process that holds it.
+        """Hold the lock while entered, at most until the process ends. Waits for another holder.
 
-        The folder is made where there is none.
+        Creates the folder if it does not exist.
         """
         lock = await self._take(say)
         try:
@@ -40,9 +40,9 @@ class FolderLock:
 
     @contextmanager
     def shared(self) -> Iterator[bool]:
-        """Hold the lock beside others that only look. Yield whether that is so.
+        """Hold the lock together with other readers while entered. Yields whether it is held.
 
-        It is not where somebody writes or has moved the folder away, and where nobody ever fetched into it.
+        It is not if a process writes or has moved the folder away, or if nothing was ever fetched into it.
         """
         refuse_links(self._path, self._own / LOCK)
         try:
@@ -56,7 +56,7 @@ class FolderLock:
             os.close(lock)
 
     async def _take(self, say: Callable[[str], None]) -> int:
-        """Return the lock's descriptor. Who evicts a folder holds its lock, and moves it away."""
+        """Return the lock's descriptor. The node cache evicts a folder under its lock, and moves it away."""
         for _ in range(_MAX_MOVES):
             lock = self._open()
             if lock is None:
@@ -69,10 +69,10 @@ class FolderLock:
                 os.close(lock)
                 raise
             os.close(lock)
-        raise FolderError(f"{self._path} is moved away each time that it is made: let nobody else move it")
+        raise FolderError(f"another process moves {self._path} away again and again: stop it")
 
     def _open(self) -> int | None:
-        """Make the folder and its lock; None where it was moved away meanwhile."""
+        """Create the folder and its lock. Return None if it was moved away meanwhile."""
         with writing(self._path):
             self._path.mkdir(parents=True, exist_ok=True)
         for name in self._names:
@@ -83,17 +83,17 @@ class FolderLock:
         return None
 
     def _is_in_place(self, lock: int) -> bool:
-        """Whether whoever comes now would wait for this lock."""
+        """Whether this is still the folder's lock file, for which a new process would wait."""
         with writing(self._path), suppress(FileNotFoundError):
             return os.path.samestat(os.fstat(lock), (self._own / LOCK).lstat())
         return False
 
     async def _wait_for(self, lock: int, say: Callable[[str], None]) -> None:
-        has_told = False
+        has_reported = False
         while not self._try(lock):
-            if not has_told:
+            if not has_reported:
                 say(f"another millrace fetch writes {self._path}: waiting for it")
-                has_told = True
+                has_reported = True
             await asyncio.sleep(_POLL_SECONDS)
 
     def _try(self, lock: int, kind: int = fcntl.LOCK_EX) -> bool:

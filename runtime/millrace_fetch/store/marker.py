@@ -20,14 +20,14 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Marker:
-    """What the folder holds, once it is whole."""
+    """The record of a whole model in a folder."""
 
     source: str
-    """Where the model is, without a revision and without what is secret."""
+    """The model's URI, without a revision and without secret parts."""
     revision: str
     files: dict[str, FileRecord]
     boot: str | None = None
-    """The boot of the machine that it counts for, where nobody waited for the disk; None: for all."""
+    """The only boot of the machine for which it counts, if the fetch did not wait for the disk; None: all."""
 
     @property
     def num_bytes(self) -> int:
@@ -36,7 +36,7 @@ class Marker:
 
 
 def read_boot() -> str | None:
-    """Return what tells this boot of the machine from all others; None where nothing does."""
+    """Return the id of this boot of the machine; None if the system has none."""
     try:
         return _BOOT.read_text().strip() or None
     except (OSError, UnicodeDecodeError):
@@ -44,7 +44,7 @@ def read_boot() -> str | None:
 
 
 def render_marker(marker: Marker) -> dict[str, Any]:
-    """Return a marker's JSON. One of all boots is as it was before there were others."""
+    """Return a marker's JSON. A marker for all boots has no `boot`, as in older versions."""
     fields = asdict(marker)
     if marker.boot is None:
         del fields["boot"]
@@ -52,19 +52,19 @@ def render_marker(marker: Marker) -> dict[str, Any]:
 
 
 def parse_marker(text: str) -> Marker | None:
-    """Return what a folder holds that has this text for its marker; None where it can't be read."""
+    """Parse a marker; None if it is unreadable."""
     try:
         fields = json.loads(text)
         files = {name: FileRecord(**record) for name, record in fields.pop("files").items()}
-        fields.pop("include", None)  # of a version that fetched more files
-        check_names(files)  # who else writes the volume may have written this
+        fields.pop("include", None)  # written by a version that could fetch more files
+        check_names(files)  # another user of the volume may have written this
         return Marker(files=files, **fields)
     except (UnsafeNameError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # of another version: then it is fetched anew
+        return None  # of another version: the model is fetched again
 
 
 def read_marker(path: Path) -> Marker | None:
-    """Return the marker in a file; None where there is none, or none that can be read."""
+    """Return the marker in a file; None if there is none, or an unreadable one."""
     try:
         return parse_marker(path.read_text())
     except (OSError, UnicodeDecodeError):
@@ -72,14 +72,14 @@ def read_marker(path: Path) -> Marker | None:
 
 
 def is_torn(path: Path) -> bool:
-    """Whether a marker's text says nothing. One that only can't be read may be whole."""
+    """Whether a marker's text is no marker. False if reading fails: the file may be whole."""
     with suppress(OSError):
         return parse_marker(path.read_text(errors="replace")) is None
     return False
 
 
 def forget_all_but(kept: Collection[str], marker: Marker) -> Marker:
-    """Return a marker that says what these files are, and of the others only that they are ours."""
+    """Return a marker in which only `kept` files have an identity. The state of the others is unknown."""
     files = {
         name: record if name in kept else replace(record, identity=None)
         for name, record in marker.files.items()

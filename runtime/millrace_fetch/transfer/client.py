@@ -24,33 +24,33 @@ from millrace_fetch.transfer.ranges import read_place
 from millrace_fetch.transfer.stall import Pace, describe_slow
 
 ADVICE = (
-    "name the authorities to trust in SSL_CERT_FILE or --ca-file; a service has them in the key ca.crt of "
-    "the Secret of spec.model.credentials"
+    "name the trusted authorities in SSL_CERT_FILE or --ca-file; for a service put them into the key ca.crt "
+    "of the Secret of spec.model.credentials"
 )
 MAX_REDIRECTS = 10
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=15, sock_read=60)
 LONGEST_WAIT_SECONDS = 120.0
-"""For the headers of an answer, connecting included, and then for each next byte of its body.
+"""For the headers of an answer, with the connection, and then for each next byte of its body.
 
-Silence ends a wait before. But a server that sends a header byte by byte, or one 102 after the other, or the
-extensions of a chunk, is never silent.
+The timeout for silence ends most waits earlier. But a server that sends a header byte by byte, endless 102s,
+or the extensions of a chunk is never silent.
 """
-_FOR_EVER_SECONDS = 1e9
-"""A number of many digits is more than a float can be, or than a text can say."""
+_MAX_RETRY_AFTER_SECONDS = 1e9
+"""Keeps the number within the range of a float, and short in a message."""
 _REASON_BYTES = 4096
-"""Of a refusal's body. Registries and S3 say there what is wrong."""
+"""Read of a refusal's body: registries and S3 put the reason there."""
 
 UNREACHABLE = "the proxy of the environment can't be reached"
 WANTS_PASSWORD = 407
-"""The status by which a proxy, and never a source, asks who somebody is."""
+"""The status by which a proxy, never a source, demands credentials."""
 
 
 def explain_proxy(place: str, status: int) -> FetchError:
-    """Return what a proxy means that does not let us reach `place`. It passes by itself, or is final."""
+    """Return the error for a proxy's status on the way to `place`: final, or worth a retry."""
     if status == WANTS_PASSWORD:
         return SourceError(
-            f"{place}: the proxy of the environment wants a name and a password: write them into its URL in "
+            f"{place}: the proxy of the environment demands name and password: write them into its URL in "
             "HTTPS_PROXY or HTTP_PROXY"
         )
     message = f"{place}: the proxy of the environment answered {status}"
@@ -60,19 +60,19 @@ def explain_proxy(place: str, status: int) -> FetchError:
 
 
 class Client:
-    """A session of one fetch. Its proxy is that of the environment."""
+    """The HTTP session of one fetch. It uses the proxy of the environment."""
 
     def __init__(
         self, authorize: aiohttp.ClientMiddlewareType, connections: int, certificates: str | None = None
     ) -> None:
         self._authorize = authorize
         self._free = asyncio.Semaphore(connections)
-        """Waited for before a request begins. aiohttp's own limit is waited for as if it were the server."""
+        """Taken before a request. aiohttp would count a wait for its own limit as a wait for the server."""
         self._certificates = certificates
-        """A file of those to trust. None trusts those of the system, or in SSL_CERT_FILE."""
+        """A file of trusted certificates. None: the system's, or those in SSL_CERT_FILE."""
 
     async def __aenter__(self) -> Self:
-        # Bodies are counted as the server stores them, so they are neither asked for nor decoded as gzip.
+        # Sizes and ranges are of the stored file, so the client neither requests nor decodes gzip.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=_trust(self._certificates)),
             timeout=_TIMEOUT,
@@ -80,7 +80,7 @@ class Client:
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "millrace-fetch"},
             cookie_jar=aiohttp.DummyCookieJar(),
-            # As a middleware, because aiohttp refuses the header where ~/.netrc names the same host.
+            # A middleware, because aiohttp refuses the header if ~/.netrc names the same host.
             middlewares=(self._authorize, _await_headers),
         )
         return self
@@ -92,9 +92,9 @@ class Client:
     async def request(
         self, method: str, url: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Follow redirects and hand out an answer of 2xx. Raises RefusedError or UnavailableError.
+        """Send a request, follow redirects, yield an answer of 2xx. Raises RefusedError or UnavailableError.
 
-        UnavailableError is also raised for a connection that breaks while the answer is read.
+        A connection that breaks inside the context also raises UnavailableError.
         """
         async with self._free:
             with naming(url):
@@ -131,13 +131,13 @@ class Client:
 async def _await_headers(
     request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
 ) -> aiohttp.ClientResponse:
-    """Send a request. Raises TimeoutError where no headers come in the time that is waited for them."""
+    """Send a request. Raises TimeoutError if no headers arrive within LONGEST_WAIT_SECONDS."""
     async with asyncio.timeout(LONGEST_WAIT_SECONDS):
         return await handler(request)
 
 
 class Chunks:
-    """A body as it comes, in pieces of so many bytes at most. Raises UnavailableError where it drips."""
+    """A body in pieces of at most `most_bytes`. Raises UnavailableError if it arrives too slowly."""
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int) -> None:
         self._place = redact(str(response.url))
@@ -150,7 +150,7 @@ class Chunks:
 
     async def __anext__(self) -> bytes:
         began = monotonic()
-        # What is there needs no timer: one for each of 4 GB's pieces takes 0.14 s in all, of some nine.
+        # Buffered bytes need no timer: timers for all pieces of 4 GB took 0.14 s, of about nine.
         if not (chunk := self._content.read_nowait(self._most_bytes)):
             async with asyncio.timeout(LONGEST_WAIT_SECONDS):
                 chunk = await self._content.read(self._most_bytes)
@@ -162,9 +162,9 @@ class Chunks:
 
 
 def find_origin(address: str, variable: str = "") -> URL:
-    """Return scheme, host and port of an address, as its requests have them. Raises UsageError.
+    """Return scheme, host and port of an address, in the form of a request's origin. Raises UsageError.
 
-    `variable` is that of the environment which has the address, where one has.
+    `variable` names the environment variable with the address, if there is one.
     """
     where = f"{variable}: " if variable else ""
     try:
@@ -172,14 +172,14 @@ def find_origin(address: str, variable: str = "") -> URL:
     except ValueError:
         origin = URL()
     if origin.scheme not in ("http", "https"):
-        raise UsageError(f"{where}'{redact(address)}' names no host that can be asked: write https://host")
+        raise UsageError(f"{where}'{redact(address)}' names no host: write https://host")
     return origin
 
 
 def read_url(address: str) -> URL:
-    """Return an address with path and query as they are written, which may be signed. Raises ValueError.
+    """Return an address with an unchanged path and query, which may be signed. Raises ValueError.
 
-    One host has one name: in small letters, in ASCII, and without the usual port.
+    The host is normalised: in lower case and ASCII, without the default port.
     """
     given, plain = urlsplit(address), urlsplit(str(URL(address)))
     return URL(urlunsplit((plain.scheme, plain.netloc, given.path, given.query, "")), encoded=True)
@@ -187,7 +187,7 @@ def read_url(address: str) -> URL:
 
 @contextmanager
 def naming(url: str) -> Iterator[None]:
-    """Say of what breaks inside that it was this address. Raises SourceError or UnavailableError."""
+    """Translate errors inside the context, and name this address. Raises SourceError or UnavailableError."""
     try:
         yield
     except aiohttp.ClientConnectorCertificateError as error:
@@ -200,18 +200,18 @@ def naming(url: str) -> Iterator[None]:
 
 def _trust(certificates: str | None) -> ssl.SSLContext:
     try:
-        # Not aiohttp's own: that one reads SSL_CERT_FILE when it is imported.
+        # Not aiohttp's default, which reads SSL_CERT_FILE at its import.
         return ssl.create_default_context(cafile=certificates)
     except OSError as error:
-        raise SourceError(f"the certificates to trust can't be read from {certificates}") from error
+        raise SourceError(f"the trusted certificates can't be read from {certificates}") from error
 
 
 def read_retry_after(value: str | None, now: float) -> float | None:
-    """Return the seconds that a Retry-After asks for, be it a number or a date."""
+    """Return the seconds of a Retry-After, which is a number or a date; None without a valid one."""
     if not value:
         return None
     if value.strip().isdecimal():
-        return min(float(value), _FOR_EVER_SECONDS)
+        return min(float(value), _MAX_RETRY_AFTER_SECONDS)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - now)
     except ValueError:
@@ -219,22 +219,22 @@ def read_retry_after(value: str | None, now: float) -> float | None:
 
 
 def read_validator(response: aiohttp.ClientResponse) -> str | None:
-    """Return what changes when the file does: its ETag, else its date."""
+    """Return the ETag, else Last-Modified: it changes with the file."""
     return response.headers.get("ETag") or response.headers.get("Last-Modified")
 
 
 def read_file_bytes(response: aiohttp.ClientResponse, name: str, begin: int) -> int | None:
-    """Return how large the file is that an answer has, or has a part of. None where it is not said.
+    """Return the size of the file of which an answer holds all or a part; None if the answer lacks it.
 
-    Raises UnavailableError for a part that does not begin at `begin`: there may be no checksum to tell it.
-    A server that does not say where its part begins is believed.
+    Raises UnavailableError for a part that does not begin at `begin`: without a checksum nothing else would
+    show that. A part without a position is accepted.
     """
     if response.status != 206:
         length = response.headers.get("Content-Length", "")
         return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
     place = read_place(response.headers.get("Content-Range", ""))
     if place.start not in (None, begin):
-        raise UnavailableError(f"{name} came from byte {place.start} on, and byte {begin} was asked for")
+        raise UnavailableError(f"{name} was sent from byte {place.start}, but byte {begin} was requested")
     return place.file_bytes
 
 
@@ -248,19 +248,19 @@ def _next_url(url: URL, response: aiohttp.ClientResponse) -> URL:
         raise RefusedError(f"{redact(str(url))} redirects to nowhere", response.status)
     if url.scheme == "https" and following.scheme == "http":
         raise RefusedError(
-            f"{redact(str(url))} redirects from https to http, where anybody could change it: refused",
+            f"{redact(str(url))} redirects from https to http, where others could change the file: refused",
             response.status,
         )
     return following
 
 
 def _describe(error: Exception, url: str) -> str:
-    """Say what broke. The text of aiohttp's errors may hold the whole URL, so it is not used."""
+    """Return the message of an error. It uses no text of aiohttp, which may contain the whole URL."""
     place = redact(url)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"{place}: its certificate is not trusted; {ADVICE}"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return f"{place}: there is no host {error.host}, or no DNS to find it"
+        return f"{place}: DNS does not find the host {error.host}"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
         return f"{place}: {UNREACHABLE}"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return their results in order, or raise the error that the user should read.
+    """Return the results in order, or raise the first error of ours.
 
-    Nothing goes on after that. asyncio.gather leaves the others running, on connections that are closed then.
+    An error cancels all others. asyncio.gather would leave them running on closed connections.
     """
     try:
         async with asyncio.TaskGroup() as group:
@@ -25,7 +25,7 @@ async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def find_first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error that the user should read: ours, where there is one."""
+    """Return the error to show to the user: the first FetchError, else the first of all."""
     leaves = list(_leaves(group))
     return next((error for error in leaves if isinstance(error, FetchError)), leaves[0])
 
@@ -39,17 +39,17 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 async def call_in_thread(call: Callable[[], T]) -> T:
-    """Return what a blocking call returns.
+    """Run a blocking call in a thread, and return its result.
 
-    The thread is a daemon. asyncio.to_thread's are waited for at the end, which SIGTERM should not be.
+    The thread is a daemon: the end of the process does not wait for it, as it would for asyncio.to_thread's.
     """
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # from now on it can't be cancelled, only left behind
+    future.set_running_or_notify_cancel()  # from now on it can't be cancelled, only abandoned
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001  whatever it is, the caller gets it
+        except BaseException as error:  # noqa: BLE001  the caller gets every error
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
@@ -57,7 +57,7 @@ async def call_in_thread(call: Callable[[], T]) -> T:
 
 
 class Loop:
-    """The way back from such a thread: coroutines that the event loop runs for it."""
+    """Runs coroutines on the event loop for such a thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class Loop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what runs. The thread may be left behind, and asks for nothing more."""
+        """Cancel the running coroutine. The thread may be abandoned, and can start no other."""
         with self._lock:
             self._is_closed = True
             pending = self._pending
@@ -77,7 +77,7 @@ class Loop:
             pending.cancel()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what a coroutine returns. For the thread. Raises CancelledError once nobody waits for it."""
+        """Run a coroutine for the thread, and return its result. Raises CancelledError after the exit."""
         with self._lock:
             if self._is_closed:
                 raise CancelledError

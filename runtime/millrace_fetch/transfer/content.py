@@ -20,28 +20,28 @@ from millrace_fetch.transfer.download import CHUNK_BYTES, Download
 from millrace_fetch.transfer.partial_file import PartFile
 
 _STEP_BYTES = 1 << 20
-"""Of what is decompressed, until it is told how far it is."""
+"""Decompressed bytes between two reports of progress."""
 
 
 class Content(Protocol):
-    """The files that there are, and the way to their bytes."""
+    """A model's files, and how to write them into a folder."""
 
     @property
     def by_name(self) -> Mapping[str, RemoteFile]:
         """All files, also those that no replica reads."""
 
     async def read_index(self) -> bytes | None:
-        """Return the list of the weights' shards. None where there is none."""
+        """Return the index of the weights' shards; None if there is none."""
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Tell how large the files are that come, and what of them is there."""
+        """Report the size of the files to write, and how many bytes of them are on the disk."""
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
-        """Write files into the folder, and return what they came to."""
+        """Write files into the folder, and return their records."""
 
 
 class Remote:
-    """Files that are fetched one by one."""
+    """Files that the source serves one by one."""
 
     def __init__(
         self, files: Iterable[RemoteFile], client: Client, folder: Folder, watch: Watch, connections: int
@@ -58,7 +58,7 @@ class Remote:
         return await read_small(self._client, index, self.watch.say) if index else None
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Tell it as it is."""
+        """Report the sizes unchanged."""
         self.watch.begin(total_bytes, done_bytes)
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
@@ -68,19 +68,19 @@ class Remote:
 
 
 class Archive:
-    """Lists its entries, and reads those that are asked for."""
+    """A verified layer on the disk: lists its entries, and reads some of them."""
 
     def __init__(self, path: Path, layer: int) -> None:
         self._path = path
         self._layer = layer
         self.size_bytes = path.stat().st_size
-        """As it came: in most images compressed."""
+        """As fetched, so mostly compressed."""
 
     def look(self, members: list[Member], path: str, most_bytes: int) -> Iterator[int | bytes]:
-        """List all entries but folders, in order. Yield how many of the layer's bytes each step took.
+        """Append all entries but folders to `members`, in order. Yield the number of bytes read by each step.
 
-        Yields the bytes of a plain file at `path` too, unless it has more than `most_bytes`. To read it later
-        would decompress again all that is before it.
+        Also yield the content of a plain file at `path` of at most `most_bytes`. A later read of it would
+        decompress everything before it again.
         """
         position = 0
         with self._path.open("rb") as file, self._open(file) as tarball:
@@ -96,7 +96,7 @@ class Archive:
         yield self.size_bytes - position
 
     def files(self, wanted: Collection[Member]) -> Iterator[tuple[Member, IO[bytes]]]:
-        """Yield those members that are wanted, plain files all, each with its bytes to be read at once."""
+        """Yield the wanted members, all plain files, each with its open file, to be read before the next."""
         left = set(wanted)
         if not left:
             return
@@ -105,7 +105,7 @@ class Archive:
                 if entry.member in left:
                     left.remove(entry.member)
                     yield entry.member, entry.open()
-                if not left:  # what follows need not even be decompressed
+                if not left:  # the rest need not be decompressed
                     return
 
     @contextmanager
@@ -118,7 +118,7 @@ class Archive:
 
 
 def _skip(entry: Entry) -> Iterator[None]:
-    """Go to the end of a plain file, in steps: all of it must be decompressed to get there."""
+    """Read to the end of a plain file, in steps: a compressed layer can't be skipped otherwise."""
     file = entry.open()
     while file.read(_STEP_BYTES):
         yield
@@ -127,14 +127,14 @@ def _skip(entry: Entry) -> Iterator[None]:
 class Layers:
     """Files in an image's layers, which are on the disk and verified.
 
-    The layers count twice in what is told: as they come, and then one half as they are listed and one half as
-    the files come out of them. How large those are is known only between the two, so they count as a share of
-    the layers.
+    The progress counts the bytes of the layers twice: once for the download, once for the unpacking. Of the
+    second, the listing of the layers is one half, and the writing of the files the other. The sizes of the
+    files are known only after the listing, so they are scaled to the layers' bytes.
     """
 
     @classmethod
     async def fetch(cls, remote: Remote, order: Sequence[str]) -> Self:
-        """Fetch the layers, and list what is in them. `order` has their names, the lowest first."""
+        """Fetch the layers, and list their entries. `order` has the names of the layers, the lowest first."""
         folder, watch = remote.folder, remote.watch
         layers = list(remote.by_name.values())
         num_bytes = _sum_sizes(layers)
@@ -155,20 +155,20 @@ class Layers:
     ) -> None:
         self._layer_bytes = _sum_sizes({layer.name: layer for layer in layers}.values())
         self._total = self._done = 0
-        """Of the files."""
+        """Bytes of the files."""
         self._archives = archives
         self._members = members
         self._index = index
         self._folder = remote.folder
         self._watch = remote.watch
-        # A layer's name is its digest: it says whether a file is still the same.
+        # A layer's name is its digest, so it changes with each file in it.
         self.by_name = {
             name: RemoteFile(name, "", member.size_bytes, validator=layers[member.layer].name)
             for name, member in members.items()
         }
 
     async def read_index(self) -> bytes | None:
-        """Return the index, which was read when its layer was listed."""
+        """Return the index, which the listing of its layer has read."""
         member = self._members.get(INDEX)
         if member is None:
             return None
@@ -178,18 +178,18 @@ class Layers:
         return self._index
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
-        """Tell that all layers have come and are listed, and what has come out of them."""
+        """Report that all layers are fetched and listed, and the bytes of the files on the disk."""
         self._total, self._done = total_bytes or 0, done_bytes
         self._watch.begin(2 * self._layer_bytes, self._layer_bytes + self._layer_bytes // 2 + self._share)
 
     @property
     def _share(self) -> int:
-        """How much of the layers' bytes the files are that are there."""
+        """The bytes of the written files, scaled to the layers' bytes."""
         most = self._layer_bytes - self._layer_bytes // 2
         return most if self._done >= self._total else most * self._done // self._total
 
     async def bring(self, parts: Sequence[PartFile]) -> dict[str, FileRecord]:
-        """Write the files out of their layers. A file of an earlier run that is whole stays."""
+        """Unpack the files from their layers. Whole files of an earlier run stay."""
         for part in parts:
             check_plain(part.file.name, self._members[part.file.name])
         records: dict[str, FileRecord] = {}
@@ -208,7 +208,7 @@ class Layers:
         return records | {part.file.name: part.finished for part in to_unpack.values() if part.finished}
 
     def _unpack(self, archive: Archive, parts: Mapping[Member, PartFile]) -> Iterator[int]:
-        """Write the files of one layer, and yield after each step how many bytes it wrote."""
+        """Write the files of one layer. Yields the number of bytes after each step."""
         for member, file in archive.files(parts):
             part = parts[member]
             part.reset()
@@ -225,18 +225,18 @@ class Layers:
 
 
 class _Listing:
-    """What is in the layers, found in one way through each of them."""
+    """Lists the entries of the layers, in one pass through each."""
 
     def __init__(self, archives: Sequence[Archive], share: int, advance: Callable[[int], None]) -> None:
         self._share = share
         self._advance = advance
         self._total = sum(archive.size_bytes for archive in archives)
-        self._looked = self._told = 0
+        self._looked = self._reported = 0
         self.index = b""
-        """That of the uppermost layer which has one: it hides the others."""
+        """The index of the top layer with one, which hides all others."""
 
     async def list_members(self, archive: Archive) -> list[Member]:
-        """Return a layer's entries. Tells as its share how far it is, by the bytes of the layers."""
+        """Return a layer's entries. Reports its progress by the bytes read, scaled to the share."""
         members: list[Member] = []
         steps = archive.look(members, f"{ROOT}/{INDEX}", MAX_SMALL_BYTES)
         while (step := await call_in_thread(lambda: next(steps, None))) is not None:
@@ -248,8 +248,8 @@ class _Listing:
 
     def _count(self, num_bytes: int) -> None:
         self._looked += num_bytes
-        before, self._told = self._told, self._share * self._looked // self._total
-        self._advance(self._told - before)
+        before, self._reported = self._reported, self._share * self._looked // self._total
+        self._advance(self._reported - before)
 
 
 def prepare_parts(
@@ -258,9 +258,9 @@ def prepare_parts(
     files: Sequence[RemoteFile],
     kept: Collection[str] = (),
 ) -> list[PartFile]:
-    """Return the files that are to come, with what is there of each. Raises NoSpaceError.
+    """Return the files to fetch, each with its bytes on the disk. Raises NoSpaceError.
 
-    `begin` is told the size of all of them, None where it is not known, and what of it is there.
+    `begin` gets the size of all files, None if it is not known, and the number of bytes on the disk.
     """
     parts = [PartFile(folder.parts, file, folder.boot) for file in files if file.name not in kept]
     known = _sum_sizes(files)

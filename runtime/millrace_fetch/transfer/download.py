@@ -1,7 +1,7 @@
 """Downloads files in ranges, several at a time, for all sources alike.
 
-Each of a few workers takes the next range of the next file. What a worker has written it notes in the file's
-journal every 8 MiB, which is all that a kill loses of a connection.
+Each of a few workers takes the next range of the next file. Every 8 MiB a worker writes a line into the
+file's journal, so a kill loses at most 8 MiB of each connection.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from millrace_fetch.transfer.retry import MAX_TRIES, give_up, pause
 from millrace_fetch.transfer.stall import Waits, describe_standstill, is_progress
 
 REQUEST_BYTES = 64 << 20
-"""A range that one request asks for."""
+"""The size of one range request."""
 NOTE_BYTES = 8 << 20
 """Written bytes between two lines of a journal."""
 CHUNK_BYTES = 1 << 20
 _MAX_BEGINNINGS = 2
-"""Of a file whose bytes came wrong: the second time the source itself is wrong."""
+"""How often a file with a wrong checksum is fetched: the second time the source itself must be wrong."""
 
 TICK_SECONDS = 1.0
-"""Between two looks whether the source is waited for."""
+"""Between two checks for a stall."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class _Item:
-    """A file whose ranges are being fetched."""
+    """A file in the download."""
 
     part: PartFile
     threads: ThreadPoolExecutor
@@ -52,12 +52,12 @@ class _Item:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run what waits for the disk in a thread."""
+        """Run a function that waits for the disk in a thread."""
         with self.waits.on_disk() if self.part.file.is_resumable else nullcontext():
             return await self._run(function, *arguments)
 
     async def note(self, span: Span) -> None:
-        """Note a range, once no other one is being noted: a hash of all that came before takes minutes."""
+        """Record a range, after any other: a record may wait minutes for the hash of the bytes before it."""
         with self.waits.on_disk():
             async with self.lock:
                 await self._run(self.part.note, span)
@@ -68,14 +68,14 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What a worker takes. `span` is None for a file that comes whole, in whatever size."""
+    """The work of one request. `span` is None for a file without range requests."""
 
     item: _Item
     span: Span | None
 
 
 class Download:
-    """The files of one manifest, on their way into a folder."""
+    """Downloads the files of one manifest into a folder."""
 
     def __init__(self, client: Client, folder: Folder, advance: Callable[[int], None], say: Say) -> None:
         self._client = client
@@ -87,10 +87,10 @@ class Download:
         self._waits = Waits()
 
     async def run(self, parts: Sequence[PartFile], connections: int) -> dict[str, FileRecord]:
-        """Fetch all files and return what they came to. Raises the first FetchError."""
+        """Fetch all files, and return their records. Raises the first FetchError."""
         source = self._generate(parts)
         try:
-            # Left only when no thread writes any more: another attempt may begin at once.
+            # The exit waits until no thread writes any more: another attempt may start at once.
             with ThreadPoolExecutor(connections) as self._threads:
                 async with asyncio.TaskGroup() as group:
                     watching = group.create_task(self._watch())
@@ -115,7 +115,7 @@ class Download:
                 raise UnavailableError(describe_standstill())
 
     def _generate(self, parts: Sequence[PartFile]) -> Iterator[_Piece]:
-        """Yield pieces in order. A file is opened when its first is taken, so few are open at a time."""
+        """Yield pieces in order. A worker opens a file with its first piece, so few files are open."""
         for part in parts:
             if record := self._folder.settle(part):
                 self._records[part.file.name] = record
@@ -130,7 +130,7 @@ class Download:
         file, spans = item.part.file, list[Span | None]()
         if file.is_resumable:
             spans += [piece for gap in item.part.missing() for piece in split(gap, REQUEST_BYTES)]
-            # A file that has all its bytes has one piece too, after which it is verified.
+            # A file with all its bytes also gets one piece, after which it is verified.
             end = file.size_bytes or 0
             spans = spans or [Span(end, end)]
         pieces = [_Piece(item, span) for span in spans or [None]]
@@ -151,7 +151,7 @@ class Download:
         except CorruptError as error:
             if item.num_beginnings >= _MAX_BEGINNINGS:
                 raise CorruptError(f"{error}, twice: the source or a proxy on the way is broken") from error
-            self._say(f"{error}; fetching it anew")
+            self._say(f"{error}; fetching it again")
             item.num_beginnings += 1
             self._advance(-size)
             part.reset()
@@ -161,7 +161,7 @@ class Download:
         self._records[part.file.name] = record
 
     async def _fetch_with_tries(self, piece: _Piece) -> int:
-        """Fetch a piece and return the file's size. Failures in a row count, where too little came."""
+        """Fetch a piece with retries, and return the file's size. Progress resets the count of failures."""
         position = piece.span.start if piece.span else 0
         num_failures = 0
         while True:
@@ -171,8 +171,8 @@ class Download:
                 with self._fetching(piece):
                     return await transfer.run(piece.span)
             except RefusedError as error:
-                if error.status == 416:  # it has become shorter
-                    raise ChangedError(f"{piece.item.part.file.name} changed while it was fetched") from error
+                if error.status == 416:  # the file has become shorter
+                    raise ChangedError(f"{piece.item.part.file.name} changed during the fetch") from error
                 raise
             except UnavailableError as error:
                 if piece.span is None:
@@ -182,14 +182,15 @@ class Download:
                 position = transfer.noted if piece.span else 0
                 if num_failures >= MAX_TRIES:
                     raise give_up(error, is_kept=piece.span is not None) from error
-                # What a source asks for is no standstill; a pause of our own is.
+                # A wait for Retry-After does not count as a stall; our own backoff does.
                 with nullcontext() if error.retry_after_seconds else self._fetching(piece):
                     await pause(error, num_failures, self._say)
 
     def _fetching(self, piece: _Piece) -> AbstractContextManager[None]:
-        """Know that a connection fetches. One that brings a file whole has a limit of its own alone.
+        """Count a connection for the stall check, unless it fetches a file whole.
 
-        To end the fetch would throw away all that it has brought.
+        Such a file can't be resumed, so the end of the fetch would lose all of its bytes. Its connection has
+        a limit of its own.
         """
         return self._waits.fetching() if piece.span else nullcontext()
 
@@ -221,7 +222,7 @@ class _Transfer:
         part = self._item.part
         async for chunk in Chunks(response, CHUNK_BYTES):
             if end is not None and self.position + len(chunk) > end:
-                raise CorruptError(f"{part.file.name} came with more bytes than announced: run it again")
+                raise CorruptError(f"{part.file.name} has more bytes than announced: run it again")
             await self._item.call(part.write, self.position, chunk)
             self.position += len(chunk)
             self._advance(len(chunk))
@@ -239,7 +240,7 @@ class _Transfer:
 
 def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
     if span == (0, file.size_bytes):
-        return {}  # the whole: also a server that gives no ranges can do it
+        return {}  # the whole file: no range request is needed
     headers = {"Range": f"bytes={span.start}-{span.end - 1}"}
     is_strong = file.validator and not file.validator.startswith("W/")
     if file.validator and is_strong:
@@ -248,26 +249,28 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
 
 
 def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, begin: int, *, is_range: bool) -> None:
-    """Raise where this is not the file that the manifest has, or does not begin at `begin`.
+    """Raise an error if the answer is not the manifest's file, or does not begin at `begin`.
 
-    A file that has a checksum alone is judged by that, at its end: the hosts behind a Hub may have ETags of
-    their own.
+    A file with a checksum and without a validator is verified at its end: the hosts behind a Hub may have
+    ETags of their own.
     """
     total = read_file_bytes(response, file.name, begin)
     has_other_size = None not in (total, file.size_bytes) and total != file.size_bytes
     is_judged_by_checksum = file.checksum is not None and file.validator is None
     if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
-        raise ChangedError(f"{file.name} changed while it was fetched")
+        raise ChangedError(f"{file.name} changed during the fetch")
     if has_other_size:
         raise CorruptError(
-            f"{file.name} came with {total} bytes, and {file.size_bytes} were announced: try it later"
+            f"{file.name} has {total} bytes, but {file.size_bytes} were announced: try again later"
         )
     if is_range and response.status != 206:
-        raise RefusedError(f"the server gives no part of {file.name}, which it said it does", response.status)
+        raise RefusedError(
+            f"the server announced range requests, but sends no part of {file.name}", response.status
+        )
 
 
 def _close_all(parts: Sequence[PartFile]) -> None:
-    """Close each of them, also where one can't be: a volume tells of every file that it could not write."""
+    """Close all parts, even if one fails: a volume reports a failed write for each file, at its close."""
     with ExitStack() as exits:
         for part in parts:
             exits.callback(part.close)

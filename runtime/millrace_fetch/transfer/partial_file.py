@@ -22,34 +22,34 @@ from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
 from millrace_fetch.transfer.ranges import Span, find_frontier, find_missing, merge
 
 JOURNAL = ".journal"
-"""Ends the name of a file's journal."""
+"""The suffix of a journal's name."""
 _HASH_BYTES = 1 << 20
 
 
 class PartFile:
-    """A file that is being fetched. Its owner calls it from one thread at a time, but for `write`."""
+    """A file in the fetch. Only `write` may run in several threads at a time."""
 
     def __init__(self, parts: Path, file: RemoteFile, boot: str | None = None) -> None:
-        """`boot` is that of the machine, where nobody waits for the disk; None where it is waited for."""
+        """`boot` is the machine's boot id if the fetch does not wait for the disk, else None."""
         self.file = file
         self._boot = boot
         self.path = refuse_links(parts, parts / f"{file.name}.part")
         self._journal_path = refuse_links(parts, parts / f"{file.name}{JOURNAL}")
         self.finished: FileRecord | None = None
-        """Once all bytes are there and verified."""
+        """The record, once all bytes are on the disk and verified."""
         self._spans: list[Span] = []
         self._hashed = 0
         self._hashes: tuple[Hash, Hash | None] = (hashlib.sha256(), None)
         self._data = self._journal = -1
         self._has_lost = False
-        """Whether the disk has told that it could not write. It tells so once, and not of which bytes."""
+        """Whether the disk has reported a failed write. It does so once, and does not name the bytes."""
         self._recall()
 
     def _recall(self) -> None:
-        """Read what an earlier process left, if it is of the same file."""
+        """Read the journal of an earlier process, if it is of the same file."""
         lines = _read_lines(self._journal_path)
         if self.file.is_known and lines[:1] == [_make_head(self.file, None)]:
-            self._boot = None  # it goes on as it began
+            self._boot = None  # the earlier process waited for the disk, so this one does
         if not self.file.is_known or lines[:1] != [_make_head(self.file, self._boot)]:
             return
         if finished := [line["finished"] for line in lines if "finished" in line]:
@@ -58,7 +58,7 @@ class PartFile:
             self._spans = merge(Span(*line["done"]) for line in lines if "done" in line)
 
     def open(self) -> None:
-        """Make the files, or go on with those that are there."""
+        """Create the part and its journal, or open existing ones."""
         if self._spans:
             with writing(self.path):
                 self._open_files(0)
@@ -66,7 +66,7 @@ class PartFile:
             self.reset()
 
     def reset(self) -> None:
-        """Begin from nothing. The journal stays there: it tells that an earlier fetch was here."""
+        """Start with no bytes. The journal stays as a sign that an earlier fetch was here."""
         self.close()
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class PartFile:
             self._append(_make_head(self.file, self._boot))
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         try:
             self._close_data()
         finally:
@@ -85,7 +85,7 @@ class PartFile:
                 os.close(journal)
 
     def _close_data(self) -> None:
-        """Close the file. Some volumes tell only now that they could not write it."""
+        """Close the part. Some volumes report a failed write only now."""
         data, self._data = self._data, -1
         if data >= 0:
             with writing(self.path), self._waiting():
@@ -93,7 +93,7 @@ class PartFile:
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Wait for the disk. Where it fails nothing more is noted, and what was noted without it goes."""
+        """Wait for the disk. After a failure no range is recorded; without fsync past records go, too."""
         try:
             yield
         except OSError:
@@ -104,17 +104,17 @@ class PartFile:
 
     @property
     def num_done_bytes(self) -> int:
-        """How many bytes need not be fetched again."""
+        """The number of bytes on the disk, which are not fetched again."""
         if self.finished:
             return self.finished.size_bytes
         return sum(span.num_bytes for span in self._spans)
 
     def missing(self) -> list[Span]:
-        """Return the ranges that are to be fetched."""
+        """Return the ranges to fetch."""
         return list(find_missing(self.file.size_bytes or 0, self._spans))
 
     def write(self, offset: int, data: bytes) -> None:
-        """Put bytes in their place. Threads may do it side by side."""
+        """Write bytes at an offset. Safe in several threads at a time."""
         with writing(self.path):
             view = memoryview(data)
             while view:
@@ -122,9 +122,9 @@ class PartFile:
                 offset, view = offset + written, view[written:]
 
     def note(self, span: Span) -> None:
-        """Write down that a range is there, once the disk has it, and hash what has no gap before it.
+        """Record a range once the disk has it, and continue the hash up to the first gap.
 
-        After the disk has failed, nothing is written down: the range may be what it has lost.
+        After a failed write nothing is recorded: the lost bytes may be in this range.
         """
         if self._has_lost:
             return
@@ -137,15 +137,15 @@ class PartFile:
         self._hash_up_to(find_frontier(self._spans))
 
     def finish(self, size: int) -> FileRecord:
-        """Verify the whole, and write down that it is. Raises CorruptError."""
+        """Verify the whole file, and record it as finished. Raises CorruptError."""
         self._hash_up_to(size)
         sha256, other = self._hashes
         wanted = self.file.checksum
         actual = other.hexdigest() if other else sha256.hexdigest()
         if wanted and actual != wanted.hexdigest:
             raise CorruptError(
-                f"{self.file.name} came with {wanted.algorithm} {actual[:12]}…; announced was "
-                f"{wanted.hexdigest[:12]}…"
+                f"{self.file.name} has {wanted.algorithm} {actual[:12]}…, but {wanted.hexdigest[:12]}… was "
+                "announced"
             )
         with writing(self.path):
             if self._boot is None:
@@ -159,33 +159,33 @@ class PartFile:
         return self.finished
 
     def _hash_up_to(self, end: int) -> None:
-        """Hash in order while ranges come out of order: from the page cache, as far as there is no gap."""
+        """Hash in order, up to the first gap, although ranges arrive in any order: reads the page cache."""
         if self._hashed == 0:
             self._hashes = (self._hashes[0], make_other_hash(self.file, end))
         while self._hashed < end:
             data = os.pread(self._data, min(_HASH_BYTES, end - self._hashed), self._hashed)
             if not data:
-                raise CorruptError(f"{self.file.name} is shorter on the disk than what was written of it")
+                raise CorruptError(f"{self.file.name} is shorter on the disk than the bytes written to it")
             for hasher in self._hashes:
                 if hasher:
                     hasher.update(data)
             self._hashed += len(data)
 
     def _open_files(self, flags: int) -> None:
-        """Open both, the journal first: it never tells of bytes that are just being emptied."""
+        """Open both, the journal first: it must never list bytes of a part that is being truncated."""
         appending = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._journal = os.open(self._journal_path, flags | appending | NOFOLLOW, 0o644)
         self._data = os.open(self.path, flags | os.O_RDWR | NOFOLLOW, 0o644)
 
     def _append(self, line: dict[str, Any]) -> None:
-        # It begins with the line's end too: what a kill cut short before it is then a line of its own.
+        # A line also begins with a line break: a line that a kill cut short then ends there.
         os.write(self._journal, b"\n" + json.dumps(line).encode() + b"\n")
 
 
 def make_other_hash(file: RemoteFile, end: int) -> Hash | None:
-    """Return the hash that the source announced of a file, where that is not the sha256.
+    """Return an empty hash of the announced algorithm; None if that is sha256, or nothing is announced.
 
-    `end` is the size of a file of which the source did not say it.
+    `end` is the size of a file for which the source sends none.
     """
     if file.checksum is None or file.checksum.algorithm == "sha256":
         return None

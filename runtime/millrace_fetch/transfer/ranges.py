@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 
 class Span(NamedTuple):
-    """Bytes from `start` up to, and without, `end`."""
+    """Bytes from `start` up to `end`, exclusive."""
 
     start: int
     end: int
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes it has."""
+        """The length."""
         return self.end - self.start
 
 
 def merge(spans: Iterable[Span]) -> list[Span]:
-    """Return the same bytes in order, without overlaps and without neighbours that touch."""
+    """Return the same bytes in order, with overlapping and adjacent spans joined."""
     merged: list[Span] = []
     for span in sorted(spans):
         if merged and span.start <= merged[-1].end:
@@ -46,13 +46,13 @@ def split(span: Span, largest: int) -> Iterator[Span]:
 
 
 def find_frontier(done: Iterable[Span]) -> int:
-    """Return how many bytes are there from the beginning on, without a gap."""
+    """Return the end of the bytes that start at 0 and have no gap."""
     first = next(iter(merge(done)), Span(0, 0))
     return first.end if first.start == 0 else 0
 
 
 class Place(NamedTuple):
-    """Where a part of a file is. None for what is not said."""
+    """The position of a part, and its file's size; None for an absent value."""
 
     start: int | None
     file_bytes: int | None
@@ -63,6 +63,6 @@ _FILE_BYTES = re.compile(r"/([0-9]{1,18})$")
 
 
 def read_place(content_range: str) -> Place:
-    """Return what the header of an answer says, such as `bytes 0-99/2000`."""
+    """Parse a Content-Range header, such as `bytes 0-99/2000`."""
     start, file_bytes = _START.match(content_range), _FILE_BYTES.search(content_range)
     return Place(int(start[1]) if start else None, int(file_bytes[1]) if file_bytes else None)

@@ -15,23 +15,24 @@ from millrace_fetch.plan.manifest import RemoteFile
 from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes
 
 FIRST_BYTES = 128 << 10
-"""Of a block after a jump: nearly every file's header is in it, with the archive's own before it."""
+"""The size of a block after a jump. It holds nearly every file's header, with the archive's entry before
+it."""
 MAX_BLOCK_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Bytes of a file that are not all of it, so no checksum tells whether they are right."""
+    """A part of a file. A checksum can verify only the whole file."""
 
     content: bytes
     file_bytes: int
 
 
 async def read_excerpt(client: Client, file: RemoteFile, begin: int, end: int) -> Excerpt:
-    """Return a file's bytes from `begin` to `end`, or to its own end, and how many it has in all.
+    """Return a file's bytes from `begin` to `end`, or to the file's end, and its size.
 
-    Raises NoPartsError where all of a larger file would come. Raises CorruptError for another size than was
-    announced, and UnavailableError for a part that begins elsewhere.
+    Raises NoPartsError if the server would send all of a larger file. Raises CorruptError for a size other
+    than the announced one, and UnavailableError for a part that begins elsewhere.
     """
     headers = {"Range": f"bytes={begin}-{end - 1}"}
     async with client.request("GET", file.url, headers) as response:
@@ -40,8 +41,8 @@ async def read_excerpt(client: Client, file: RemoteFile, begin: int, end: int) -
         if response.status != 206 and (begin > 0 or file_bytes > end):
             response.close()
             raise NoPartsError(
-                f"the server gives no part of {file.name}, so all of it would have to come: fetch the model "
-                "with millrace fetch, and ask about the folder"
+                f"the server sends {file.name} only whole: fetch the model with millrace fetch, and give the "
+                "folder to millrace size"
             )
         content = await _read_exactly(file, response, wanted)
         response.close()
@@ -49,14 +50,14 @@ async def read_excerpt(client: Client, file: RemoteFile, begin: int, end: int) -
 
 
 def _count_bytes(file: RemoteFile, response: aiohttp.ClientResponse, begin: int) -> int:
-    """Return a file's size, as the answer has it. Raises CorruptError where the source announced another."""
-    told = read_file_bytes(response, file.name, begin)
-    size = file.size_bytes if told is None else told
+    """Return a file's size by its answer. Raises CorruptError if the source announced another one."""
+    answered = read_file_bytes(response, file.name, begin)
+    size = file.size_bytes if answered is None else answered
     if size is None:
-        raise SourceError(f"the server does not say how large {file.name} is, so its header can't be checked")
+        raise SourceError(f"the server does not send the size of {file.name}, so its header can't be checked")
     if file.size_bytes not in (None, size):
         raise CorruptError(
-            f"{file.name} came with {size} bytes, and {file.size_bytes} were announced: try it later"
+            f"{file.name} has {size} bytes, but {file.size_bytes} were announced: try again later"
         )
     return size
 
@@ -68,12 +69,12 @@ async def _read_exactly(file: RemoteFile, response: aiohttp.ClientResponse, want
             content += chunk
             if len(content) >= wanted:
                 return bytes(content[:wanted])
-        raise CorruptError(f"{file.name} ended {wanted - len(content)} bytes early: try it later")
+        raise CorruptError(f"{file.name} ended {wanted - len(content)} bytes early: try again later")
     return b""
 
 
 class Blocks:
-    """Reads at most what the allowance has; then raises EnoughError."""
+    """Reads a remote file in blocks, up to an allowance; beyond that raises EnoughError."""
 
     def __init__(
         self,
@@ -84,17 +85,17 @@ class Blocks:
         has_ranges: bool = True,
     ) -> None:
         self._fetch = fetch
-        """Returns the bytes from the first position up to the second."""
+        """Fetches the bytes from the first position up to the second."""
         self._size_bytes = size_bytes
         self._allowance = allowance
         self._has_ranges = has_ranges
-        """Else the file comes whole, or not at all."""
+        """If not, the file is fetched whole, or not at all."""
         self._position = 0
         self._begin = 0
         self._block = b""
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, or all up to the end."""
+        """Return the next `size` bytes, or fewer at the end."""
         end = min(self._position + size, self._size_bytes)
         found = bytearray()
         while self._position < end:
@@ -104,7 +105,7 @@ class Blocks:
         return bytes(found)
 
     def seek(self, position: int) -> int:
-        """Go to a position. It costs nothing."""
+        """Go to a position, without a request."""
         self._position = position
         return position
 
@@ -113,7 +114,7 @@ class Blocks:
         return self._position
 
     def seekable(self) -> bool:
-        """Say that it can seek: the library for zstd asks."""
+        """Return True, for the zstd library."""
         return True
 
     def _find(self, end: int) -> bytes:

@@ -9,47 +9,47 @@ from contextlib import contextmanager
 
 STANDSTILL_SECONDS = 120.0
 LEAST_OF_ALL_BYTES_PER_SECOND = 64 << 10
-"""Of all connections together. A model of 1 GB would take four hours and a half."""
+"""For all connections together. A model of 1 GB would take four and a half hours."""
 
 WINDOW_SECONDS = 60.0
-"""As long as silence is borne."""
+"""As long as the timeout for silence."""
 LEAST_BYTES_PER_SECOND = 1000
-"""On one connection. As dnf has it; a model of 1 GB would take 12 days."""
+"""For one connection, as in dnf. A model of 1 GB would take 12 days."""
 _SHORTEST_SECONDS = 1.0
-"""That a try counts as: one byte, and the connection closed at once, would be a fast one."""
+"""A shorter attempt counts as this long: one byte before an immediate close would look fast."""
 
 
 def is_progress(num_bytes: int, seconds: float) -> bool:
-    """Whether a try that failed brought enough for the tries before it to be forgotten.
+    """Whether a failed attempt fetched enough to reset the count of failures.
 
-    It did with what a connection has to bring in a window, and also with less at that pace: many connections
-    are cut after some seconds. One byte, and then silence, is no progress.
+    It must have reached the least rate of one connection, over its own duration: some proxies cut every
+    connection after some seconds. One byte and then silence is no progress.
     """
     counted_seconds = min(max(seconds, _SHORTEST_SECONDS), WINDOW_SECONDS)
     return num_bytes >= LEAST_BYTES_PER_SECOND * counted_seconds
 
 
 def describe_slow() -> str:
-    """Say what a source did that is too slow."""
+    """Return the message for a slow connection."""
     return f"fewer than {LEAST_BYTES_PER_SECOND} bytes/s for {WINDOW_SECONDS:g} s"
 
 
 def describe_standstill() -> str:
-    """Say why the fetch ends."""
+    """Return the message for a stalled fetch."""
     least = f"{LEAST_OF_ALL_BYTES_PER_SECOND >> 10} KiB/s for {STANDSTILL_SECONDS:g} s"
-    return f"all connections together brought fewer than {least}; the next run goes on from here"
+    return f"all connections together were slower than {least}; the next run continues from here"
 
 
 class Flow:
-    """What all connections bring together, window after window."""
+    """Measures the rate of all connections together, window after window."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
-        """In this window."""
+        """Received in this window."""
         self._waited_seconds = 0.0
 
     def wait(self, seconds: float) -> bool:
-        """Count time that was waited for the source. Return whether a window has ended with too few bytes."""
+        """Add time spent waiting for the source. Return whether a window has ended with too few bytes."""
         self._waited_seconds += seconds
         if self._waited_seconds < STANDSTILL_SECONDS:
             return False
@@ -96,16 +96,16 @@ class Waits:
 
 
 class Pace:
-    """What one connection brings, window after window."""
+    """Measures the rate of one connection, window after window."""
 
     def __init__(self) -> None:
         self._num_bytes = 0
         self._waited_seconds = 0.0
 
     def add(self, num_bytes: int, waited_seconds: float) -> bool:
-        """Count bytes that were waited for. Return whether a window has ended with too few.
+        """Add bytes and the wait for them. Return whether a window has ended with too few bytes.
 
-        Only the time that was waited for the source counts: a slow disk makes no slow source.
+        Only time spent waiting for the source counts: a slow disk is not a slow source.
         """
         self._num_bytes += num_bytes
         self._waited_seconds += waited_seconds
