@@ -1,4 +1,4 @@
-"""`millrace gateway`: flags and environment in, exit status out."""
+"""`millrace gateway`: reads flags and environment, runs the gateway, returns an exit status."""
 
 import argparse
 import asyncio
@@ -39,7 +39,7 @@ EXIT_BROKEN = 1
 
 
 def main(argv: list[str]) -> int:
-    """Run the gateway until SIGTERM or SIGINT. Returns 0 once drained, else 1 or 64 and says why."""
+    """Run the gateway until SIGTERM or SIGINT. Returns 0 once drained, else 1 or 64 and writes the cause."""
     settings = read_settings(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -55,10 +55,10 @@ def main(argv: list[str]) -> int:
 
 
 def read_settings(argv: list[str]) -> Settings:
-    """Read the flags and the bind address from the environment. Exits with 2 on a bad flag."""
+    """Read the flags, and the bind address from the environment. Exits with 2 on a bad flag."""
     parser = argparse.ArgumentParser(
         prog="millrace gateway",
-        description="The front door of all InferenceServices: finds replicas, streams requests through.",
+        description="The front door of all InferenceServices: routes requests to replicas.",
     )
     parser.add_argument(
         "--host",
@@ -85,7 +85,7 @@ def read_settings(argv: list[str]) -> Settings:
     parser.add_argument(
         "--operator-namespace",
         default=os.environ.get("POD_NAMESPACE", DEFAULT_NAMESPACE),
-        help="where the operator's Lease is, whose holder may read the loads of replicas "
+        help="the namespace of the operator's Lease; only its holder may read the loads of replicas "
         f"(default: $POD_NAMESPACE, else {DEFAULT_NAMESPACE})",
     )
     _add_tenancy_flags(parser)
@@ -107,7 +107,7 @@ def read_settings(argv: list[str]) -> Settings:
 
 
 def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
-    """Add what tenants may reach, and get of each other."""
+    """Add the flags about tenants: what they may reach, and what they see of each other."""
     short_names.add_flag(parser)
     parser.add_argument(
         "--public-host",
@@ -115,12 +115,12 @@ def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="a host at which the model decides, also where it looks like a service's; may be repeated",
+        help="a host at which the model decides, even if it looks like a service's; may be repeated",
     )
     parser.add_argument(
         "--short-hosts",
         action="store_true",
-        help="let the Host <name>.<namespace> name a service, without .svc, too",
+        help="accept the Host <name>.<namespace>, without .svc, as the name of a service",
     )
     parser.add_argument(
         "--forward-header",
@@ -128,32 +128,32 @@ def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a client's header that replicas get, too, such as baggage; may be repeated",
+        help="also forward this header of clients to replicas, such as baggage; may be repeated",
     )
     parser.add_argument(
         "--body-memory",
         type=_parse_memory,
         default=Settings.body_memory_bytes,
         metavar="BYTES",
-        help="memory for the request bodies that are held at the same time "
+        help="memory for all request bodies that the gateway holds at the same time "
         f"(default: {Settings.body_memory_bytes >> 20}Mi)",
     )
     parser.add_argument(
         "--list-all-models",
         action="store_true",
-        help="list every service's model at the gateway's own address, too, not the pinned names alone",
+        help="at the gateway's own address, list every service's model, not only the pinned names",
     )
 
 
 def _parse_header(text: str) -> str:
-    """Return the header's name. Raises ArgumentTypeError for one that no replica may get."""
+    """Return the header's name. Raises ArgumentTypeError for a header that replicas must not get."""
     if not may_be_sent(text):
-        raise argparse.ArgumentTypeError(f"{text!r} can't be sent on; write a name such as baggage")
+        raise argparse.ArgumentTypeError(f"{text!r} can't be forwarded; write a name such as baggage")
     return text
 
 
 def _parse_memory(text: str) -> int:
-    """Return bytes. Raises ArgumentTypeError for no amount, and where no part of it has room for a body."""
+    """Return bytes. Raises ArgumentTypeError for an invalid amount, or one too small for a body."""
     match = re.fullmatch(r"([0-9]{1,9})(Mi|Gi)", text)
     found = 0 if match is None else int(match[1]) * {"Mi": 2**20, "Gi": 2**30}[match[2]]
     if found < 2 * Settings.max_body_bytes:
@@ -169,7 +169,7 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
         logger.info("following the cluster at %s", access.server)
         follow = asyncio.create_task(gateway.follow(access))
         if not await signals.precede(follow):
-            follow.result()  # it ends only by a fault of ours, which this raises
+            follow.result()  # it ends only by a bug of ours, which this raises
         drain = asyncio.create_task(gateway.drain(sites))
         is_drained = not await signals.precede(drain)
         for task in (follow, drain):
@@ -181,7 +181,7 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
 
 
 class _Signals:
-    """Waits for SIGTERM and SIGINT, one after the other."""
+    """Waits for SIGTERM and SIGINT, in their order."""
 
     def __init__(self) -> None:
         self._arrivals: asyncio.Queue[int] = asyncio.Queue()
@@ -193,7 +193,7 @@ class _Signals:
         await self._arrivals.get()
 
     async def precede(self, task: asyncio.Task[None]) -> bool:
-        """Wait for a signal or the task's end. Return whether the signal was first."""
+        """Wait for a signal or the task's end. Return whether the signal came first."""
         arrival = asyncio.create_task(self.wait())
         await asyncio.wait({arrival, task}, return_when=asyncio.FIRST_COMPLETED)
         is_first = arrival.done()

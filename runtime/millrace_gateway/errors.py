@@ -1,9 +1,9 @@
-"""The gateway's exceptions, and the bodies in OpenAI's shape that clients get.
+"""The gateway's exceptions, and the bodies of its refusals, in OpenAI's format.
 
 GatewayError
-├── ReplicaRefusedError    a replica has begun nothing of the request: another may have it
+├── ReplicaRefusedError    a replica has not begun the request: another one may take it
 ├── CannotListenError      an address can't be bound
-├── StaleConnectionError   a replica closed an idle connection as it was reused
+├── StaleConnectionError   a replica closed an idle connection just as the gateway reused it
 └── RequestRefusedError    this request can't be served; carries status, body and headers
     ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError, SlowBodyError
     └── BusyError, NoReplicaError, NotSyncedError, UpstreamFailedError
@@ -19,19 +19,19 @@ class GatewayError(Exception):
 
 
 class ReplicaRefusedError(GatewayError):
-    """A replica refused the connection or is draining. It has begun nothing of the request."""
+    """A replica refused the connection or is draining. It has not begun the request."""
 
 
 class CannotListenError(GatewayError):
-    """An address can't be bound; the text says what to do."""
+    """An address can't be bound; the message says what to do."""
 
 
 class StaleConnectionError(GatewayError):
-    """A replica closed an idle connection as it was reused: the request most likely never reached it."""
+    """A replica closed an idle connection just as the gateway reused it: it likely never got the request."""
 
 
 class RequestRefusedError(GatewayError):
-    """A request that can't be served: its status and its body in OpenAI's shape."""
+    """A request that can't be served: its status, and its body in OpenAI's format."""
 
     status: ClassVar[int]
     type: ClassVar[str] = "invalid_request_error"
@@ -49,13 +49,13 @@ class RequestRefusedError(GatewayError):
         return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
 
     def body(self) -> bytes:
-        """Return the JSON body, as OpenAI's clients parse it."""
+        """Return the JSON body that OpenAI's clients parse."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()
 
 
 class BadRequestError(RequestRefusedError):
-    """The body does not say which model it wants."""
+    """The body names no model."""
 
     status = 400
     code = "invalid_body"
@@ -63,7 +63,7 @@ class BadRequestError(RequestRefusedError):
 
 
 class ModelNotFoundError(RequestRefusedError):
-    """No service answers to this Host or model."""
+    """No service has this Host or model name."""
 
     status = 404
     code = "model_not_found"
@@ -86,7 +86,7 @@ class BusyError(RequestRefusedError):
 
 
 class BodyTooLargeError(RequestRefusedError):
-    """The body is over the gateway's bound."""
+    """The body is longer than the gateway's limit."""
 
     status = 413
     code = "request_too_large"
@@ -100,7 +100,7 @@ class UnsupportedEncodingError(RequestRefusedError):
 
 
 class NoReplicaError(RequestRefusedError):
-    """The service is there, but nothing can answer for it now."""
+    """The service exists, but has no replica that can answer now."""
 
     status = 503
     type = "server_error"
@@ -116,7 +116,7 @@ class NotSyncedError(RequestRefusedError):
 
 
 class UpstreamFailedError(RequestRefusedError):
-    """A replica took the request and broke before it answered."""
+    """A replica took the request and failed before it answered."""
 
     status = 502
     type = "server_error"
@@ -124,5 +124,5 @@ class UpstreamFailedError(RequestRefusedError):
 
 
 def list_codes() -> list[str]:
-    """Return the code of each refusal that there is."""
+    """Return the codes of all refusals."""
     return sorted(refusal.code for refusal in RequestRefusedError.__subclasses__())

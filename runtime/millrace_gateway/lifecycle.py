@@ -1,4 +1,4 @@
-"""The phase of the gateway: starting, serving or draining."""
+"""The gateway's phase: starting, serving or draining."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """What `/readyz` answers."""
+    """A phase, with the text that `/readyz` answers."""
 
     STARTING = "starting: the services and replicas are not listed yet"
     SERVING = "ok"
@@ -39,15 +39,15 @@ class Lifecycle:
                 self.idle.set()
 
     def await_sync(self, name: str) -> None:
-        """Know that the gateway is not ready before the collection of this name has been listed."""
+        """Keep the gateway unready until the collection of this name has been listed."""
         self._unsynced.add(name)
 
     def note_sync(self, name: str) -> None:
-        """Note that the awaited collection of this name has been listed."""
+        """Record that the collection of this name has been listed."""
         self._unsynced.discard(name)
 
     def begin_drain(self) -> None:
-        """Turn unready; from now on each connection closes after its answer."""
+        """Become unready. From now on each connection closes after its answer."""
         self._is_draining = True
 
     @property
@@ -57,7 +57,7 @@ class Lifecycle:
 
     @property
     def phase(self) -> Phase:
-        """The phase now."""
+        """The present phase."""
         if self._is_draining:
             return Phase.DRAINING
         return Phase.SERVING if self.is_synced else Phase.STARTING

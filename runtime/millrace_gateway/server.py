@@ -1,4 +1,4 @@
-"""The gateway as a running whole: wires the parts, serves, and leaves without cutting a stream."""
+"""The gateway's process: connects the parts, serves, and drains without cutting a stream."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sites(NamedTuple):
-    """Where a gateway listens."""
+    """The listeners of a gateway."""
 
     clients: web.BaseSite
     metrics: web.BaseSite
@@ -58,7 +58,7 @@ class Gateway:
         )
         self.holder = Holder(HoldLimits(), self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
-        followers = (self.metrics.track, self.activity.keep)
+        followers = (self.metrics.track, self.activity.forget_all_but)
         self.service_sinks = [
             ServiceSink(namespace, self.catalogue, followers, self.lifecycle, self.holder.release)
             for namespace in namespaces
@@ -83,12 +83,12 @@ class Gateway:
     async def _listen(
         self, stack: AsyncExitStack, app: web.Application, port: int, flag: str
     ) -> web.BaseSite:
-        """Serve an application until the stack ends, at the port that this flag gives."""
+        """Serve an application at the port of this flag, until the stack exits."""
         runner = web.AppRunner(
             app,
             access_log=None,
-            auto_decompress=False,  # a body goes on as it came
-            handler_cancellation=True,  # a client that leaves ends its generation
+            auto_decompress=False,  # a body is forwarded unchanged
+            handler_cancellation=True,  # a client that disconnects ends its generation
             shutdown_timeout=1.0,
         )
         await runner.setup()
@@ -106,7 +106,9 @@ class Gateway:
     async def follow(self, access: ClusterAccess) -> None:
         """Follow the cluster's services and replicas until cancelled."""
         headers = {"User-Agent": "millrace-gateway"}
-        connector = aiohttp.TCPConnector(limit=0)  # each namespace has two watches, and each holds one
+        connector = aiohttp.TCPConnector(
+            limit=0
+        )  # each namespace has two watches, each with a connection of its own
         async with (
             aiohttp.ClientSession(headers=headers, connector=connector) as session,
             asyncio.TaskGroup() as group,
@@ -120,18 +122,18 @@ class Gateway:
                 group.create_task(Watch(connection, replicas.source, replicas, on_refused=refused).run())
 
     def _find_exit(self, source: Source) -> Callable[[], None]:
-        """Return what to do where a collection may not be read.
+        """Return the action for a collection that the gateway may not read.
 
-        One namespace of several may be gone with its Role: the others are served all the same.
+        One of several namespaces may be deleted with its Role: the gateway then serves the others.
         """
         if not self.settings.namespaces:
             return lambda: None
         return partial(self.lifecycle.note_sync, source.path)
 
     async def drain(self, sites: Sites) -> None:
-        """Turn unready, take what is still routed here for a while, then finish what is in flight.
+        """Become unready, accept requests that still arrive for a while, then finish those in flight.
 
-        The metrics' port stays open: a new leading operator must be able to ask what is in flight here.
+        The metrics' port stays open: a new leading operator must be able to read the requests in flight.
         """
         self.lifecycle.begin_drain()
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)

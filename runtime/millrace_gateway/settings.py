@@ -18,38 +18,39 @@ class Settings:
     port: int
     """The port to listen on; 0 takes a free one."""
     metrics_port: int = 0
-    """The port of what is not for clients, `/metrics` and `/loads`; 0 takes a free one."""
+    """The port of `/metrics` and `/loads`, which are not for clients; 0 takes a free one."""
     cluster_domain: str = "cluster.local"
-    """The cluster's DNS domain: what may follow `.svc` in a Host."""
+    """The cluster's DNS domain, which may follow `.svc` in a Host."""
     max_body_bytes: int = 8 * MEBIBYTE
     """A longer request body is refused with 413, because bodies are held until a replica answers."""
     body_memory_bytes: int = 256 * MEBIBYTE
-    """What all bodies that are held may take together; another request is refused with 429."""
+    """The memory for all held bodies together; a request beyond it is refused with 429."""
     body_seconds: float = 60.0
     """A body that takes longer to arrive is refused with 408."""
     namespaces: tuple[str, ...] = ()
-    """Those whose services it serves; none means all."""
+    """The namespaces whose services the gateway serves; empty means all."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
-    """The services that the platform gives model names to, whoever claims these."""
+    """The services of pinned model names: the platform gives a name to a service, whatever others claim."""
     public_hosts: frozenset[str] = frozenset()
-    """Hosts at which `model` decides, also where they look like a service's."""
+    """Hosts at which `model` decides, even if they look like a service's."""
     short_hosts: bool = False
-    """Whether the Host `<name>.<namespace>` names a service, without `.svc`, too."""
+    """Whether the Host `<name>.<namespace>`, without `.svc`, names a service."""
     list_all_models: bool = False
-    """Whether `/v1/models` lists every service's model where the Host names none; else the pinned names."""
+    """Whether `/v1/models` at a Host of no service lists every service's model; if not, the pinned names."""
     forward_headers: tuple[str, ...] = ()
-    """Headers of clients that replicas get beside those of the list in `headers`."""
+    """Headers of clients that replicas get beside the list in `headers`."""
     own_namespace: str | None = None
-    """Where the gateway runs in a cluster: a Host there may be its own Service, whatever that is called."""
+    """The gateway's own namespace: a Host there may be the gateway's Service, whose name it does not know."""
     operator_namespace: str = DEFAULT_NAMESPACE
-    """Where the operator's Lease is: its holder alone may read what is in flight."""
+    """The namespace of the operator's Lease: only its holder may read the requests in flight."""
     connect_seconds: float = 3.0
-    """How long a connection to a replica may take before another replica is asked."""
+    """How long a connection to a replica may take before the gateway tries another one."""
     keepalive_seconds: float = 4.0
-    """How long an idle connection to a replica is kept: below the 5 s after which uvicorn closes it."""
+    """How long an idle connection to a replica stays open: less than the 5 s after which uvicorn closes
+    it."""
     suspect_seconds: float = 2.0
-    """How long a replica that refused is asked last."""
+    """How long a replica that refused a request comes last."""
     retry_after_seconds: int = 5
-    """What Retry-After says when a service has no ready replica."""
+    """Retry-After for a service without a ready replica."""
     drain_notice_seconds: float = 3.0
-    """After SIGTERM requests are still accepted for this long: the cluster routes some here until then."""
+    """How long requests are still accepted after SIGTERM: the cluster still routes some here."""

@@ -456,7 +456,7 @@ async def test_compressed_bodies_and_answers_go_through_untouched(bench: Bench) 
         assert json.loads(await response.read()) == BODY
     async with bench.client.post(url, data=packed, headers=headers) as response:
         assert response.status == 415
-        assert "send it plain" in (await response.json())["error"]["message"]
+        assert "send it uncompressed" in (await response.json())["error"]["message"]
 
 
 async def test_openais_client_works_through_it(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The gateway's HTTP surface: probes, models and the proxy for clients, and what is not for them."""
+"""The gateway's HTTP routes: probes, models and the proxy for clients; metrics and loads for others."""
 
 import json
 from collections.abc import Mapping
@@ -49,9 +49,9 @@ class Surface:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def list_models(self, request: web.Request) -> web.Response:
-        """Answer with the model of the service that the Host names; else with those that may be known to all.
+        """Answer with the model of the Host's service, else with the public names.
 
-        OpenAI's clients take an empty list.
+        OpenAI's clients accept an empty list.
         """
         try:
             route = self._proxy.route_host(request).route
@@ -79,7 +79,7 @@ class Surface:
 
 
 def create_app(surface: Surface, proxy: Proxy) -> web.Application:
-    """Return what clients get. Run it so that a handler is cancelled when its client leaves."""
+    """Return the application for clients. Run it with `handler_cancellation`: a client may disconnect."""
     app = web.Application()
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
@@ -90,7 +90,7 @@ def create_app(surface: Surface, proxy: Proxy) -> web.Application:
 
 
 def create_inner_app(surface: Surface, reporting: Reporting) -> web.Application:
-    """Return what is not for clients, for a port of its own: it tells of every tenant's services."""
+    """Return the application of the inner port. It shows all tenants' services, so it is not for clients."""
     app = web.Application()
     app.router.add_get(PATH_METRICS, surface.report_metrics)
     app.router.add_get(PATH_LOADS, reporting.handle)
@@ -98,7 +98,7 @@ def create_inner_app(surface: Surface, reporting: Reporting) -> web.Application:
 
 
 def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]:
-    """Return a model as OpenAI's API lists it. Its namespace is its owner, where the client may know that."""
+    """Return a model in the format of OpenAI's API. Its owner is its namespace, if the client may know it."""
     oldest = route.services[0]
     return {
         "id": name,

@@ -12,18 +12,18 @@ from contextlib import contextmanager
 
 
 class BodyBudget:
-    """Owner of the bytes that bodies take."""
+    """Owner of the memory of request bodies."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._parts: Counter[str | None] = Counter()
-        """By namespace; None: not known yet."""
+        """Bytes by namespace; None: not known yet."""
         self.num_bytes = 0
-        """What they take now."""
+        """The bytes of all bodies now."""
 
     @contextmanager
     def share(self, namespace: str | None) -> Iterator["BodyShare"]:
-        """Give a request its share, which is empty at first and is taken back at the exit."""
+        """Yield a request's share, which starts empty and is released at the exit."""
         share = BodyShare(self, namespace)
         try:
             yield share
@@ -31,7 +31,7 @@ class BodyBudget:
             share.release()
 
     def take(self, namespace: str | None, num_bytes: int) -> bool:
-        """Let a part have so many bytes more. Return whether there was room for them."""
+        """Add bytes to a part. Return whether there was room for them."""
         if self._parts[namespace] + self.num_bytes + 2 * num_bytes > self._most_bytes:
             return False
         self._parts[namespace] += num_bytes
@@ -39,13 +39,13 @@ class BodyBudget:
         return True
 
     def give_back(self, namespace: str | None, num_bytes: int) -> None:
-        """Know that a part has so many bytes less."""
+        """Remove bytes from a part."""
         self._parts -= Counter({namespace: num_bytes})  # what is zero goes
         self.num_bytes -= num_bytes
 
 
 class BodyShare:
-    """What one request's body takes of the budget."""
+    """The share of one request's body in the budget."""
 
     def __init__(self, budget: BodyBudget, namespace: str | None) -> None:
         self._budget = budget
@@ -53,19 +53,19 @@ class BodyShare:
         self._num_bytes = 0
 
     def grow(self, num_bytes: int) -> bool:
-        """Take so many bytes more. Return whether there was room for them."""
+        """Add bytes. Return whether there was room for them."""
         has_room = self._budget.take(self._namespace, num_bytes)
         self._num_bytes += num_bytes if has_room else 0
         return has_room
 
     def assign(self, namespace: str) -> bool:
-        """Know to which namespace's service it goes. Return whether that one had room for it."""
+        """Move the share to the part of the service's namespace. Return whether it had room."""
         num_bytes = self._num_bytes
         self.release()
         self._namespace = namespace
         return self.grow(num_bytes)
 
     def release(self) -> None:
-        """Know that the body is held no more."""
+        """Release all bytes: the gateway holds the body no longer."""
         self._budget.give_back(self._namespace, self._num_bytes)
         self._num_bytes = 0

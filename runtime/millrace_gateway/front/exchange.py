@@ -34,12 +34,12 @@ EVENT_STREAM = "text/event-stream"
 
 
 async def read_body(request: web.Request, share: BodyShare, settings: Settings) -> bytes:
-    """Return the body. Its bytes count as they come, so who announces many and sends few takes no room.
+    """Return the body. It counts bytes as they arrive: a large announced length alone takes no room.
 
     Raises BodyTooLargeError, BusyError, SlowBodyError, BadRequestError and ConnectionError.
     """
     limit = settings.max_body_bytes
-    too_large = BodyTooLargeError(f"The request body is longer than {limit} bytes, the most that is taken.")
+    too_large = BodyTooLargeError(f"The request body is longer than the limit of {limit} bytes.")
     if (request.content_length or 0) > limit:
         raise too_large
     body = bytearray()
@@ -61,13 +61,13 @@ async def read_body(request: web.Request, share: BodyShare, settings: Settings) 
 
 def describe_fullness(settings: Settings) -> BusyError:
     """Return the refusal of a body that there is no room for."""
-    text = "The gateway holds as many request bodies as it may. Send the request again later."
+    text = "The gateway has no memory left for request bodies. Send the request again later."
     return BusyError(text, settings.retry_after_seconds)
 
 
 @dataclass
 class UpstreamRequest:
-    """A request as replicas get it; it can be sent again until it is released."""
+    """A request for replicas. It can be sent again until it is released."""
 
     method: str
     path: str
@@ -75,33 +75,33 @@ class UpstreamRequest:
     headers: CIMultiDict[str]
     body: bytes
     model: str | None
-    """What the body calls the service; None where it goes as it came."""
+    """The service's name in the body; None if the body is forwarded unchanged."""
     share: BodyShare
-    """What the body takes."""
+    """The body's share of the budget."""
 
     def put_model(self, served_name: str | None) -> None:
-        """Have the body call the service as the replica does that is to get it."""
+        """Write the replica's served name into the body."""
         if self.model is not None and served_name is not None and self.model != served_name:
             self.body, self.model = replace_model(self.body, served_name), served_name
 
     def release(self) -> None:
-        """Let the body go: a replica has begun to answer, and no other will get it."""
+        """Release the body: a replica has begun to answer, and no other will get it."""
         self.body = b""
         self.share.release()
 
 
 @dataclass
 class Attempt:
-    """What aiohttp's trace says of one exchange."""
+    """The result of aiohttp's trace of one exchange."""
 
     was_reused: bool = False
-    """The connection had served another request before."""
+    """Whether the connection had served another request before."""
 
 
 def open_session(settings: Settings) -> aiohttp.ClientSession:
     """Return a session that adds no cookies and no headers, and decodes nothing.
 
-    Only the time to connect is limited: a generation may take as long as its client waits.
+    It limits only the time to connect: a generation may take as long as its client waits.
     """
     trace = aiohttp.TraceConfig()
     trace.on_connection_reuseconn.append(_note_reuse)
@@ -120,8 +120,8 @@ async def ask(
 ) -> aiohttp.ClientResponse:
     """Send the request and return the head of the answer; the caller closes it.
 
-    Raises ReplicaRefusedError where the replica has begun nothing, StaleConnectionError where it closed an
-    idle connection as we reused it, UpstreamFailedError where it broke before it answered.
+    Raises ReplicaRefusedError if the replica has not begun the request, StaleConnectionError if it closed an
+    idle connection just as the gateway reused it, UpstreamFailedError if it failed before it answered.
     """
     attempt = Attempt()
     try:
@@ -131,7 +131,7 @@ async def ask(
     except (aiohttp.ClientError, OSError) as error:
         if attempt.was_reused:
             raise StaleConnectionError(str(error)) from error
-        logger.warning("pod %s/%s broke before it answered: %r", replica.key.namespace, replica.pod, error)
+        logger.warning("pod %s/%s failed before it answered: %r", replica.key.namespace, replica.pod, error)
         raise describe_failure() from error
     if upstream.status == 503 and HEADER_DRAINING in upstream.headers:
         upstream.close()
@@ -140,10 +140,10 @@ async def ask(
 
 
 def describe_failure() -> UpstreamFailedError:
-    """Return the error for a client whose replica broke before it answered."""
+    """Return the error for a client whose replica failed before it answered."""
     return UpstreamFailedError(
         "The replica closed the connection before it answered. Send the request again; the replica's log "
-        "says why."
+        "has the reason."
     )
 
 
@@ -177,17 +177,17 @@ async def _note_reuse(
 
 
 def begin_answer(upstream: aiohttp.ClientResponse) -> web.StreamResponse:
-    """Return the client's response with the head of the replica's."""
+    """Return the client's response, with the replica's status and headers."""
     return web.StreamResponse(
         status=upstream.status, reason=upstream.reason, headers=response_headers(upstream.headers)
     )
 
 
 async def relay(request: web.Request, upstream: aiohttp.ClientResponse, answer: web.StreamResponse) -> bool:
-    """Stream the body through; false when the replica broke off. Raises ConnectionError if the client left.
+    """Stream the body; return False if the replica broke off. Raises ConnectionError if the client left.
 
-    A broken answer ends without its end mark, which is the last chunk or the promised length, so that no
-    client takes it for whole. An event stream gets a last event that says why.
+    A broken answer ends without its last chunk, or below its announced length, so that no client takes it for
+    complete. An event stream gets a last event with the reason.
     """
     await answer.prepare(request)
     last = b"\n\n"
@@ -196,7 +196,7 @@ async def relay(request: web.Request, upstream: aiohttp.ClientResponse, answer: 
             chunk = await upstream.content.readany()
         except (aiohttp.ClientError, OSError) as error:
             logger.warning("replica %s broke off in its answer: %r", upstream.url.host, error)
-            await _break_off(request, answer, can_tell=last.endswith(b"\n\n"))
+            await _break_off(request, answer, can_append=last.endswith(b"\n\n"))
             return False
         if not chunk:
             break
@@ -206,8 +206,8 @@ async def relay(request: web.Request, upstream: aiohttp.ClientResponse, answer: 
     return True
 
 
-async def _break_off(request: web.Request, answer: web.StreamResponse, *, can_tell: bool) -> None:
-    if can_tell and answer.content_type == EVENT_STREAM:
+async def _break_off(request: web.Request, answer: web.StreamResponse, *, can_append: bool) -> None:
+    if can_append and answer.content_type == EVENT_STREAM:
         failure = UpstreamFailedError(
             "The replica broke off in the middle of its answer. Send the request again."
         )

@@ -25,11 +25,11 @@ _HOP_BY_HOP = frozenset(
     }
 )
 _OWN = "x-millrace-"
-"""Before the names of headers between our own processes."""
+"""The prefix of headers between our own processes."""
 _NEVER_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
-"""Host and length are set later, and `Expect` is answered already."""
+"""The gateway sets host and length itself, and has answered `Expect`."""
 _NEVER_RETURNED = _HOP_BY_HOP | {"alt-svc", "clear-site-data", "set-cookie", "strict-transport-security"}
-"""They would speak for the host that all tenants share."""
+"""They would apply to the host that all tenants share."""
 _SENT = frozenset(
     {
         "anthropic-beta",
@@ -43,12 +43,12 @@ _SENT = frozenset(
 )
 _SENT_PREFIXES = ("accept", "content-", "openai-", "x-b3-")
 _CREDENTIALS = frozenset({"api-key", "key"})
-"""Names of parameters by which some clients send theirs."""
+"""Query parameters in which some clients send theirs."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class RequestHeaders:
-    """Chooses what a replica gets of a client's headers: the list, and `more` that the platform adds."""
+    """Chooses the headers of a client that a replica gets: the list, and the platform's `more`."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         self._sent = _SENT | {name.lower() for name in more}
@@ -65,7 +65,7 @@ class RequestHeaders:
 
 
 def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return the headers for the client: those of the connection to the replica and our own left out."""
+    """Return a replica's headers for the client, without hop-by-hop headers and our own."""
     dropped = _drop_named(headers, _NEVER_RETURNED)
     return CIMultiDict(
         (name, value)
@@ -75,19 +75,19 @@ def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def drop_credentials(path: str) -> str:
-    """Return a path without the credentials in its query; all else stays as the client encoded it."""
+    """Return a path without the credentials in its query; the rest keeps the client's encoding."""
     path, mark, query = path.partition("?")
     kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in _CREDENTIALS]
     return f"{path}?{'&'.join(kept)}" if mark and kept else path
 
 
 def may_be_sent(name: str) -> bool:
-    """Whether the platform can add a header of this name to the list."""
+    """Whether the platform may add a header of this name to the list."""
     lower = name.lower()
     return bool(_NAME.fullmatch(name)) and lower not in _NEVER_SENT and not lower.startswith(_OWN)
 
 
 def _drop_named(headers: Mapping[str, str], dropped: frozenset[str]) -> frozenset[str]:
-    """Return what is dropped, with what `Connection` names."""
+    """Return the dropped headers, with those that `Connection` names."""
     named = headers.get("Connection")
     return dropped | {name.strip().lower() for name in named.split(",")} if named else dropped

@@ -15,27 +15,27 @@ from millrace_gateway.route.objects import ServiceKey
 
 @dataclass(frozen=True)
 class HoldLimits:
-    """What is held at most, of all services together."""
+    """The limits of held requests, for all services together."""
 
     most: int = 1024
-    """Requests."""
+    """Number of requests."""
     share: float = 0.25
-    """What a single service may have: one that never starts leaves room for the others."""
+    """The share of one service: one that never starts leaves room for the others."""
     namespace_share: float = 0.5
-    """What the services of a namespace may have together."""
+    """The share of all services of a namespace together."""
 
 
 class Awaited(NamedTuple):
-    """What a request waits for."""
+    """The condition for which a request waits."""
 
     services: Collection[ServiceKey]
-    """A replica of any of them may take it: they have one name for a model."""
+    """Services with the same model name: a replica of any of them may take the request."""
     may_go: Callable[[], bool]
     """Whether the request may go on."""
 
 
 class Holder:
-    """Owner of the requests that wait. `on_hold` is called when one begins to."""
+    """Owner of the waiting requests. It calls `on_hold` when a request starts to wait."""
 
     def __init__(self, limits: HoldLimits, on_hold: Callable[[], None]) -> None:
         self._limits = limits
@@ -43,12 +43,12 @@ class Holder:
         self._nums: Counter[ServiceKey] = Counter()
         self._waiting: dict[asyncio.Future[None], Awaited] = {}
         self._waiting_for: dict[ServiceKey, dict[asyncio.Future[None], None]] = {}
-        """The same by the services that they wait for, the oldest first."""
+        """The same by the services for which they wait, the oldest first."""
         self._is_closed = False
 
     @property
     def num_held(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._waiting)
 
     def has_room(self, key: ServiceKey) -> bool:
@@ -63,7 +63,7 @@ class Holder:
         return all(fits) and not self._is_closed
 
     async def wait(self, key: ServiceKey, seconds: float, awaited: Awaited) -> bool:
-        """Wait until a request of the service may go on, for some seconds at most. Return whether it may."""
+        """Wait at most `seconds` until a request of the service may continue. Return whether it may."""
         if awaited.may_go() or self._is_closed:
             return awaited.may_go()
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -75,7 +75,7 @@ class Holder:
         return awaited.may_go()
 
     def release(self, keys: Collection[ServiceKey] | None = None) -> None:
-        """Let every request go on that may, of those that wait for these services; None: for any."""
+        """Continue each request for these services (None: for any) that may continue."""
         arrivals = self._waiting if keys is None else self._find_arrivals(keys)
         for arrival in arrivals:
             if not arrival.done() and (self._is_closed or self._waiting[arrival].may_go()):
@@ -88,12 +88,12 @@ class Holder:
         return found
 
     def close(self) -> None:
-        """Hold nothing any more: the gateway ends, and another one can hold them."""
+        """Hold no more requests: this gateway ends, and another one can hold them."""
         self._is_closed = True
         self.release()
 
     def _fits(self, keys: Iterable[ServiceKey], share: float) -> bool:
-        """Whether one more request of these services stays within their share."""
+        """Whether one more request of these services fits into their share."""
         num = 1 + sum(self._nums[key] for key in keys)
         return num <= share * self._limits.most
 

@@ -59,19 +59,19 @@ from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATHS_WORK
 
 REFUSED_SECONDS = 1.0
-"""Until a replica that refused is asked again, where a request may wait and there is no other."""
+"""Before a replica that refused is tried again, if the request may wait and there is no other."""
 Response = TypeVar("Response", bound=web.StreamResponse)
 
 
 class Served(NamedTuple):
-    """The response as it was sent to the client, and how the request ended."""
+    """The response that the client got, and the request's outcome."""
 
     response: web.StreamResponse
     outcome: Outcome
 
 
 class Proxy:
-    """The data path: joins routing and balance to the connections of client and replica."""
+    """The data path: connects routing and balancing to the connections of client and replica."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class Proxy:
                 return await self._serve(request)
             except RequestRefusedError as refusal:
                 return self.refuse(refusal)
-            except ConnectionError:  # the client left before its request was read
+            except ConnectionError:  # the client disconnected before its request was read
                 return web.Response()
 
     def route_host(self, request: web.Request) -> HostRule:
-        """Return what the Host says of the service. Raises ModelNotFoundError and NotSyncedError."""
+        """Return the rule of the request's Host. Raises ModelNotFoundError and NotSyncedError."""
         if not self._lifecycle.is_synced:
             raise NotSyncedError(
                 "The gateway has just started. Send the request again.", retry_after_seconds=1
@@ -119,7 +119,7 @@ class Proxy:
         return route_host(self._catalogue, request.host, self._host_policy)
 
     def refuse(self, refusal: RequestRefusedError) -> web.Response:
-        """Return a refusal as the client gets it, and count it."""
+        """Return the response for a refusal, and count it."""
         self._metrics.refusals.labels(refusal.code).inc()
         response = web.Response(
             body=refusal.body(),
@@ -128,7 +128,7 @@ class Proxy:
             content_type="application/json",
         )
         if isinstance(refusal, SlowBodyError):
-            response.force_close()  # the rest of the body may never come
+            response.force_close()  # the rest of the body may never arrive
         return self._close_when_draining(response)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -152,11 +152,11 @@ class Proxy:
                 model=model,
                 share=share,
             )
-            del body  # it is the request's to release
+            del body  # upstream_request owns it, and releases it
             return await self._serve_and_count(request, upstream_request, route)
 
     def _count_refused(self, route: Route | None) -> None:
-        """Count a request whose body there is no room for where the service's owner sees it."""
+        """Count a request without room for its body in the metrics of its service."""
         if route is not None:
             with self._metrics.count_request(route.sleeper.key) as ending:
                 ending.outcome = Outcome.REFUSED
@@ -166,7 +166,7 @@ class Proxy:
             if rule.route:
                 return Addressed(rule.route, None)
             raise UnsupportedEncodingError(
-                "The body is compressed and the Host names no service: send it plain."
+                "The body is compressed and the Host names no service: send it uncompressed."
             )
         return address(self._catalogue, body, rule)
 
@@ -212,14 +212,15 @@ class Proxy:
             replica = self._pick(route, tried)
 
     def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:
-        """Whether a service that may rest has no replica, or its last ones go and none refused."""
+        """Whether the request waits for a new replica: the service may rest, and has none that stays."""
         is_going = replica is None or (replica.is_leaving and not tried)
         return is_going and route.sleeper.hold_seconds > 0
 
     async def _hold(self, route: Route, deadline: float, tried: set[str]) -> bool:
-        """Wait until a replica that stays can take a request. Return whether waiting again may help.
+        """Wait until a replica that stays can take a request. Return whether another wait may help.
 
-        One that refused is asked again after REFUSED_SECONDS: by then it is known to be gone, or takes it.
+        A replica that refused is tried again after REFUSED_SECONDS: by then the gateway knows that it is
+        gone, or it accepts the request.
         """
 
         def may_go() -> bool:
@@ -261,13 +262,13 @@ class Proxy:
         except ConnectionError:
             return Served(answer, Outcome.CLIENT_LEFT)
         finally:
-            upstream.close()  # unless at its end, this is what cancels the generation
+            upstream.close()  # before the answer's end, this cancels the generation
         if not is_whole:
             self._suspect(replica)
         return Served(answer, judge(upstream.status, is_whole=is_whole))
 
     def _describe_absence(self, route: Route, num_refused: int, host: str) -> RequestRefusedError:
-        """Return the refusal, with what the services say of themselves now."""
+        """Return the refusal, with the present state of the services."""
         present = self._catalogue.renew(route)
         if present is None:
             return ModelNotFoundError(describe_unknown(route.served_name, find_port(host)))
@@ -286,12 +287,12 @@ class Proxy:
 
 
 def is_work(request: web.Request) -> bool:
-    """Whether a request asks for a generation. Any other neither wakes a service nor keeps it awake."""
+    """Whether a request asks for a generation. No other request wakes a service or keeps it awake."""
     return request.method == hdrs.METH_POST and request.path in PATHS_WORK
 
 
 def judge(status: int, *, is_whole: bool) -> Outcome:
-    """Return how a request ended whose client has got what a replica answered."""
+    """Return the outcome of a request whose client has got a replica's answer."""
     if status >= 500 or not is_whole:
         return Outcome.UPSTREAM_ERROR
     return Outcome.REFUSED if status == HTTPStatus.TOO_MANY_REQUESTS else Outcome.COMPLETED

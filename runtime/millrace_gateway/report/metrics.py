@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     """How a request ended."""
 
     COMPLETED = "completed"
-    """A replica's answer, below 500 and no 429, went through whole."""
+    """The client got a replica's complete answer with a status below 500 other than 429."""
     CLIENT_LEFT = "client_left"
     """The client closed its connection first."""
     UPSTREAM_ERROR = "upstream_error"
@@ -42,15 +42,15 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """A full replica answered 429, or the gateway had no room for the body."""
     NO_REPLICA = "no_replica"
-    """No replica was ready to take it."""
+    """No replica was ready."""
 
 
 @dataclass
 class Ending:
-    """The outcome of a request, set by who serves it."""
+    """The outcome of a request, set by the proxy."""
 
     outcome: Outcome = Outcome.CLIENT_LEFT
-    """What it is where the handler is cancelled, which means that the client has left."""
+    """The default applies to a cancelled handler: the client has disconnected."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Metrics:
     """The gateway's metrics, in a registry of their own."""
 
     def __init__(self, count_body_bytes: Callable[[], float] = float) -> None:
-        """Begin with none. `count_body_bytes` says what bodies take now."""
+        """Start without series. `count_body_bytes` returns the present memory of request bodies."""
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._arrivals = Counter(
@@ -91,13 +91,13 @@ class Metrics:
             self.refusals.labels(code)
         Gauge(
             "millrace_gateway_body_bytes",
-            "Memory that the bodies of requests take.",
+            "Memory of all request bodies that the gateway holds.",
             registry=self.registry,
         ).set_function(count_body_bytes)
         self._series: dict[ServiceKey, Series] = {}
 
     def track(self, keys: Collection[ServiceKey]) -> None:
-        """Begin the series of each new service, and drop those of deleted services."""
+        """Create the series of each new service, and remove those of deleted services."""
         for key in self._series.keys() - set(keys):
             self._remove(key)
         for key in set(keys) - self._series.keys():
@@ -111,8 +111,8 @@ class Metrics:
     def count_request(self, key: ServiceKey) -> Iterator[Ending]:
         """Count a request's arrival, and at the exit its end, with the outcome that the caller has set.
 
-        A request of a service that is not tracked is in no series. If its service is deleted meanwhile and
-        made anew, the new series do not count its end.
+        A request of an untracked service is in no series. If its service is deleted and created again
+        meanwhile, the new series do not count its end.
         """
         ending, series = Ending(), self._series.get(key)
         if series:

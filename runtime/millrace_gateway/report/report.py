@@ -22,22 +22,22 @@ from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import ServiceKey
 
-_TOLD_EMPTY = frozenset({"leaving", "known"})
-"""What says something by being empty, or zero."""
+_REPORTED_EMPTY = frozenset({"leaving", "known"})
+"""Fields that have a meaning also when empty or zero."""
 _READY = "ready"
-"""Told empty in the first line alone: an older gateway does not have it."""
+"""Sent empty only in the first line: an older gateway does not have it."""
 
 
 class Activity:
-    """Owner of the counts of this gateway's requests, from their arrival to their end, held ones too."""
+    """Owner of the counts of this gateway's requests from their arrival to their end, with held ones."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin with none. `clock` gives the seconds of a steady clock."""
+        """Start with no requests. `clock` returns the seconds of a monotonic clock."""
         self._clock = clock
         self.began = clock()
-        """What was before is not known."""
+        """The start of the counts: earlier requests are unknown."""
         self.num_changes = 0
-        """How often a request has come or gone."""
+        """Number of arrivals and ends of requests."""
         self._open: Counter[ServiceKey] = Counter()
         self._arrived: Counter[ServiceKey] = Counter()
         self._ended: dict[ServiceKey, float] = {}
@@ -57,22 +57,22 @@ class Activity:
             self._ended[key] = self._clock()
             self.num_changes += 1
 
-    def keep(self, keys: Collection[ServiceKey]) -> None:
-        """Forget the ends and the arrivals of all services but these."""
+    def forget_all_but(self, keys: Collection[ServiceKey]) -> None:
+        """Forget the ends and the arrivals of all services except these."""
         known = set(keys)
         self._arrived = Counter({key: count for key, count in self._arrived.items() if key in known})
         self._ended = {key: end for key, end in self._ended.items() if key in known}
 
     def count_open(self) -> dict[str, int]:
-        """Return the requests of each service that has some."""
+        """Return the number of open requests of each service that has some."""
         return {str(key): count for key, count in self._open.items()}
 
     def count_arrived(self) -> dict[str, int]:
-        """Return how many requests each service has got since this gateway began."""
+        """Return the number of requests of each service since this gateway started."""
         return {str(key): count for key, count in self._arrived.items()}
 
     def list_ends(self) -> dict[str, float]:
-        """Return when each service's last request ended, by the steady clock."""
+        """Return the end of each service's last request, by the monotonic clock."""
         return {str(key): end for key, end in self._ended.items()}
 
 
@@ -84,7 +84,7 @@ class Report:
         self._balancer = balancer
         self._activity = activity
         self._seen: dict[str, int] = {}
-        """How many changes of each of them the lines have told."""
+        """The number of changes of each source that past lines contain."""
         self._leaving: frozenset[str] | None = None
         self._ready: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
@@ -93,39 +93,39 @@ class Report:
         self._ends: dict[str, float] = {}
 
     def next_line(self, now: float) -> bytes:
-        """Return what has changed since the line before. `now` is by the activity's clock."""
+        """Return the changes since the last line. `now` is by the activity's clock."""
         line: dict[str, Any] = {}
         is_first = self._leaving is None
         if is_first:
             line["known"] = round(now - self._activity.began, 3)
         if self._has_news("catalogue", self._catalogue.num_changes):
-            line |= self._tell_replicas()
+            line |= self._report_replicas()
         if self._has_news("balancer", self._balancer.num_changes):
-            line |= self._tell_in_flight()
+            line |= self._report_in_flight()
         if self._has_news("activity", self._activity.num_changes):
-            line |= self._tell_activity(now)
-        kept = {*_TOLD_EMPTY, _READY} if is_first else _TOLD_EMPTY
-        told = {name: value for name, value in line.items() if value or name in kept}
-        return json.dumps(told).encode() + b"\n"
+            line |= self._report_activity(now)
+        kept = {*_REPORTED_EMPTY, _READY} if is_first else _REPORTED_EMPTY
+        reported = {name: value for name, value in line.items() if value or name in kept}
+        return json.dumps(reported).encode() + b"\n"
 
     def _has_news(self, name: str, num_changes: int) -> bool:
-        """Whether something has changed since the line before: only then thousands of names are compared."""
+        """Whether a source has changed since the last line: only then thousands of names are compared."""
         has_news = self._seen.get(name) != num_changes
         self._seen[name] = num_changes
         return has_news
 
-    def _tell_replicas(self) -> dict[str, Any]:
+    def _report_replicas(self) -> dict[str, Any]:
         before, ready = self._ready, dict.fromkeys(self._catalogue.list_ready(), 1)
-        told, leaving = self._leaving, self._catalogue.list_leaving()
+        reported, leaving = self._leaving, self._catalogue.list_leaving()
         self._ready, self._leaving = ready, leaving
-        changed = {} if leaving == told else {"leaving": sorted(leaving)}
+        changed = {} if leaving == reported else {"leaving": sorted(leaving)}
         return {_READY: _find_changed(before, ready), **changed}
 
-    def _tell_in_flight(self) -> dict[str, Any]:
+    def _report_in_flight(self) -> dict[str, Any]:
         before, self._in_flight = self._in_flight, self._balancer.count_all()
         return {"in_flight": _find_changed(before, self._in_flight)}
 
-    def _tell_activity(self, now: float) -> dict[str, Any]:
+    def _report_activity(self, now: float) -> dict[str, Any]:
         num_open, self._open = self._open, self._activity.count_open()
         num_arrived, self._arrived = self._arrived, self._activity.count_arrived()
         before, self._ends = self._ends, self._activity.list_ends()
@@ -135,6 +135,6 @@ class Report:
 
 
 def _find_changed(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts that are others now, 0 for what is not there any more."""
+    """Return the changed counts, 0 for each removed name."""
     names = before.keys() | after.keys()
     return {name: after.get(name, 0) for name in names if before.get(name) != after.get(name)}

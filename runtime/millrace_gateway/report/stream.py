@@ -1,4 +1,4 @@
-"""Streams reports to the leading operator, and to nobody else: they tell of every tenant's load."""
+"""Streams reports to the leading operator, and to nobody else: they contain every tenant's load."""
 
 import asyncio
 import hmac
@@ -20,20 +20,18 @@ from millrace_runtime.contract import ANNOTATION_PROOF, LEASE_OPERATOR, LOADS_SE
 logger = logging.getLogger(__name__)
 
 READ_SECONDS = 2.0
-"""Less than the operator waits for our first line."""
+"""Shorter than the operator's wait for the first line."""
 READ_PERIOD_SECONDS = 1.0
-"""Between two looks at the Lease, so that strangers who ask can't make us ask the API server all the time."""
+"""Between two reads of the Lease: requests of strangers must not become requests to the API server."""
 LEAST_SECONDS = 0.02
-"""Between two lines, however many requests begin to wait."""
+"""Between two lines, even if many requests start to wait."""
 SEND_SECONDS = 10.0
-"""A reader that takes no line for so long is gone."""
-NOT_LEADER = (
-    "only the operator that leads may read this; kubectl get lease millrace-operator tells which does"
-)
+"""A reader that accepts no line for this long has gone."""
+NOT_LEADER = "only the leading operator may read this; kubectl get lease millrace-operator names it"
 
 
 class LeaderCheck:
-    """Knows whether a token is the leader's: its Lease, which only operators write, has the token's hash."""
+    """Checks the leader's token against its hash in the Lease, which only operators write."""
 
     def __init__(self, namespace: str) -> None:
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{LEASE_OPERATOR}"
@@ -41,12 +39,13 @@ class LeaderCheck:
         self._looked_at = -READ_PERIOD_SECONDS
         self._look: asyncio.Task[None] | None = None
         self.connection: Connection | None = None
-        """To the API server, once there is one."""
+        """The connection to the API server, once it exists."""
 
     async def is_leader(self, token: str) -> bool:
-        """Whether this is the leader's token, or was when the Lease could be read last.
+        """Whether this is the leader's token, by the last successful read of the Lease.
 
-        The Lease is read for each who asks, whether he waits for it or not, and at most once a second.
+        Each call starts a read of the Lease, at most one a second. It waits for the read only if the token
+        does not match yet.
         """
         found = sha256(token.encode(errors="replace")).hexdigest()
         self._begin_look()
@@ -82,12 +81,12 @@ class Reporting:
         self._news = asyncio.Event()
 
     def hurry(self) -> None:
-        """Send the next lines at once: a request waits for a replica."""
+        """Send the next lines at once, because a request waits for a replica."""
         self._news.set()
         self._news = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer with line after line until the reader leaves, or with 401."""
+        """Stream lines until the reader disconnects, or answer 401."""
         kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         if kind != "Bearer" or not await self.check.is_leader(token):
             return web.json_response({"error": NOT_LEADER}, status=401)
@@ -96,14 +95,14 @@ class Reporting:
         report = self._begin()
         try:
             while True:
-                news = self._news  # of what comes while the line is on its way, too
+                news = self._news  # taken before the write: it also covers news during the write
                 async with asyncio.timeout(SEND_SECONDS):
                     await answer.write(report.next_line(time.monotonic()))
                 await asyncio.sleep(LEAST_SECONDS)
                 await _pause(news)
         except (ConnectionError, TimeoutError):
             if request.transport is not None:
-                request.transport.abort()  # who has stopped reading takes no end of the answer, either
+                request.transport.abort()  # a stopped reader would not read the end either
             return answer
 
 

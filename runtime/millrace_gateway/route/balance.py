@@ -16,16 +16,16 @@ from millrace_gateway.route.objects import Replica
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 LEAST_SHARE = 0.01
-"""Of a full one: what a replica begins with."""
+"""The share of a new replica, relative to a full one."""
 
 
 class Balancer:
-    """Owner of the counts in flight, and of which replicas have failed lately."""
+    """Owner of the counts in flight, and of the replicas that have failed lately."""
 
     def __init__(self, suspect_seconds: float) -> None:
         self._suspect_seconds = suspect_seconds
         self.num_changes = 0
-        """How often a request has come or gone."""
+        """Number of starts and ends of requests."""
         self._in_flight: Counter[str] = Counter()
         self._suspect_until: dict[str, float] = {}
         self._turn = 0
@@ -33,9 +33,9 @@ class Balancer:
     def pick(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        One that is marked to leave is picked only where there is no other. So is a replica that failed in the
-        last `suspect_seconds`. It has nothing in flight, so without this rule it would be picked first until
-        its readiness probe fails.
+        A replica that is marked to leave is picked only if there is no other. So is a replica that failed in
+        the last `suspect_seconds`: it has nothing in flight, so it would otherwise be picked first until its
+        readiness probe fails.
         """
         untried = [replica for replica in replicas if replica.uid not in tried]
         candidates = [replica for replica in untried if not replica.is_leaving] or untried
@@ -60,16 +60,16 @@ class Balancer:
                 del self._in_flight[replica.uid]
 
     def suspect(self, replica: Replica, now: float) -> None:
-        """Note that the replica refused a request, or broke off while it had one."""
+        """Record that the replica refused a request, or broke off."""
         self._suspect_until = {uid: until for uid, until in self._suspect_until.items() if until > now}
         self._suspect_until[replica.uid] = now + self._suspect_seconds
 
     def in_flight(self, replica: Replica) -> int:
-        """Return how many of this gateway's requests the replica has."""
+        """Return the number of this gateway's requests at the replica."""
         return self._in_flight[replica.uid]
 
     def count_all(self) -> dict[str, int]:
-        """Return how many of this gateway's requests each replica has, by uid; those with none left out."""
+        """Return the number of this gateway's requests at each replica that has some, by uid."""
         return dict(self._in_flight)
 
     def _least_loaded(self, replicas: list[Replica], now: float) -> list[Replica]:
@@ -79,10 +79,10 @@ class Balancer:
         return [replica for replica, load in zip(trusted, loads, strict=True) if load == least]
 
     def _find_load(self, replica: Replica, now: float) -> float:
-        """Return its requests in flight with one more, by the share that it is to have."""
+        """Return its requests in flight plus one, divided by its share."""
         return (self._in_flight[replica.uid] + 1) / find_share(now - replica.ready_at)
 
 
 def find_share(age: float) -> float:
-    """Return which part of a full share a replica gets that has been Ready for so many seconds."""
+    """Return the share of a replica that has been Ready for `age` seconds, relative to a full one."""
     return max(min(age / SLOW_START_SECONDS, 1.0), LEAST_SHARE)

@@ -23,7 +23,7 @@ from millrace_kubernetes.model_names import ModelNames
 
 @dataclass(frozen=True)
 class Route:
-    """Where a request may go: services that serve one model name, the oldest first."""
+    """The destination of a request: services with one model name, the oldest first."""
 
     services: tuple[Service, ...]
 
@@ -41,12 +41,12 @@ class Route:
 class Catalogue:
     """Owner of the services and replicas as last seen. Lookups never wait and never raise.
 
-    `clock` gives the seconds of a steady clock. `pins` has the services that the platform gives names to.
+    `clock` returns the seconds of a monotonic clock. `pins` has the services of pinned names.
     """
 
     def __init__(self, clock: Callable[[], float], pins: Mapping[str, ServiceKey] | None = None) -> None:
         self.num_changes = 0
-        """How often replicas have come, gone or changed."""
+        """Number of changes of replicas."""
         self._clock = clock
         self._listed: set[str | None] = set()
         """The namespaces whose replicas have been listed; None: all."""
@@ -55,7 +55,7 @@ class Catalogue:
         self._ready: dict[ServiceKey, tuple[Replica, ...]] = {}
         self._names = ModelNames(pins or {})
         self._namespaces: Counter[str] = Counter()
-        """How many services each has."""
+        """The number of services in each."""
         self._service_names: Counter[str] = Counter()
 
     # Events in.
@@ -90,7 +90,7 @@ class Catalogue:
             self._index(key)
 
     def apply_replica(self, item: Object) -> ServiceKey | None:
-        """Add or replace one replica. Return the service that it is of; None where it can't be one."""
+        """Add or replace one replica. Return its service; None if the pod is no replica."""
         replica = read_replica(item)
         noted = self._note_ready(replica) if replica else None
         self.delete_replica(item)
@@ -124,22 +124,22 @@ class Catalogue:
         return self._find_short(model)
 
     def is_name_of(self, route: Route, model: str) -> bool:
-        """Whether a model name means a service of this route where its address is known already."""
+        """Whether a model name means a service of this route, at the service's own address."""
         return any(self._names.is_name_of(model, service.key) for service in route.services)
 
     def ready_replicas(self, route: Route) -> tuple[Replica, ...]:
-        """Return the replicas that can take a request now, also those that are marked to leave."""
+        """Return the replicas that can take a request now, with those that are marked to leave."""
         if len(route.services) == 1:
             return self._ready.get(route.services[0].key, ())
         return tuple(r for service in route.services for r in self._ready.get(service.key, ()))
 
     def renew(self, route: Route) -> Route | None:
-        """Return the route with its services as they are now; None where all of them are gone."""
+        """Return the route with the present state of its services; None if all are deleted."""
         services = tuple(self._services[one.key] for one in route.services if one.key in self._services)
         return Route(services) if services else None
 
     def list_leaving(self) -> frozenset[str]:
-        """Return the uids of replicas that get a new request only where there is no other."""
+        """Return the uids of replicas that get a new request only if there is no other."""
         return frozenset(replica.uid for replica in self._replicas.values() if replica.is_leaving)
 
     def list_ready(self) -> list[str]:
@@ -151,7 +151,7 @@ class Catalogue:
         return namespace in self._namespaces
 
     def has_service_named(self, name: str) -> bool:
-        """Whether a service of any namespace is called so."""
+        """Whether a service of any namespace has this name."""
         return name in self._service_names
 
     @property
@@ -160,14 +160,14 @@ class Catalogue:
         return frozenset(self._services)
 
     def list_models(self) -> dict[str, Route]:
-        """Return routes by name: the short names, and `<namespace>/<name>` of services that have none."""
+        """Return routes by name: the short names, and `<namespace>/<name>` of services without one."""
         names = self._find_all(self._names.list_held())
         named = {service.key for route in names.values() for service in route.services}
         others = sorted(self._services.keys() - named)
         return names | {str(key): Route((self._services[key],)) for key in others}
 
     def list_pinned(self) -> dict[str, Route]:
-        """Return the routes of the names that the platform gives, where their services are there."""
+        """Return the routes of the pinned names whose services exist."""
         return self._find_all(self._names.list_pinned())
 
     def _find_short(self, name: str) -> Route | None:
@@ -191,7 +191,7 @@ class Catalogue:
         self._names.remove(key)
 
     def _note_ready(self, replica: Replica) -> Replica:
-        """Return the replica with the time at which it became Ready. Those of the first list were before."""
+        """Return the replica with the time at which it became Ready; replicas of the first list have none."""
         former = self._replicas.get(replica.uid)
         if former and former.is_ready:
             return replace(replica, ready_at=former.ready_at)

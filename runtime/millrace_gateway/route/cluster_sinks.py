@@ -10,10 +10,10 @@ from millrace_runtime.contract import COMPONENT_REPLICA, GROUP, LABEL_COMPONENT,
 
 
 class ServiceSink:
-    """Keeps the services of a namespace, None: of all.
+    """Follows the services of a namespace, None: of all.
 
-    `followers` are told which services there are: a deleted one's metrics end, a new one's begin at zero.
-    `on_news` is called after each change with the services that it is of, None: any.
+    After each change it calls the `followers` with all services, so that metrics of deleted services end and
+    those of new ones start at zero. Then it calls `on_news` with the changed services, None: any.
     """
 
     def __init__(
@@ -35,20 +35,20 @@ class ServiceSink:
     def replace(self, items: Sequence[Object], _version: str) -> None:
         """Replace all services with this complete list."""
         self._catalogue.replace_services(items, self._namespace)
-        self._tell(None)
+        self._notify(None)
         self._lifecycle.note_sync(self.source.path)
 
     def apply(self, item: Object) -> None:
         """Add a service, or replace it with this newer version."""
         self._catalogue.apply_service(item)
-        self._tell([read_key(item)])
+        self._notify([read_key(item)])
 
     def delete(self, item: Object) -> None:
         """Remove a service."""
         self._catalogue.delete_service(item)
-        self._tell([read_key(item)])
+        self._notify([read_key(item)])
 
-    def _tell(self, changed: Collection[ServiceKey] | None) -> None:
+    def _notify(self, changed: Collection[ServiceKey] | None) -> None:
         keys = self._catalogue.keys
         for follow in self._followers:
             follow(keys)
@@ -56,10 +56,10 @@ class ServiceSink:
 
 
 class ReplicaSink:
-    """Keeps the replicas of a namespace, None: of all.
+    """Follows the replicas of a namespace, None: of all.
 
-    `on_news` is called after each change that may let a request go on, with the services that have got a
-    replica or another one, None: any.
+    It calls `on_news` after each change that may let a waiting request continue, with the services whose
+    replicas have changed, None: any.
     """
 
     def __init__(

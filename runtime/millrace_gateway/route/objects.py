@@ -1,4 +1,4 @@
-"""What the gateway reads of InferenceService and Pod objects. Pure; unknown fields are ignored."""
+"""Reads InferenceService and Pod objects into services and replicas. Pure; it ignores unknown fields."""
 
 import math
 from collections.abc import Mapping
@@ -25,25 +25,25 @@ class ServiceKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Service:
-    """An InferenceService, as far as routing goes."""
+    """The fields of an InferenceService that routing needs."""
 
     key: ServiceKey
     uid: str
     created: str
     """creationTimestamp: RFC 3339 in UTC, so it sorts as text."""
     served_name: str
-    """The model name in its spec. Replicas that are older than an edit answer to another."""
+    """The model name in its spec. Replicas from before an edit have another one."""
     state: str
-    """Why it is not ready, in one word of its Ready condition; empty when ready or unknown.
+    """The reason of its Ready condition; empty if it is ready, or unknown.
 
-    Whoever calls it is told. The condition's message names pods, nodes and registries, so it is not.
+    Clients see it. They do not see the condition's message, which names pods, nodes and registries.
     """
     hold_seconds: float = 0.0
-    """How long a request waits where there is no replica; 0: it is refused at once."""
+    """How long a request waits for a first replica; 0: it is refused at once."""
 
     @property
     def age_rank(self) -> tuple[str, str]:
-        """Sorts services from the oldest on; the uid decides within a second."""
+        """Sorts services by age, the oldest first; the uid decides within a second."""
         return (self.created, self.uid)
 
 
@@ -58,15 +58,15 @@ class Replica:
     is_ready: bool
     """Ready, with an address, and not being deleted."""
     is_leaving: bool = False
-    """Marked to go: it gets new requests only where its service has no other replica."""
+    """Whether it is marked to leave: it gets new requests only if its service has no other replica."""
     served_name: str | None = None
-    """The model name that it answers to; None where its pod doesn't say: requests go to it as they came."""
+    """Its model name; None if its pod has none: requests are then forwarded unchanged."""
     ready_at: float = -math.inf
-    """When it was seen to become Ready, by the gateway's steady clock; -inf if it was there before."""
+    """When it became Ready, by the gateway's monotonic clock; -inf if it was Ready before the first list."""
 
 
 def read_service(item: Object) -> Service:
-    """Read an InferenceService. Raises KeyError where it lacks a name: the API server sends none such."""
+    """Read an InferenceService. Raises KeyError without a name, which the API server never sends."""
     metadata = item["metadata"]
     return Service(
         key=read_key(item),
@@ -79,7 +79,7 @@ def read_service(item: Object) -> Service:
 
 
 def read_replica(item: Object) -> Replica | None:
-    """Read a replica's Pod; None when it is labelled for no service."""
+    """Read a replica's Pod; None if it has no label of a service."""
     metadata = item["metadata"]
     service = (metadata.get("labels") or {}).get(LABEL_SERVICE)
     if not service:
@@ -104,13 +104,13 @@ def read_key(item: Object) -> ServiceKey:
 
 
 def _read_hold(item: Object) -> float:
-    """Return how long requests of a service that may have no replica wait for one."""
+    """Return how long requests wait for a replica of a service that may scale to zero; else 0."""
     scaling = (item.get("spec") or {}).get("scaling") or {}
     if scaling.get("mode", "Automatic") != "Automatic" or scaling.get("minReplicas", 1) != 0:
         return 0.0
     try:
         return parse_duration((scaling.get("activation") or {}).get("maxWait", "5m"))
-    except (ValueError, TypeError):  # of a newer version
+    except (ValueError, TypeError):  # written by a newer version
         return 300.0
 
 

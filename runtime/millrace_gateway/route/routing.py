@@ -25,24 +25,24 @@ _PORT = re.compile(r":[0-9]{1,5}\Z")
 
 
 class HostAddress(NamedTuple):
-    """A Host of the form `<name>.<namespace>`, which may be meant otherwise."""
+    """A Host of the form `<name>.<namespace>`, which may also be a public host."""
 
     key: ServiceKey
     is_qualified: bool
-    """`.svc` followed, so that it can only be meant as a Service of this cluster."""
+    """Whether `.svc` follows, so that it can only be a Service of this cluster."""
 
 
 def parse_label(host: str) -> str | None:
-    """Read `<name>[:port]`, which a search in DNS has completed; None for a Host of any other form.
+    """Read `<name>[:port]`, which DNS has completed by its search list; None for a Host of any other form.
 
-    `localhost` is a forwarded port's.
+    `localhost` is excluded: it belongs to a forwarded port.
     """
     name = host.partition(":")[0].lower().rstrip(".")
     return name if _LABEL.match(name) and name != "localhost" else None
 
 
 def find_port(host: str) -> str:
-    """Return the port of a Host as it is written, such as `:8080`; empty where it has none."""
+    """Return the written port of a Host, such as `:8080`; empty without one."""
     found = _PORT.search(host)
     return found[0] if found else ""
 
@@ -59,28 +59,28 @@ def parse_host(host: str, cluster_domain: str) -> HostAddress | None:
 
 
 class Addressed(NamedTuple):
-    """A request whose service is known."""
+    """The service of a request."""
 
     route: Route
     model: str | None
-    """What its body calls the service; None where the body goes to a replica as it came."""
+    """The service's name in the body; None if the body is forwarded unchanged."""
 
 
 class HostRule(NamedTuple):
-    """What a Host says of the service."""
+    """The part of the routing that a Host decides."""
 
     route: Route | None = None
-    """The one that it names; None: `model` decides."""
+    """The named service; None: `model` decides."""
     namespace: str | None = None
-    """The one that a short `model` has to be of, as the Host may be meant as a service there."""
+    """A short `model` must be of this namespace, because the Host may mean a service there."""
     name: str | None = None
-    """What the service has to be called that a short `model` leads to."""
+    """A short `model` must lead to a service with this name."""
     port: str = ""
-    """At which the gateway was called, such as `:8080`; empty: at HTTP's own."""
+    """The port of the call, such as `:8080`; empty for HTTP's default."""
 
 
 ANY_HOST = HostRule()
-"""One that leaves all to the model."""
+"""A rule that leaves everything to the model."""
 
 
 class HostPolicy(NamedTuple):
@@ -88,24 +88,24 @@ class HostPolicy(NamedTuple):
 
     cluster_domain: str = "cluster.local"
     own_namespace: str | None = None
-    """Of the gateway: a Host there may be its own Service."""
+    """The gateway's: a Host there may be its own Service."""
     public_hosts: frozenset[str] = frozenset()
-    """Those at which `model` decides, whatever they look like."""
+    """Hosts at which `model` decides, even if they look like a service's."""
     are_short: bool = False
     """Whether `<name>.<namespace>` without `.svc` names a service."""
 
 
 def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
-    """Return the route that a Host decides, or what it leaves to the model.
+    """Return the rule of a Host: the named service, or limits for the model name.
 
-    Raises ModelNotFoundError where the Host names a service that is not there. The model is not asked then:
-    clients of a deleted service may still find its DNS entry, and must not reach another service by it.
-    Only in the gateway's own namespace is it asked: there the Host may be the gateway's own Service.
+    Raises ModelNotFoundError if the Host names a service that does not exist. The model does not decide then:
+    clients of a deleted service may still have its DNS entry, and must not reach another service by it. In
+    the gateway's own namespace the model does decide: there the Host may be the gateway's own Service.
 
-    `<name>.<namespace>` may as well be a public host, such as models.dev. So unless the platform says that it
-    names a service, it only keeps a short model name within that namespace, where this has services. A Host
-    `<name>` may be one that DNS found in the client's own namespace, which is not known here: where any
-    service is called so, a short model name must lead to one that is.
+    `<name>.<namespace>` may also be a public host, such as models.dev. So unless the platform says that it
+    names a service, it only limits a short model name to that namespace, if the namespace has services. DNS
+    may have completed a Host `<name>` with the client's own namespace, which the gateway does not know: if
+    any service has that name, a short model name must lead to a service of that name.
     """
     port = find_port(host)
     if host.partition(":")[0].lower().rstrip(".") in policy.public_hosts:
@@ -125,10 +125,10 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
 
 
 def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Addressed:
-    """Find a request's service, by its Host or the `model` in its body, and what the body calls it.
+    """Find a request's service by its Host or the `model` in its body, and the name that the body uses.
 
-    At a service's own address the body may be anything: what names another model the replica refuses itself.
-    Raises BadRequestError or ModelNotFoundError.
+    At a service's own address every body is accepted: the replica itself refuses another model's name. Raises
+    BadRequestError or ModelNotFoundError.
     """
     try:
         model = read_model(body)
@@ -142,9 +142,9 @@ def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Add
 
 
 def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> Route:
-    """Return the route of a model name, within what the Host says. Raises ModelNotFoundError.
+    """Return the route of a model name, within the Host's rule. Raises ModelNotFoundError.
 
-    The refusal is the same whether nobody has the name, several claim it, or it is of another namespace.
+    The refusal is the same for an unknown name, a name that several claim, and a name of another namespace.
     """
     if rule.route is not None and catalogue.is_name_of(rule.route, model):
         return rule.route
@@ -155,32 +155,30 @@ def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> R
 
 
 def describe_unknown(model: str, port: str) -> str:
-    """Return the message for a client that asked for a model that is not there.
+    """Return the message for a request with an unknown model.
 
-    Who asks learns nothing of others' services.
+    It reveals nothing of other tenants' services.
     """
     shown = repr(_shorten(model))
-    bare = (
-        "" if "/" in model else ", or services of several namespaces claim the name, so that it leads to none"
-    )
-    return f"The model {shown} does not exist{bare}. {_tell_how_to_name(port)}"
+    bare = "" if "/" in model else ", or services of several namespaces claim the name, so it leads to none"
+    return f"The model {shown} does not exist{bare}. {_explain_names(port)}"
 
 
 def describe_absence(route: Route, num_refused: int) -> str:
     """Return the message for a client whose request no replica has taken.
 
-    It does not name the service: a client that wrote a name alone need not know whose it is.
+    It does not name the service: a client that wrote a short name must not learn the namespace.
     """
     state = ", ".join(dict.fromkeys(service.state for service in route.services if service.state))
     cause = f"each of its {num_refused} ready replicas refused the request" if num_refused else state
     if state == "ScaledToZero":
         return (
-            "The service has no replica (ScaledToZero), and no request starts one: its owner has to write "
-            "spec.replicas, or whatever scales it."
+            "The service has no replica (ScaledToZero), and requests do not start one: its owner, or an "
+            "autoscaler, has to write spec.replicas."
         )
     return (
-        f"The service has no replica that can answer now ({cause or 'its status says no more'}). Try again "
-        "later; kubectl describe infsvc tells its owner how it stands."
+        f"The service has no replica that can answer now ({cause or 'its status has no reason'}). Try again "
+        "later; its owner can see the reason with kubectl describe infsvc."
     )
 
 
@@ -194,12 +192,11 @@ def _describe_malformed(error: str, port: str) -> BadRequestError:
     if error:
         return BadRequestError(f"The request body is not JSON: {error}.")
     return BadRequestError(
-        'The request does not say which model it is for: send a JSON object with "model". '
-        f"{_tell_how_to_name(port)}"
+        f'The request names no model: send a JSON object with "model". {_explain_names(port)}'
     )
 
 
-def _tell_how_to_name(port: str) -> str:
+def _explain_names(port: str) -> str:
     return (
         f'Write "<namespace>/<name>" in "model", or call http://<name>.<namespace>.svc{port} instead, '
         "from inside the namespace, too."
@@ -220,5 +217,5 @@ def read_model(body: bytes) -> str:
 
 
 def replace_model(body: bytes, model: str) -> bytes:
-    """Return a body that `read_model` could read with another model."""
+    """Return a body with another model. `read_model` must have accepted the body."""
     return msgspec.json.encode({**_FIELDS.decode(body), "model": model})
