@@ -43,7 +43,7 @@ from e2e.scraped import (
 from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_kubectl.simulation.asking import Asking
 from millrace_kubectl.simulation.history import Past, fetch
-from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.autoscaler.decide.decision import Decision, Reason
 from millrace_operator.autoscaler.run.access import Access
 from millrace_operator.autoscaler.run.inventory import Inventory

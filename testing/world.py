@@ -10,12 +10,12 @@ from typing import Any
 
 from millrace_fit.accelerators import LABEL_PRODUCT
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
-from millrace_operator.controller.outcome import Outcome
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.reconcile import Reconciler
+from millrace_operator.controller.worker import Outcome
 from millrace_operator.kube.errors import ClusterError
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from benchmarks.scaling.replicas import Sample, highest_count, replica_seconds
-from millrace_operator.api.types import Objective, ObjectiveMetric
+from millrace_operator.api.scaling_types import Objective, ObjectiveMetric
 from testing.traffic import Stream, ttft_percentile
 
 

@@ -12,8 +12,8 @@ from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubectl.words import name_objective, show_latency, show_rate, show_share
 from millrace_operator.api.change_record import identify, merge_changes, read_changes
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.evidence_limits import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 from millrace_operator.api.quantities import parse_number
+from millrace_operator.api.status_lines import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 
 ROUNDING = 1e-5
 """Of a sum over some replicas, each of which is rounded in status."""

@@ -8,16 +8,17 @@ from typing import Any
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_seconds
 from millrace_kubectl.words import NOT_JUDGED
-from millrace_operator.api.annotations.pin import ANNOTATION, Pin, find_active_pin
+from millrace_operator.api.annotations import PIN_ANNOTATION, Pin, find_active_pin
 from millrace_operator.api.conditions import UNREAD, Reason, find_condition, parse_time
-from millrace_operator.api.evidence_limits import (
+from millrace_operator.api.quantities import parse_number
+from millrace_operator.api.status_lines import (
     FUTILE_STEPS,
     MIN_LATENCY_SAMPLES,
     SPENT_SECONDS,
     TRIED,
+    read_changes,
+    read_objectives,
 )
-from millrace_operator.api.quantities import parse_number
-from millrace_operator.api.status_lines import read_changes, read_objectives
 
 OLD_SECONDS = 900.0
 """Figures are written anew every ten minutes: older ones have no operator."""
@@ -173,7 +174,7 @@ class Facts:
         """Whether an operator that leads would have taken up the pin."""
         if self.pin is None or self.is_pin_taken_up:
             return False
-        entry = self._find_entry("f:metadata", "f:annotations", f"f:{ANNOTATION}")
+        entry = self._find_entry("f:metadata", "f:annotations", f"f:{PIN_ANNOTATION}")
         at = None if entry is None else parse_time(entry.get("time"))
         return at is not None and self.now - at > UPTAKE_SECONDS
 

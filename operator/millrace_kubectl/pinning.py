@@ -9,7 +9,7 @@ from millrace_kubectl.facts import find_unread
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.moments import describe_moment, describe_seconds
 from millrace_kubernetes.durations import parse_duration
-from millrace_operator.api.annotations.pin import Pin, parse_moment
+from millrace_operator.api.annotations import Pin, parse_moment
 
 DEFAULT_LAPSE = "1h"
 LONGEST_SECONDS = 7 * 24 * 3600.0

@@ -19,7 +19,7 @@ from millrace_kubectl.words import (
     shorten,
     show_rate,
 )
-from millrace_operator.api.annotations.pin import Pin
+from millrace_operator.api.annotations import Pin
 from millrace_operator.api.conditions import parse_time
 
 TROUBLE_LENGTH = 240

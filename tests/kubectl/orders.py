@@ -13,7 +13,7 @@ from millrace_kubectl.errors import PluginError
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import describe_phase
 from millrace_kubectl.subcommands import abort, promote
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from testing.world import World
 from tests.kubectl.lives import refused, rolling_out, serving, starting
 from tests.kubectl.lives.life import Life
@@ -52,7 +52,7 @@ class Services:
         return self._world.service
 
     def annotate(self, _name: str, key: str, value: str) -> dict[str, Any]:
-        assert key == ANNOTATION
+        assert key == ROLLOUT_ANNOTATION
         service = self._world.service
         metadata = {**service["metadata"], "annotations": {key: value}}
         return self._world.cluster.put({**service, "metadata": metadata})

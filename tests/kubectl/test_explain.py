@@ -17,8 +17,7 @@ from millrace_operator.api.change_record import render_changes
 from millrace_operator.api.conditions import Reason as ConditionReason
 from millrace_operator.api.conditions import parse_time, render_time
 from millrace_operator.api.status_lines import read_objectives, render_change, render_objective
-from millrace_operator.api.status_types import Status
-from millrace_operator.api.types import Spec
+from millrace_operator.api.types import Spec, Status
 from millrace_operator.autoscaler.decide.decision import Reason
 from millrace_operator.autoscaler.decide.explain import BINDINGS as OPERATORS_BINDINGS
 from tests.kubectl.conftest import Terminal

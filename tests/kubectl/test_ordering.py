@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.annotations.refresh import ANNOTATION as REFRESH
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
+from millrace_operator.api.annotations import REFRESH_ANNOTATION as REFRESH
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from testing.checkpoints.models import MEDIUM, stored_of
 from testing.world import World, crash_status
 from tests.kubectl import orders
@@ -39,13 +39,13 @@ def test_they_say_what_they_said_in_each_state() -> None:
 
 
 def order_of(terminal: Terminal) -> str | None:
-    found: str | None = terminal.service["metadata"].get("annotations", {}).get(ANNOTATION)
+    found: str | None = terminal.service["metadata"].get("annotations", {}).get(ROLLOUT_ANNOTATION)
     return found
 
 
 async def follow(world: World, terminal: Terminal) -> None:
     """Let the operator see what the plugin wrote."""
-    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: order_of(terminal)}}
+    metadata = {**world.service["metadata"], "annotations": {ROLLOUT_ANNOTATION: order_of(terminal)}}
     world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace_kubectl import command
-from millrace_operator.api.annotations.pin import Pin, parse_pin
+from millrace_operator.api.annotations import Pin, parse_pin
 from tests.kubectl.conftest import Terminal, make_service
 
 THREE = 1767322800.0  # 2026-01-02T03:00:00Z

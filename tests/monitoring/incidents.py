@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millrace_gateway.report.metrics import Outcome
-from millrace_operator.api.types import ObjectiveMetric
-from millrace_operator.app.service_metrics import BOUNDS, find_bounds
+from millrace_operator.api.scaling_types import ObjectiveMetric
+from millrace_operator.app.metrics import BOUNDS, find_bounds
 from millrace_runtime import contract
 from tests.monitoring.chart import CHART
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from millrace_operator.api.types import ObjectiveMetric
+from millrace_operator.api.scaling_types import ObjectiveMetric
 from tests.monitoring.chart import OPERATOR_API, READS_RULES, ROOT, render
 from tests.monitoring.incidents import (
     REPLICA,

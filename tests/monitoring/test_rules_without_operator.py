@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from millrace_operator.api.types import ObjectiveMetric
+from millrace_operator.api.scaling_types import ObjectiveMetric
 from tests.monitoring.chart import READS_RULES
 from tests.monitoring.incidents import (
     SERVICE,

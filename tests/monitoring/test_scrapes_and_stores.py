@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 import yaml
 
-from millrace_operator.api.types import ObjectiveMetric
+from millrace_operator.api.scaling_types import ObjectiveMetric
 from millrace_operator.autoscaler.signals.queries import REPLICA_NAME
 from tests.monitoring.chart import READS_RULES
 from tests.monitoring.incidents import (

@@ -2,7 +2,7 @@
 
 import copy
 
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.worker import Worker
 from millrace_operator.kube.kinds import Obj, ObjectKey, kind_of

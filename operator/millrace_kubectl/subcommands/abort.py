@@ -5,7 +5,7 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
-from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
 
 SUMMARY = "give a new revision up"
@@ -31,5 +31,5 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
         raise PluginError(
             f"revision {found.current} of {name} serves completely; to go back, undo the last edit"
         )
-    services.annotate(name, ANNOTATION, str(Order(Action.ABORT, found.asked, render_time(now))))
+    services.annotate(name, ROLLOUT_ANNOTATION, str(Order(Action.ABORT, found.asked, render_time(now))))
     return f"revision {found.asked} of {name} is aborted: revision {found.current} gets all replicas back"

@@ -6,7 +6,7 @@ from millrace_kubectl.errors import ConflictError, PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.pinning import add_lapse, check_mode, describe_pin, find_lapse, scaling_status
 from millrace_kubectl.remedies import find_place
-from millrace_operator.api.annotations.pin import ANNOTATION, Pin
+from millrace_operator.api.annotations import PIN_ANNOTATION, Pin
 
 SUMMARY = "hold the present count for a time"
 DESCRIPTION = """Hold the count that the service has now, for a time: as `pin` with that count. If the service
@@ -54,4 +54,4 @@ def _freeze_once(name: str, services: Services, until: float, now: float) -> str
         )
     pin = Pin(count, until)
     version = service["metadata"]["resourceVersion"]
-    return describe_pin(services.annotate(name, ANNOTATION, str(pin), version), pin, now)
+    return describe_pin(services.annotate(name, PIN_ANNOTATION, str(pin), version), pin, now)

@@ -5,7 +5,7 @@ import argparse
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Obj, Services
 from millrace_kubectl.pinning import add_lapse, check_mode, describe_pin, find_lapse, scaling_spec
-from millrace_operator.api.annotations.pin import ANNOTATION, Pin
+from millrace_operator.api.annotations import PIN_ANNOTATION, Pin
 
 SUMMARY = "hold a count for a time"
 DESCRIPTION = """Hold a service's count for a time. The autoscaler goes on from there afterwards.
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     service = services.fetch(arguments.name)
     check_mode(service)
     _check_bounds(service, pin.replicas)
-    return describe_pin(services.annotate(arguments.name, ANNOTATION, str(pin)), pin, now)
+    return describe_pin(services.annotate(arguments.name, PIN_ANNOTATION, str(pin)), pin, now)
 
 
 def _check_bounds(service: Obj, count: int) -> None:

@@ -4,7 +4,7 @@ import argparse
 
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
-from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
 
 SUMMARY = "give a new revision all replicas"
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     if not found.is_rejected and found.canary is None:
         what = "is being rolled out without a canary" if found.rollout else "has no rollout under way"
         return f"{name} {what}: there is nothing to promote"
-    services.annotate(name, ANNOTATION, str(Order(Action.PROMOTE, found.asked, render_time(now))))
+    services.annotate(name, ROLLOUT_ANNOTATION, str(Order(Action.PROMOTE, found.asked, render_time(now))))
     if found.is_rejected:
         return f"revision {found.asked} of {name} is tried again, with all replicas and without a canary"
     return f"revision {found.asked} of {name} is promoted: it gets all replicas as they become ready"

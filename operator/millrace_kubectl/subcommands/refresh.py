@@ -6,8 +6,9 @@ from typing import Any
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.ordering import read_revisions
-from millrace_operator.api.annotations.refresh import ANNOTATION, Refresh, can_change, is_looked_at
+from millrace_operator.api.annotations import REFRESH_ANNOTATION, Refresh
 from millrace_operator.api.conditions import Reason, find_condition, render_time
+from millrace_operator.api.model_uri import can_change, is_looked_at
 
 SUMMARY = "ask a model's source once more"
 DESCRIPTION = """Ask the source of a service's model which revision it has now. Another one than before is
@@ -32,14 +33,14 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
     status, refresh = service.get("status", {}), str(Refresh(found.asked, render_time(now)))
     if is_looked_at(uri):
         _check_refused(uri, status)
-        services.annotate(name, ANNOTATION, refresh)
+        services.annotate(name, REFRESH_ANNOTATION, refresh)
         return f"the model of {name} is looked at again; where it can be served now, it is rolled out"
     if not can_change(uri):
         raise PluginError(f"{uri} never has another content: write another address into spec.model.uri")
     known = (status.get("model") or {}).get("resolvedRevision")
     if known is None:
         raise PluginError(f"what {uri} has is not known yet: its source is being asked already")
-    services.annotate(name, ANNOTATION, refresh)
+    services.annotate(name, REFRESH_ANNOTATION, refresh)
     return f"the source of {name} is asked now; where {uri} is no longer {known}, that is rolled out"
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from millrace_kubectl.kubectl import Services
 from millrace_kubectl.pinning import scaling_status
-from millrace_operator.api.annotations.pin import ANNOTATION
+from millrace_operator.api.annotations import PIN_ANNOTATION
 
 SUMMARY = "end a pin"
 DESCRIPTION = """End a pin before its time. The autoscaler goes on from the count that there is, and lowers it
@@ -20,9 +20,9 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
     """End the pin, and return what holds now. Raises PluginError."""
     name = arguments.name
     service = services.fetch(name)
-    if ANNOTATION not in (service["metadata"].get("annotations") or {}):
+    if PIN_ANNOTATION not in (service["metadata"].get("annotations") or {}):
         return f"{name} was not pinned"
-    services.annotate(name, ANNOTATION, None)
+    services.annotate(name, PIN_ANNOTATION, None)
     count = scaling_status(service).get("desiredReplicas")
     if scaling_status(service).get("mode") != "Automatic" or count is None:
         return f"{name} is no longer pinned"

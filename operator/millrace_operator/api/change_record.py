@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Any
 
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.evidence_limits import NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH
 from millrace_operator.api.quantities import parse_number, render_number
+from millrace_operator.api.status_lines import LOAD, NAME_LENGTH, REASON_LENGTH, WORDS_LENGTH, pick_load
 from millrace_runtime import contract
 
 Change = dict[str, Any]
@@ -22,14 +22,6 @@ RECORD_BYTES = 32_000
 """As JSON has it. Where it would be more, the oldest changes go without their messages."""
 LONGEST_READ = 8 * RECORD_BYTES
 LENGTHS = {"reason": NAME_LENGTH, "binding": REASON_LENGTH, "message": WORDS_LENGTH}
-LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
-"""What a change keeps of the evidence of its time: beside that of the change before it is the cause."""
-
-
-def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is known of the load, as the field of a change; nothing where nothing is known."""
-    known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
-    return {"load": known} if known else {}
 
 
 def find_newest(records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:

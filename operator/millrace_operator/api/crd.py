@@ -15,8 +15,7 @@ import yaml
 from pydantic import BaseModel
 
 from millrace_operator.api import rules
-from millrace_operator.api.status_types import Status
-from millrace_operator.api.types import Spec
+from millrace_operator.api.types import Spec, Status
 from millrace_runtime import contract
 
 Schema = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The types of fields that many objects of the resource have, and what all these objects share. Pure."""
+"""The types of fields that several parts of the resource share. Pure."""
 
 from typing import Annotated
 
@@ -8,8 +8,11 @@ from pydantic.config import JsonDict
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_operator.api.quantities import NUMBER_PATTERN
+from millrace_operator.api.status_lines import LINE_LENGTH
 
 NumberText = Annotated[str, Field(max_length=32, pattern=NUMBER_PATTERN)]
+Line = Annotated[str, Field(max_length=LINE_LENGTH)]
+Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
 ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}
 DATE_TIME: JsonDict = {"format": "date-time"}
 

@@ -1,13 +1,10 @@
-"""Which model to serve: where it is, what is kept of it, and in which numbers. Pure.
-
-Where a model that is fetched is kept, so that not each pod downloads it.
-"""
+"""The model: `spec.model` and `status.model`. Pure."""
 
 from enum import StrEnum
 
 from pydantic import Field
 
-from millrace_operator.api.field_types import Part
+from millrace_operator.api.field_types import Line, Part
 from millrace_operator.api.pod_types import ObjectName
 from millrace_runtime import contract
 
@@ -112,4 +109,103 @@ class Model(Part):
     )
     quantization: Quantization = Field(
         default_factory=Quantization, description="How the model's numbers are rounded while they are loaded."
+    )
+
+
+PRINTABLE = "^[ -~]+$"
+MOST_WORKERS, MOST_TOKENS = 4096, 2**40
+"""No replica comes near them: what does is none of ours."""
+
+
+class ReplicaStatus(Part):
+    """What a replica computes with, and how much it holds, in its own words."""
+
+    device: str = Field(
+        min_length=1, max_length=32, pattern=PRINTABLE, description="What computes: cpu or cuda."
+    )
+    device_name: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern=PRINTABLE,
+        description="A GPU's own name; on CPUs the kernels that compute, such as avx512_bf16.",
+    )
+    dtype: str = Field(
+        min_length=1,
+        max_length=32,
+        pattern=PRINTABLE,
+        description="The type that is served, such as bfloat16.",
+    )
+    weights: str = Field(
+        min_length=1,
+        max_length=32,
+        pattern=PRINTABLE,
+        description="How the weight matrices are kept: FromCheckpoint, Int8 or Int4.",
+    )
+    tensor_parallel: int = Field(
+        ge=1, le=MOST_WORKERS, description="How many workers hold the model together."
+    )
+    kv_cache_tokens: int = Field(ge=0, le=MOST_TOKENS, description="Tokens that its KV cache holds.")
+    max_model_length: int = Field(
+        ge=1, le=MOST_TOKENS, description="Tokens of prompt and output together at most."
+    )
+    max_sequences: int = Field(
+        ge=1, le=MOST_TOKENS, description="Sequences that are computed at the same time at most."
+    )
+
+
+class ModelStatus(Part):
+    """The model as clients see it."""
+
+    served_name: str = Field(max_length=253, description="The name clients write in a request's `model`.")
+    uri: str = Field(max_length=1024, description="Where the model is of the revision that is to run.")
+    resolved_revision: str | None = Field(
+        default=None,
+        max_length=128,
+        description="The revision of the model that all replicas of the newest revision have, as its source "
+        "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
+    )
+    size_bytes: int | None = Field(
+        default=None, ge=0, description="Of the files that are fetched, or that replicas read from a claim."
+    )
+    fetched: str | None = Field(
+        default=None,
+        max_length=16,
+        pattern=r"^([0-9]{1,3}%|[0-9]+(\.[0-9])?(B|kB|MB|GB))$",
+        description="How much of the model has been fetched, such as 42%, as ModelReady says it; an amount "
+        "such as 1.6GB where the source does not tell the sizes. Absent while nothing is being fetched.",
+    )
+    cache: CacheStatus | None = Field(
+        default=None,
+        description="Where the model is that the pods of the revision to run read; absent where each pod "
+        "fetches it, and until it is there.",
+    )
+    architecture: str | None = Field(
+        default=None, max_length=80, description="The architecture that the model's config.json names."
+    )
+    parameters: int | None = Field(default=None, ge=0, description="How many numbers the model's files have.")
+    dtype: str | None = Field(
+        default=None,
+        max_length=32,
+        description="The type that its numbers are served in, such as bfloat16: as config.json or the files "
+        "name it, before any rounding of the weights.",
+    )
+    context_length: int | None = Field(
+        default=None, ge=0, description="Positions that the model was trained for, in tokens."
+    )
+    fit: str | None = Field(
+        default=None,
+        max_length=32,
+        description="Whether the model fits the devices asked for, before a pod has it: Fits, Tight, "
+        "DoesNotFit, Unsupported, or Unknown where the device is not known.",
+    )
+    fit_message: str | None = Field(default=None, max_length=2048, description="The arithmetic of that.")
+    device: str | None = Field(
+        default=None,
+        max_length=128,
+        description="What a replica of the current revision computes with: a GPU's own name; on CPUs the "
+        "kernels, such as avx512_bf16. Absent until Prometheus says so.",
+    )
+    serving: Line | None = Field(
+        default=None,
+        description="The same replica's kind of device, type, weights and workers, and how much it holds.",
     )

@@ -1,4 +1,4 @@
-"""What the address of a model says of it. Pure."""
+"""What a model's URI says: who fetches the model, and whether it may change. Pure."""
 
 import re
 from urllib.parse import urlsplit
@@ -15,3 +15,13 @@ def is_fetched(uri: str) -> bool:
 def is_pinned(uri: str) -> bool:
     """Whether the address names its content, by a commit or a digest, and so never has another one."""
     return _PINNED.fullmatch(uri) is not None
+
+
+def is_looked_at(uri: str) -> bool:
+    """Whether a Job looks at a model at this address before its first pods, and so can look again."""
+    return urlsplit(uri).scheme == "pvc"
+
+
+def can_change(uri: str) -> bool:
+    """Whether a source can have another model at this address later, and somebody can ask it."""
+    return is_fetched(uri) and not is_pinned(uri)

@@ -1,14 +1,16 @@
-"""Amounts of a resource as Kubernetes writes them: `500m`, `2`, `16Gi`. Pure.
+"""Amounts: quantities of Kubernetes such as `16Gi`, the GPUs among them, and the figures in status. Pure.
 
-Figures in status, as decimal text of three digits.
+A pod gets every resource as it is written. Only the GPUs that the runtime can compute on have a meaning here.
 
-Kubernetes' conventions advise against floats in an API. Of the other two ways, whole milli-units can't hold
-both 300 requests/s and 20 nanoseconds a token, and text can.
+Figures in status are decimal text of three digits, because Kubernetes' conventions advise against floats in
+an API. Whole milli-units, the other way, can't hold both 300 requests/s and 20 nanoseconds a token.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal, DecimalException
+from typing import Final
 
 _SUFFIXES = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
@@ -17,7 +19,6 @@ _SUFFIXES = {
     "Ki": Decimal(2) ** 10, "Mi": Decimal(2) ** 20, "Gi": Decimal(2) ** 30, "Ti": Decimal(2) ** 40,
     "Pi": Decimal(2) ** 50, "Ei": Decimal(2) ** 60,
 }  # fmt: skip
-
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+))"
     r"((?P<exponent>[eE][+-]?[0-9]+)|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)"
@@ -61,3 +62,41 @@ def parse_number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+WHOLE_GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
+"""Resources whose unit is a GPU. Workers can hold a model together on several of them."""
+PART_OF_GPU: Final = (
+    "nvidia.com/mig-",
+    "nvidia.com/gpu.shared",
+    *(f"amd.com/{style}_nps" for style in ("spx", "dpx", "tpx", "qpx", "cpx")),
+)
+"""How the names of slices and shares begin. A process sees one of NVIDIA's, however many a pod has."""
+
+
+def has_gpu(limits: Mapping[str, str | int]) -> bool:
+    """Whether a pod gets a GPU, or a part of one."""
+    return any(_is_gpu(name) and _read_amount(amount) > 0 for name, amount in limits.items())
+
+
+def list_gpus(limits: Mapping[str, str | int]) -> dict[str, int]:
+    """Return how many GPUs, or parts of one, a pod gets, by the name of the resource."""
+    amounts = {name: int(_read_amount(amount)) for name, amount in limits.items() if _is_gpu(name)}
+    return {name: amount for name, amount in amounts.items() if amount > 0}
+
+
+def count_gpus(limits: Mapping[str, str | int]) -> int:
+    """Return how many whole GPUs a pod gets. The API server takes whole numbers of them only."""
+    return sum(int(_read_amount(amount)) for name, amount in limits.items() if name in WHOLE_GPUS)
+
+
+def _is_gpu(name: str) -> bool:
+    return name in WHOLE_GPUS or name.startswith(PART_OF_GPU)
+
+
+def _read_amount(amount: str | int) -> Decimal:
+    """Return the amount. What is none counts as 1: the API server refuses that Deployment and says why."""
+    try:
+        return parse_quantity(str(amount))
+    except ValueError:
+        return Decimal(1)

@@ -7,8 +7,8 @@ would otherwise be an evaluation error with a message of its own.
 from typing import Any
 
 from millrace_kubernetes.durations import DURATION_PATTERN
-from millrace_operator.api.accelerators import WHOLE_GPUS
 from millrace_operator.api.prices import CURRENCY_PATTERN, PRICE_PATTERN
+from millrace_operator.api.quantities import WHOLE_GPUS
 from millrace_runtime import contract
 
 CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"

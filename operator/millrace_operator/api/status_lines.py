@@ -1,22 +1,40 @@
-"""Lines in status that people and programs read: a change of the count, an objective. Pure.
+"""The lines of `status.scaling`, and the limits of its parts and figures. Pure.
 
-A list of objects is a dozen lines of `kubectl describe` for each. Whoever may write a status may write other
-lines: what has not this form is left out.
+A line replaces an object, because `kubectl describe` prints a dozen lines for each object of a list. Anybody
+who may write a status may write other lines, so the readers skip a line of another form.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from millrace_operator.api.change_record import LOAD, pick_load
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.quantities import parse_number
 
-Json = dict[str, Any]
-UNKNOWN = "?"
+NUM_CHANGES = 5
+NUM_CANDIDATES = 16
+NUM_REJECTED = 32
+NAME_LENGTH = 64
+REASON_LENGTH = 256
+WORDS_LENGTH = 1024
 LINE_LENGTH = 512
 MESSAGE_LENGTH = 200
 """Of a change; the record of the autoscaler has all of it."""
+# What some of its figures are compared with, here and by who reads them.
+SPENT_SECONDS = 120.0
+"""Of a burn of one beyond the allowed one, until a replica is asked for: 8 s of all requests at P95 late."""
+FUTILE_STEPS = 2
+"""Replicas that were added in turn and left as many requests late. No more are added then."""
+FLAPS_BORNE = 1
+"""Counts that fell too early. With more a lower count has to be enough for longer."""
+MIN_LATENCY_SAMPLES = 3.0
+"""Times 1/(1-q): fewer requests say nothing about a quantile."""
+TRIED = "only what replicas tried before the first request is known"
+"""Of `learning`."""
+Json = dict[str, Any]
+UNKNOWN = "?"
+LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
+"""What a change keeps of the evidence of its time: beside that of the change before it is the cause."""
 _CHANGE = re.compile(
     r"(?P<at>\S+) (?P<from>\d{1,9}) -> (?P<to>\d{1,9}) (?P<reason>\S+) (?P<binding>\S+)"
     r"(?: \((?P<arrivalsPerSecond>\S+) req/s of (?P<promptTokens>\S+) \+ (?P<generationTokens>\S+) tokens, "
@@ -27,6 +45,12 @@ _OBJECTIVE = re.compile(
     r"of (?P<targetSeconds>\S+) s, (?P<samples>\S+) requests, burn (?P<burnRate>\S+), spent "
     r"(?P<spentSeconds>\S+) s(?:; (?P<doubt>.*))?"
 )
+
+
+def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is known of the load, as the field of a change; nothing where nothing is known."""
+    known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
+    return {"load": known} if known else {}
 
 
 def render_change(change: Json) -> str:

@@ -1,41 +1,27 @@
 """The InferenceService as pydantic types: the source of the CRD and the parser of what was applied.
 
-A field is here only if it has an effect. The parser ignores what it does not know, so that an operator
-and a CRD of different versions get along.
+`Spec` and `Status` are whole here. Their larger parts have files of their own: `model_types`, `pod_types`,
+`rollout_types` and `scaling_types`, each with the part of the spec and the part of the status.
+
+A field is here only if it has an effect. The parser ignores unknown fields, so that an operator and a CRD of
+different versions get along.
 """
 
-import re
-from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from millrace_kubernetes.durations import parse_duration
 from millrace_operator.api import rules
-from millrace_operator.api.cost_types import Cost
-from millrace_operator.api.field_types import DurationText, Part
-from millrace_operator.api.model_types import Model
+from millrace_operator.api.annotations import LONGEST_ORDER
+from millrace_operator.api.field_types import DATE_TIME, NumberText, Part, Quantity
+from millrace_operator.api.model_types import Model, ModelStatus
 from millrace_operator.api.pod_types import PodOptions
-from millrace_operator.api.versions import VERSION_MAX_LENGTH, VERSION_PATTERN
+from millrace_operator.api.prices import CURRENCY_LENGTH, PRICE_LENGTH
+from millrace_operator.api.rollout_types import RejectedRevision, ReplacementStatus, Rollout, RolloutStatus
+from millrace_operator.api.scaling_types import Scaling, ScalingMode, ScalingStatus
 
-Quantity = Annotated[str | int, Field(json_schema_extra={"x-kubernetes-int-or-string": True})]
-
-
-class ScalingMode(StrEnum):
-    """Who decides the replica count."""
-
-    AUTOMATIC = "Automatic"
-    EXTERNAL = "External"
-    DRY_RUN = "DryRun"
-
-
-class ObjectiveMetric(StrEnum):
-    """Latencies that an objective can bound."""
-
-    TIME_TO_FIRST_TOKEN = "TimeToFirstToken"  # noqa: S105  a latency, no secret
-    TIME_PER_OUTPUT_TOKEN = "TimePerOutputToken"  # noqa: S105  a latency, no secret
-    END_TO_END_LATENCY = "EndToEndLatency"
-    QUEUE_TIME = "QueueTime"
+VERSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+VERSION_MAX_LENGTH = 64
 
 
 class Engine(Part):
@@ -94,197 +80,28 @@ class Resources(Part):
     )
 
 
-class Objective(Part):
-    """A latency that the replicas must keep at a percentile of requests."""
-
-    metric: ObjectiveMetric = Field(
-        description="TimeToFirstToken (from a request's arrival to its first token), TimePerOutputToken "
-        "(mean time between the tokens of one answer), EndToEndLatency (from a request's arrival to its last "
-        "token) or QueueTime (from a request's arrival until a step first computes something of it)."
-    )
-    percentile: int = Field(
-        ge=50, le=99, description="The share of requests, in percent, that must meet the target: 95 for P95."
-    )
-    target: DurationText = Field(description="The latency to keep, such as 2s or 50ms.")
-
-    @property
-    def target_seconds(self) -> float:
-        """The target in seconds."""
-        return parse_duration(self.target)
+PriceText = Annotated[str, Field(max_length=PRICE_LENGTH)]
 
 
-class Activation(Part):
-    """How a service without replicas wakes."""
+class Cost(Part):
+    """What a replica costs. A price that is not here is the cluster's own, if the currency is the same."""
 
-    max_wait: DurationText = Field(
-        default="5m",
-        description="How long the gateway holds a request for which there is no replica yet, such as 5m. "
-        "Then it answers 503.",
-    )
-
-
-class Scaling(Part):
-    """Who decides the replica count, and within which bounds."""
-
-    mode: ScalingMode = Field(
-        default=ScalingMode.AUTOMATIC,
-        description="Automatic: the operator keeps just enough replicas to meet the objectives. External: "
-        "the count is spec.replicas, written by kubectl scale, an HPA or KEDA. DryRun: the operator decides "
-        "and explains in status but leaves the count as it is.",
-    )
-    min_replicas: int = Field(
-        default=1,
-        ge=0,
-        le=1000,
-        description="Fewest replicas in modes Automatic and DryRun. 0: in mode Automatic there is none while "
-        "no request comes; otherwise as 1.",
-    )
-    max_replicas: int = Field(
-        default=1, ge=1, le=1000, description="Most replicas in modes Automatic and DryRun."
-    )
-    scale_to_zero_after: DurationText = Field(
-        default="10m",
-        description="With minReplicas 0: how long no request may have come until the last replica goes, such "
-        "as 10m.",
-    )
-    activation: Activation | None = Field(
-        default=None, description="With minReplicas 0: how the service wakes when a request comes."
-    )
-    objectives: list[Objective] = Field(
-        default_factory=list,
-        max_length=8,
-        json_schema_extra={
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["metric", "percentile"],
-        },
-        description="Latencies to keep; each pair of metric and percentile at most once. Without any, the "
-        "operator keeps the replicas from being saturated.",
-    )
-
-    @property
-    def may_rest(self) -> bool:
-        """Whether there may be no replica while no request comes."""
-        return self.mode is ScalingMode.AUTOMATIC and self.min_replicas == 0
-
-    @property
-    def least(self) -> int:
-        """The fewest replicas of a service that does not rest."""
-        return max(1, self.min_replicas)
-
-    @property
-    def hold_seconds(self) -> float:
-        """How long a request waits for the first replica."""
-        return parse_duration((self.activation or Activation()).max_wait)
-
-    @property
-    def rest_seconds(self) -> float:
-        """How long no request may have come until the service rests."""
-        return parse_duration(self.scale_to_zero_after)
-
-
-class RolloutStrategy(StrEnum):
-    """Where a new revision's replicas find room."""
-
-    AUTOMATIC = "Automatic"
-    SURGE = "Surge"
-    REPLACE = "Replace"
-
-
-class Rollback(StrEnum):
-    """What becomes of a new revision that is not ready in time."""
-
-    AUTOMATIC = "Automatic"
-    NEVER = "Never"
-
-
-class Promotion(StrEnum):
-    """Who ends a canary."""
-
-    AUTOMATIC = "Automatic"
-    MANUAL = "Manual"
-
-
-class CanaryOptions(Part):
-    """How a new revision proves itself before it gets all replicas."""
-
-    replicas: Quantity = Field(
-        default=1,
-        description="How many replicas the new revision gets at first: a number, or a share of the desired "
-        "ones such as 10%, rounded up.",
-    )
-    duration: DurationText = Field(
-        default="10m",
-        description="How long they serve before the revision is promoted, such as 10m or 2h.",
-    )
-    promotion: Promotion = Field(
-        default=Promotion.AUTOMATIC,
-        description="Automatic: after duration. Manual: when somebody writes kubectl millrace promote; "
-        "duration then says nothing.",
-    )
-
-    @field_validator("replicas")
-    @classmethod
-    def _check_replicas(cls, value: str | int) -> str | int:
-        if not re.match(rules.CANARY_PATTERN, str(value)):
-            raise ValueError(f"{value!r} is no number from 1 to 9999, and no share from 1% to 100%")
-        return value
-
-    def describe(self) -> str:
-        """Return it in a line."""
-        return f"canary {self.replicas}, {self.duration}, {self.promotion.value}"
-
-    @property
-    def duration_seconds(self) -> float:
-        """The duration in seconds."""
-        return parse_duration(self.duration)
-
-
-class Rollout(Part):
-    """How a changed model or engine replaces the old one."""
-
-    strategy: RolloutStrategy = Field(
-        default=RolloutStrategy.AUTOMATIC,
-        description="Surge: there is one replica more than desired, and never fewer than desired serve. "
-        "Replace: one old replica at a time makes room first; with a single replica nothing serves until the "
-        "new one is ready. Automatic: Surge, and where there is no room for it and two or more replicas are "
-        "desired, Replace.",
-    )
-    scheduling_timeout: DurationText = Field(
-        default="5m",
-        description="How long a replica may wait for room on a node, which a cluster autoscaler may be "
-        "adding, until the service is Degraded, and until strategy Automatic replaces, such as 5m.",
-    )
-    progress_deadline: DurationText = Field(
-        default="30m",
-        description="How long a rollout may go on without another replica getting ready, such as 30m. Then "
-        "the service is Degraded, and the rollout is rolled back. The old replicas serve meanwhile.",
-    )
-    rollback: Rollback = Field(
-        default=Rollback.AUTOMATIC,
-        description="Automatic: a revision that passes progressDeadline is given up for the last one that "
-        "served with all its replicas, and not tried again until the spec changes. Never: it stays.",
-    )
-
-    canary: CanaryOptions | None = Field(
+    accelerator_hour: PriceText | None = Field(
         default=None,
-        description="A new revision gets a few replicas at first, and all of them when it is promoted. One "
-        "that fails meanwhile is rolled back. Left out: it gets all as they become ready.",
+        description='Price of one accelerator for an hour, as decimal text such as "2.50". The accelerator '
+        "is the one resource in resources.limits whose name has a slash, such as nvidia.com/gpu.",
     )
-
-    def describe(self) -> str:
-        """Return the way of a rollout in a line."""
-        way = f"{self.strategy.value}, {self.scheduling_timeout}, {self.progress_deadline}"
-        return way if self.canary is None else f"{way}, {self.canary.describe()}"
-
-    @property
-    def scheduling_timeout_seconds(self) -> float:
-        """The time to wait for room, in seconds."""
-        return parse_duration(self.scheduling_timeout)
-
-    @property
-    def progress_deadline_seconds(self) -> float:
-        """The deadline in seconds."""
-        return parse_duration(self.progress_deadline)
+    resource_hours: dict[str, PriceText] = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Price of one unit of a resource for an hour, by the name that it has in "
+        "resources.limits, as decimal text. One unit of cpu is a CPU; of memory and storage it is 1 GiB.",
+    )
+    currency: str | None = Field(
+        default=None,
+        max_length=CURRENCY_LENGTH,
+        description="Three letters of ISO 4217, such as EUR. Default: the cluster's own.",
+    )
 
 
 _ROLLOUT_DEFAULT: dict[str, Any] = {
@@ -350,3 +167,102 @@ class Spec(Part):
     def lacks_count(self) -> bool:
         """Whether others write the count, and there is none yet that they could read."""
         return self.scaling.mode is ScalingMode.EXTERNAL and self.replicas is None
+
+
+class Condition(Part):
+    """One independent truth about the resource."""
+
+    type: str = Field(max_length=64, description="Which truth: Ready, Progressing, Degraded, ModelReady, …")
+    status: str = Field(
+        json_schema_extra={"enum": ["True", "False", "Unknown"]}, description="True, False or Unknown."
+    )
+    reason: str = Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Z][A-Za-z0-9]*$",
+        description="Why, in one word for programs.",
+    )
+    message: str = Field(
+        max_length=4096, description="Why, in words for people; names the pod and its cause."
+    )
+    last_transition_time: str = Field(
+        json_schema_extra={"format": "date-time"}, description="When the status last changed."
+    )
+    observed_generation: int = Field(
+        default=0, ge=0, description="The metadata.generation that this speaks of."
+    )
+
+
+class CostStatus(Part):
+    """What the replicas cost now."""
+
+    currency: str = Field(max_length=CURRENCY_LENGTH, description="Of every sum here.")
+    replicas: int = Field(
+        ge=0, description="Replicas that hold a node's resources now: starting and draining ones too."
+    )
+    priced_resources: str = Field(
+        default="",
+        max_length=1024,
+        description="What has a price in a new replica: amount, name, and a unit's price for an hour.",
+    )
+    replica_per_hour: NumberText = Field(description="What a new replica costs an hour.")
+    per_hour: NumberText = Field(description="What all these replicas cost an hour.")
+    per_million_tokens: NumberText | None = Field(
+        default=None,
+        description="The cost of a million generated tokens at the load of status.scaling.evidence; absent "
+        "where that load is unknown or too small to tell.",
+    )
+    peak_replicas: int = Field(ge=0, description="The largest count of the last seven days, as far as known.")
+    peak_at: str = Field(
+        json_schema_extra=DATE_TIME,
+        description="When the count last fell from the peak; while it has not fallen, when it rose to it.",
+    )
+    saved_per_hour: NumberText = Field(
+        description="How much more as many replicas as at the peak would cost an hour."
+    )
+
+
+class Status(Part):
+    """What is observed."""
+
+    observed_generation: int = Field(
+        default=0, ge=0, description="The metadata.generation that this status speaks of."
+    )
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        description="Independent truths: Ready, Progressing, Degraded, UpToDate, ModelReady, "
+        "AccessReady, ScalingActive, ObjectivesMet, Pinned.",
+    )
+    replicas: int = Field(default=0, ge=0, description="Replicas that exist, without the one a rollout adds.")
+    ready_replicas: int = Field(default=0, ge=0, description="Replicas that answer requests now.")
+    selector: str = Field(
+        default="", max_length=512, description="Label selector of the replicas' pods, for an HPA."
+    )
+    url: str = Field(default="", max_length=512, description="Where clients in the cluster reach the model.")
+    current_revision: str | None = Field(
+        default=None, max_length=64, description="The revision that last served with all its replicas."
+    )
+    update_revision: str | None = Field(
+        default=None, max_length=64, description="The revision that the spec asks for."
+    )
+    model: ModelStatus | None = Field(default=None, description="The model as clients see it.")
+    scaling: ScalingStatus | None = Field(default=None, description="The replica count decided, and why.")
+    rollout: RolloutStatus | None = Field(default=None, description="A change of revision under way.")
+    replacement: ReplacementStatus | None = Field(
+        default=None, description="Replicas on nodes that are being emptied; absent without one."
+    )
+    rejected_revision: RejectedRevision | None = Field(
+        default=None,
+        description="The revision that the spec asks for, if it was rolled back; until the spec changes.",
+    )
+    spent_order: str | None = Field(
+        default=None,
+        max_length=LONGEST_ORDER,
+        description="What the annotation millrace.dev/rollout says, where it counts no more: of a revision "
+        "that the spec does not ask for, or of one that was given up since.",
+    )
+    cost: CostStatus | None = Field(
+        default=None, description="What the replicas cost; absent where no resource of theirs has a price."
+    )

@@ -7,7 +7,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -16,9 +16,8 @@ import aiohttp
 
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.model_names import ModelNames
-from millrace_operator.api.types import ScalingMode
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.service_metrics import ServiceCollector
+from millrace_operator.api.scaling_types import ScalingMode
+from millrace_operator.app.metrics import Metrics, ServiceCollector
 from millrace_operator.app.views import Health, Views, serve
 from millrace_operator.autoscaler.decide.explain import explain
 from millrace_operator.autoscaler.decide.memory import Memory
@@ -27,23 +26,15 @@ from millrace_operator.autoscaler.run.priors import Priors
 from millrace_operator.autoscaler.run.settings import ScalingSettings
 from millrace_operator.autoscaler.run.tick import ScalingLoop
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.children_watch import follow_children
 from millrace_operator.controller.fetch_progress import Fetches
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.leader_election import Election
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.reconcile import Reconciler
-from millrace_operator.controller.relist import (
-    Relisted,
-    Round,
-    Rounds,
-    relist,
-    relist_changes,
-    wait_for_round,
-)
-from millrace_operator.controller.watch_supervisor import supervise_watches
+from millrace_operator.controller.relist import Relisted, Relister
+from millrace_operator.controller.watches import follow_children, supervise_watches
 from millrace_operator.controller.worker import Worker
-from millrace_operator.gateways.follow import Gateways
+from millrace_operator.gateways.streams import Gateways
 from millrace_operator.kube.connection import WRITES_PER_SECOND, ApiServer
 from millrace_operator.kube.credentials import load_access
 from millrace_operator.kube.errors import ClusterError
@@ -104,11 +95,17 @@ class Application:
         self.cache = Cache(ModelNames(settings.short_names, self.queue.add))
         self.ingest = Ingest(self.cache, self.queue, scopes=find_scopes(settings.namespaces))
         self.election = Election(cluster, view)
-        self._is_listing = asyncio.Lock()
-        self._told_missing: set[str] = set()
+        self.relister = Relister(
+            cluster,
+            self.cache,
+            self.queue,
+            lists=self.ingest.lists,
+            has_lost=self.ingest.has_lost,
+            on_listed=self._note_listed,
+        )
         metrics.follow(
             self.queue,
-            lambda: time.monotonic() - self.ingest.last_event_at,
+            lambda: time.monotonic() - self.ingest.health.last_event_at,
             LEASE_OPERATOR,
             self.election.is_leader,
         )
@@ -135,7 +132,7 @@ class Application:
             serve(self._views(), self._settings.bind_address, self._settings.port),
             asyncio.TaskGroup() as group,
         ):
-            for scope in self.ingest.scopes:
+            for scope in self.ingest.lists.scopes:
                 if scope.kind.role is Role.SERVICE:
                     ready = partial(self._wait_for_resource, scope)
                     group.create_task(supervise_watches(self.ingest, scope.namespace, ready))
@@ -143,7 +140,7 @@ class Application:
             group.create_task(self.gateways.run(connection))
             group.create_task(self.election.run(self.priors.leave))
             group.create_task(self._lead())
-            group.create_task(self._relist_regularly())
+            group.create_task(self.relister.run())
             group.create_task(self.scaling.run())
             group.create_task(self.inventory.run())
             group.create_task(self.fetches.run())
@@ -202,8 +199,8 @@ class Application:
         waits = (min(VIEW_RETRY_SECONDS * 2.0**n, LAST_VIEW_RETRY_SECONDS) for n in itertools.count())
         while self.election.is_leader():
             try:
-                await self.ingest.wait_for_lists(LISTS_SECONDS)
-                await self._relist(self.ingest.find_unlisted())
+                await self.ingest.lists.wait(LISTS_SECONDS)
+                await self.relister.list_unlisted()
             except ClusterError as error:
                 wait = next(waits)
                 LOG.warning("no complete view yet: %s; again in %.1f s", error, wait)
@@ -219,47 +216,10 @@ class Application:
             for task in tasks:
                 task.cancel()
 
-    async def _relist(self, scopes: Iterable[Scope]) -> None:
-        async with self._is_listing:
-            found = await relist(self._cluster, self.cache, self.queue, scopes)
-        self.ingest.note_missing(found.missing)
-        self._tell_missing(found.missing)
-        self._note_listed(found)
-
-    async def _relist_services(self) -> None:
-        """List the services alone. What may not be read of a namespace is for the next list of everything."""
-        scopes = [scope for scope in self.ingest.scopes if scope.kind.role is Role.SERVICE]
-        async with self._is_listing:
-            found = await relist_changes(self._cluster, self.cache, self.queue, scopes)
-        self._note_listed(found)
-
     def _note_listed(self, found: Relisted) -> None:
         self.gateways.keep(self.cache.service_keys())
         self._metrics.relists.inc()
         self._metrics.ghosts.inc(found.num_ghosts)
-
-    def _tell_missing(self, missing: Mapping[Scope, str]) -> None:
-        """Log once why the services of a namespace are not looked after. Its watches try on to read it."""
-        told = {f"namespace {scope.namespace} is left out: {why}" for scope, why in missing.items()}
-        for text in sorted(told - self._told_missing):
-            LOG.warning("%s", text)
-        self._told_missing = told
-
-    async def _relist_regularly(self) -> None:
-        """List again and again, until cancelled. A list that fails is tried again soon."""
-        rounds = Rounds(time.monotonic(), random.random)
-        while True:
-            due = await wait_for_round(rounds, self.ingest.has_lost)
-            try:
-                if due is Round.EVERYTHING:
-                    await self._relist(self.ingest.scopes)
-                else:
-                    await self._relist_services()
-            except Exception as error:  # whatever it is, it must not end us
-                rounds.owe(due, time.monotonic())
-                is_known = isinstance(error, ClusterError)
-                seconds = rounds.due_at - time.monotonic()
-                LOG.warning("relist failed: %s; again in %.0f s", error, seconds, exc_info=not is_known)
 
     async def _run_worker(self, worker: Worker) -> None:
         while True:
@@ -273,7 +233,7 @@ class Application:
 
     async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
         """Reconcile one service whose namespace is known, and return the result."""
-        if not self.ingest.is_known(key.namespace):
+        if not self.ingest.lists.is_known(key.namespace):
             self.queue.add_after(key, UNKNOWN_SECONDS)
             return "requeue_after"
         return await worker.work_on(key)
@@ -289,9 +249,9 @@ class Application:
         is_leader, holder = self.election.is_leader(), self.election.holder
         has_lost = not is_leader and holder == self._settings.identity
         return Health(
-            overdue_seconds=self.ingest.overdue_seconds(),
+            overdue_seconds=self.ingest.health.overdue_seconds(),
             stalled_seconds=self.queue.stalled_seconds(),
-            silent_seconds=self.ingest.silent_seconds(),
+            silent_seconds=self.ingest.health.silent_seconds(),
             is_leader=is_leader,
             leader="" if has_lost else holder,
         )

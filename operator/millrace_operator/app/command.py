@@ -26,7 +26,6 @@ from millrace_operator.api.prices import (
     parse_currency,
     parse_resource_hour,
 )
-from millrace_operator.api.versions import parse_runtime_version
 from millrace_operator.app.application import OperatorSettings, run_operator
 from millrace_operator.autoscaler.run.settings import (
     TENANT_HEADER,
@@ -36,7 +35,7 @@ from millrace_operator.autoscaler.run.settings import (
 )
 from millrace_operator.kube.errors import BadStartError
 from millrace_operator.kube.kinds import ServiceKey
-from millrace_operator.render.settings import RenderSettings
+from millrace_operator.render.settings import RenderSettings, parse_runtime_version
 from millrace_runtime import contract
 from millrace_runtime.listener import parse_port, read_bind_address
 

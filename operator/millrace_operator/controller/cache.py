@@ -1,36 +1,30 @@
 """The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from millrace_kubernetes.model_names import ModelNames, Standing, read_served_name
+from millrace_kubernetes.model_names import ModelNames, Standing
 from millrace_operator.api.types import Spec
-from millrace_operator.controller.owners import (
-    has_to_fetch,
-    is_controlled,
-    is_replica,
+from millrace_operator.controller.objects import (
+    Group,
+    Place,
+    RunningNames,
+    find_groups,
+    find_place,
+    find_running,
+    key_of,
     lacks_room,
+    leave_out_foreign,
     name_odd,
     owner_of,
+    uid_of,
+    version_of,
 )
-from millrace_operator.controller.running_names import Running, RunningNames, find_running
-from millrace_operator.kube.compact import compact
-from millrace_operator.kube.kinds import (
-    Kind,
-    Listing,
-    Obj,
-    ObjectKey,
-    Role,
-    Scope,
-    ServiceKey,
-    kind_of,
-)
-from millrace_operator.kube.node import GpuNode, find_departure, find_gpus
-from millrace_runtime import contract
-
-Index = dict[ServiceKey, set[ObjectKey]]
+from millrace_operator.kube.answers import compact
+from millrace_operator.kube.kinds import Kind, Listing, Obj, ObjectKey, Role, Scope, ServiceKey, kind_of
+from millrace_operator.kube.node import GpuNode
 
 
 class ParsedSpec(NamedTuple):
@@ -55,25 +49,6 @@ class Swept(NamedTuple):
     """By name, what was raised at those, but for what was as odd in the list before."""
 
 
-class Place(NamedTuple):
-    """Where an object belongs in the cache, and what is known of it there."""
-
-    role: Role
-    owner: ServiceKey | None
-    indexes: tuple[Index, ...]
-    """That name it; none for what belongs to no service."""
-    departure: str | None
-    """Of a node, as what follows."""
-    gpus: GpuNode | None
-    served_name: str | None
-    """Of a service."""
-    running: Running | None
-    """Of a Ready replica's pod."""
-
-
-_OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
-
-
 class Cache:
     """Raw objects by kind, namespace and name, and by the service that they belong to.
 
@@ -86,11 +61,9 @@ class Cache:
         self._services: dict[ServiceKey, Obj] = {}
         self._specs: dict[ServiceKey, ParsedSpec] = {}
         self._running = RunningNames(self._names)
-        self._fetching: Index = defaultdict(set)
-        """Pods that have a model to fetch still: few of all pods, so that nobody looks through them all."""
-        self._children: Index = defaultdict(set)
-        self._pods: Index = defaultdict(set)
-        self._job_pods: Index = defaultdict(set)
+        self._members: dict[Group, defaultdict[ServiceKey, set[ObjectKey]]] = {
+            group: defaultdict(set) for group in Group
+        }
         self._departures: dict[str, str] = {}
         """Of nodes, by name: why they are being emptied."""
         self._gpu_nodes: dict[str, GpuNode] = {}
@@ -108,14 +81,14 @@ class Cache:
 
         An odd object raises whatever reading it raises. Nothing has changed then.
         """
-        return self._store(obj, compact)
+        return self._store(obj, is_compact=False)
 
-    def _store(self, obj: Obj, pack: Callable[[Obj], Obj]) -> bool:
-        key, version = _key_of(obj), _version(obj)
+    def _store(self, obj: Obj, *, is_compact: bool) -> bool:
+        key, version = key_of(obj), version_of(obj)
         held = self._objects.get(key)
-        if held is not None and 0 < version <= _version(held) and _uid(held) == _uid(obj):
+        if held is not None and 0 < version <= version_of(held) and uid_of(held) == uid_of(obj):
             return False
-        obj, place = _leave_out_foreign(pack(obj)), self._find_place(obj)
+        obj, place = leave_out_foreign(obj if is_compact else compact(obj)), find_place(obj)
         if held is not None:
             self._unlink(key, held)
         self._objects[key] = obj
@@ -135,18 +108,18 @@ class Cache:
 
     def find(self, obj: Obj) -> Obj | None:
         """Return what is held under an object's name, whatever its version and its uid."""
-        return self._objects.get(_key_of(obj))
+        return self._objects.get(key_of(obj))
 
     def holds(self, obj: Obj) -> bool:
         """Whether this object is held, whatever its version. Another one that has its name by now is not."""
         held = self.find(obj)
-        return held is not None and _uid(held) == _uid(obj)
+        return held is not None and uid_of(held) == uid_of(obj)
 
     def forget(self, obj: Obj) -> None:
         """Forget an object that was deleted. Another object that has its name by now stays."""
         self._bury(obj)
         if self.holds(obj):
-            self._remove(_key_of(obj))
+            self._remove(key_of(obj))
 
     def drop(self, kind: Kind, namespace: str, name: str) -> None:
         """Forget an object."""
@@ -177,7 +150,7 @@ class Cache:
     def service_uid(self, key: ServiceKey) -> str | None:
         """Return the uid of the service that has this name now, or None. One made anew has another."""
         service = self._services.get(key)
-        return None if service is None else _uid(service)
+        return None if service is None else uid_of(service)
 
     def spec(self, key: ServiceKey) -> Spec:
         """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
@@ -190,19 +163,23 @@ class Cache:
 
     def fetching(self) -> dict[ServiceKey, tuple[Obj, ...]]:
         """Return the pods of each service whose own container fetches a model, or begins anew to do so."""
-        return {key: self._look_up(self._fetching, key) for key in self._fetching if key in self._services}
+        return {
+            key: self._look_up(Group.FETCHING, key)
+            for key in self._members[Group.FETCHING]
+            if key in self._services
+        }
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the objects that belong to the service, pods left out, by kind and name."""
-        return self._look_up(self._children, key)
+        return self._look_up(Group.CHILDREN, key)
 
     def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the pods of the service's replicas, by name."""
-        return self._look_up(self._pods, key)
+        return self._look_up(Group.PODS, key)
 
     def job_pods(self, key: ServiceKey) -> tuple[Obj, ...]:
         """Return the pods of the service's Jobs, by name."""
-        return self._look_up(self._job_pods, key)
+        return self._look_up(Group.JOB_PODS, key)
 
     def departures(self) -> Mapping[str, str]:
         """Return the nodes that are being emptied, and why."""
@@ -216,7 +193,7 @@ class Cache:
         """Return the services that have pods on any of these nodes."""
         return [
             service
-            for service, keys in self._pods.items()
+            for service, keys in self._members[Group.PODS].items()
             if any(self._objects[key].get("spec", {}).get("nodeName") in nodes for key in keys)
         ]
 
@@ -244,7 +221,7 @@ class Cache:
 
     def has_noted_end(self, obj: Obj) -> bool:
         """Whether this object was deleted while somebody awaited an answer, who still does."""
-        return _uid(obj) in self._graves
+        return uid_of(obj) in self._graves
 
     def sweep(self, scope: Scope, listing: Listing) -> Swept:
         """Bring a scope up to date with a complete list of it.
@@ -255,9 +232,9 @@ class Cache:
         alive, swept = set[ObjectKey](), Swept([], [], [], [], {})
         for obj in listing.objects:
             try:
-                alive.add(_key_of(obj))
+                alive.add(key_of(obj))
                 before = self.find(obj)
-                if not self.has_noted_end(obj) and self._store(obj, _keep):
+                if not self.has_noted_end(obj) and self._store(obj, is_compact=True):
                     (swept.added if before is None else swept.edited).append(obj)
             except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
                 swept.odd[name_odd(scope.kind, obj)] = error
@@ -277,30 +254,16 @@ class Cache:
             if key.kind == scope.kind.kind
             and scope.namespace in (None, key.namespace)
             and key not in alive
-            and _version(obj) <= version
+            and version_of(obj) <= version
         ]
         for ghost in ghosts:
             self._bury(ghost)
-            self._remove(_key_of(ghost))
+            self._remove(key_of(ghost))
         return ghosts
 
     def _bury(self, obj: Obj) -> None:
         if self._num_awaited:
-            self._graves.add(_uid(obj))
-
-    def _find_place(self, obj: Obj) -> Place:
-        """Read all that is looked up of an object, before any of it is written down: an odd one raises."""
-        role, owner = kind_of(obj).role, owner_of(obj)
-        is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
-        return Place(
-            role=role,
-            owner=owner,
-            indexes=self._list_indexes(obj) if is_owned else (),
-            departure=find_departure(obj) if is_node else None,
-            gpus=find_gpus(obj) if is_node else None,
-            served_name=read_served_name(obj) if role is Role.SERVICE else None,
-            running=find_running(obj, owner),
-        )
+            self._graves.add(uid_of(obj))
 
     def _link(self, key: ObjectKey, obj: Obj, place: Place) -> None:
         if place.served_name is not None:
@@ -311,8 +274,8 @@ class Cache:
         if place.gpus:
             self._gpu_nodes[key.name] = place.gpus
         if place.owner is not None:
-            for index in place.indexes:
-                index[place.owner].add(key)
+            for group in place.groups:
+                self._members[group][place.owner].add(key)
 
     def _unlink(self, key: ObjectKey, obj: Obj) -> None:
         role, owner = kind_of(obj).role, owner_of(obj)
@@ -322,50 +285,12 @@ class Cache:
             self._departures.pop(key.name, None)
             self._gpu_nodes.pop(key.name, None)
         elif owner is not None:
-            for index in self._list_indexes(obj):
-                index[owner].discard(key)
-                if not index[owner]:
-                    del index[owner]
+            for group in find_groups(obj):
+                members = self._members[group]
+                members[owner].discard(key)
+                if not members[owner]:
+                    del members[owner]
 
-    def _list_indexes(self, obj: Obj) -> tuple[Index, ...]:
-        """Return where an object of a service belongs; nowhere does a pod of somebody's with our label."""
-        if kind_of(obj).role is not Role.POD:
-            return (self._children,)
-        labels = obj["metadata"].get("labels", {})
-        component = labels.get(contract.LABEL_COMPONENT)
-        fetching = (self._fetching,) if has_to_fetch(obj) else ()
-        if component in _OF_JOBS:  # who asks a source fetches nothing
-            return (self._job_pods, *(fetching if component == contract.COMPONENT_FILLER else ()))
-        return (self._pods, *fetching) if is_replica(obj["metadata"], labels) else ()
-
-    def _look_up(self, index: Index, key: ServiceKey) -> tuple[Obj, ...]:
-        return tuple(self._objects[object_key] for object_key in sorted(index.get(key, ())))
-
-
-def _leave_out_foreign(obj: Obj) -> Obj:
-    """Return no more than the head of what has the names and labels of a child and is nobody's of ours.
-
-    Anybody may make such objects, of any size.
-    """
-    if kind_of(obj).role is not Role.CHILD or is_controlled(obj):
-        return obj
-    metadata = {field: value for field, value in obj["metadata"].items() if field != "annotations"}
-    return {"apiVersion": obj.get("apiVersion"), "kind": obj["kind"], "metadata": metadata}
-
-
-def _keep(obj: Obj) -> Obj:
-    """Return what a list has made compact already."""
-    return obj
-
-
-def _key_of(obj: Obj) -> ObjectKey:
-    metadata = obj["metadata"]
-    return ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
-
-
-def _version(obj: Obj) -> int:
-    return int(obj["metadata"].get("resourceVersion", 0))
-
-
-def _uid(obj: Obj) -> str:
-    return str(obj["metadata"].get("uid", ""))
+    def _look_up(self, group: Group, key: ServiceKey) -> tuple[Obj, ...]:
+        members = self._members[group].get(key, ())
+        return tuple(self._objects[object_key] for object_key in sorted(members))

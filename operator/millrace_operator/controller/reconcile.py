@@ -7,13 +7,12 @@ it by a Cluster.
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.event_writer import Teller
-from millrace_operator.controller.lookups import Looks
-from millrace_operator.controller.outcome import REFUSED, SOON, Outcome, Retry
+from millrace_operator.controller.lookups import Looks, Refusals
 from millrace_operator.controller.plan import Plan, plan
-from millrace_operator.controller.refusals import Refusals
+from millrace_operator.controller.worker import REFUSED, SOON, Outcome, Retry
 from millrace_operator.controller.writer import Done, Writer
 from millrace_operator.kube.errors import ClusterError
 from millrace_operator.kube.kinds import POD, Obj, ServiceKey

@@ -2,16 +2,15 @@
 
 A ghost is a cached object that is gone: a watch that was cut for long brings no DELETED event for it.
 
-When to list again, and what.
-
-Every ten minutes a list of everything finds what a watch has missed. After an event of a service that was
-lost, the services are listed soon: nobody brings that event again. What failed is tried again soon. An odd
-object may lose each of its events, and an API server may be away for long. So each wait is twice as long as
-the one before, until a period was quiet.
+After the loss of an event the services are listed soon, because no watch brings that event again. A list that
+fails is repeated soon. An odd object may lose each of its events, and an API server may be away for long, so
+each wait is twice as long as the one before. A quiet period resets it.
 """
 
 import asyncio
+import logging
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,9 +18,10 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.owners import owner_of, tell_odd
+from millrace_operator.controller.objects import owner_of, tell_odd
 from millrace_operator.controller.queue import Cause, WorkQueue
-from millrace_operator.kube.errors import RefusedError
+from millrace_operator.controller.watch_state import WatchedLists
+from millrace_operator.kube.errors import ClusterError, RefusedError
 from millrace_operator.kube.kinds import EVERYWHERE, Listing, Obj, Role, Scope
 from millrace_operator.kube.protocol import Cluster
 from millrace_runtime import contract
@@ -31,6 +31,9 @@ LOST_SECONDS = 10.0
 """From the first event that was lost to the list that makes up for it."""
 SPREAD = 0.1
 """The part of the period by which it is longer or shorter, so that replicas do not list together."""
+
+
+LOG = logging.getLogger(__name__)
 
 
 class Round(IntEnum):
@@ -95,6 +98,71 @@ class Relisted(NamedTuple):
     num_ghosts: int
     missing: Mapping[Scope, str]
     """What may not be read of single namespaces, and why: they are gone, or their Role is not complete."""
+
+
+class Relister:
+    """Makes the lists of one operator. `on_listed` is called with what came of each."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        queue: WorkQueue,
+        *,
+        lists: WatchedLists,
+        has_lost: asyncio.Event,
+        on_listed: Callable[[Relisted], None],
+    ) -> None:
+        """`has_lost` is set when a watch has lost an event."""
+        self._cluster = cluster
+        self._cache = cache
+        self._queue = queue
+        self._lists = lists
+        self._has_lost = has_lost
+        self._on_listed = on_listed
+        self._is_listing = asyncio.Lock()
+        self._logged: set[str] = set()
+        """Which namespaces are left out and why, as the log has it."""
+
+    async def run(self) -> None:
+        """List again and again, until cancelled. A list that fails is repeated soon."""
+        rounds = Rounds(time.monotonic(), random.random)
+        while True:
+            due = await wait_for_round(rounds, self._has_lost)
+            try:
+                await (
+                    self._list_all(self._lists.scopes) if due is Round.EVERYTHING else self._list_services()
+                )
+            except Exception as error:  # no error of any kind may end these lists
+                rounds.owe(due, time.monotonic())
+                is_known = isinstance(error, ClusterError)
+                seconds = rounds.due_at - time.monotonic()
+                LOG.warning("relist failed: %s; again in %.0f s", error, seconds, exc_info=not is_known)
+
+    async def list_unlisted(self) -> None:
+        """List what no watch has listed. Raises ClusterError as `relist_changes` does."""
+        await self._list_all(self._lists.find_unlisted())
+
+    async def _list_all(self, scopes: Iterable[Scope]) -> None:
+        async with self._is_listing:
+            found = await relist(self._cluster, self._cache, self._queue, scopes)
+        self._lists.note_missing(found.missing)
+        self._log_missing(found.missing)
+        self._on_listed(found)
+
+    async def _list_services(self) -> None:
+        """List the services alone. A namespace that may not be read is for the next list of everything."""
+        scopes = [scope for scope in self._lists.scopes if scope.kind.role is Role.SERVICE]
+        async with self._is_listing:
+            found = await relist_changes(self._cluster, self._cache, self._queue, scopes)
+        self._on_listed(found)
+
+    def _log_missing(self, missing: Mapping[Scope, str]) -> None:
+        """Log once why the operator leaves a namespace out. The watches there go on trying to read it."""
+        texts = {f"namespace {scope.namespace} is left out: {why}" for scope, why in missing.items()}
+        for text in sorted(texts - self._logged):
+            LOG.warning("%s", text)
+        self._logged = texts
 
 
 async def relist(

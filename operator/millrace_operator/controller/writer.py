@@ -12,9 +12,9 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.lookups import Looks
-from millrace_operator.controller.plan import Apply, Delete, Plan
-from millrace_operator.controller.refusals import Refusals
+from millrace_operator.controller.children import Apply, Delete
+from millrace_operator.controller.lookups import Looks, Refusals
+from millrace_operator.controller.plan import Plan
 from millrace_operator.kube.errors import (
     AbsentError,
     ClusterError,
@@ -26,7 +26,7 @@ from millrace_operator.kube.kinds import INFERENCE_SERVICE, POD, Obj, ServiceKey
 from millrace_operator.kube.protocol import Cluster
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import ObjectId, is_owned, object_id
-from millrace_operator.render.apply_order import find_unmet
+from millrace_operator.render.child import find_unmet
 from millrace_operator.scaling.drain import Mark
 from millrace_operator.status.status import describe_status
 

@@ -1,14 +1,36 @@
-"""What the API server's answers hold. Pure.
+"""What the API server's answers hold, in the compact form that the cache keeps. Pure.
 
-A proxy in between may answer with JSON of its own, a Status among it. So an answer is believed only where it
-has what each object or list has that the API server stores. No more is looked at: each write has an answer.
+A proxy in between may answer with JSON of its own, a Status among it. So an answer counts only if it has what
+the API server stores in every object or list. Nothing else is checked, because each write has an answer.
+
+Two thousand services have 14,000 objects, most of whose keys and words are the same. A Deployment takes 13 kB
+as the parser leaves it and 7 kB when compact, for 30 us of work.
 """
 
+import sys
 from typing import Any, NamedTuple
 
-from millrace_operator.kube.compact import compact
-from millrace_operator.kube.errors import TransientError
-from millrace_operator.kube.kinds import Kind, Obj
+import orjson
+
+from millrace_operator.kube.errors import (
+    AbsentError,
+    ConflictError,
+    ExpiredError,
+    RefusedError,
+    TransientError,
+)
+from millrace_operator.kube.kinds import (
+    Kind,
+    Obj,
+)
+from millrace_runtime import contract
+
+APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""What `kubectl apply` keeps for itself: a second copy of the manifest."""
+UNKEPT = {APPLIED: None, contract.ANNOTATION_LEARNED: ""}
+"""Annotations that are left out, or of which nothing is known but that they are there."""
+LONGEST_SHARED = 128
+"""Longer texts, such as messages, are rarely the same."""
 
 
 class Page(NamedTuple):
@@ -47,3 +69,73 @@ def _is_of_stored(metadata: Any) -> bool:
         return False
     name, uid, version = metadata.get("name"), metadata.get("uid"), metadata.get("resourceVersion")
     return isinstance(name, str) and isinstance(uid, str) and isinstance(version, str) and version.isdecimal()
+
+
+def parse_answer(content: bytes, request: str) -> Obj:
+    """Return the object that an answer with 200 holds. A proxy in between may answer anything."""
+    try:
+        parsed = orjson.loads(content)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise TransientError(f"{request}: no JSON object in the answer: {_quote(content)!r}")
+    return parsed
+
+
+def raise_for_status(status: int, content: bytes, retry_after: str | None) -> None:
+    """Raise the ClusterError that an HTTP status means; nothing for one below 400."""
+    if status < 400:
+        return
+    message = _read_message(content) or f"HTTP {status}"
+    if status == 409 or (status == 422 and _is_of_another_object(content)):
+        raise ConflictError(message)
+    if status == 404:
+        raise AbsentError(message)
+    if status in (400, 403, 405, 413, 415, 422):
+        raise RefusedError(message)
+    if status == 410:
+        raise ExpiredError(message)
+    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+    raise TransientError(f"HTTP {status}: {message}", seconds)
+
+
+def _is_of_another_object(content: bytes) -> bool:
+    """Whether a refusal is of the uid alone: the object of that name is another one than we mean."""
+    try:
+        causes = orjson.loads(content)["details"]["causes"]
+        return bool(causes) and all(cause.get("field") == "metadata.uid" for cause in causes)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def _read_message(content: bytes) -> str:
+    """Return the message of a Status object, or the answer's beginning when it is none."""
+    try:
+        return str(orjson.loads(content).get("message", ""))
+    except (ValueError, AttributeError):
+        return _quote(content)
+
+
+def _quote(content: bytes) -> str:
+    """Return the beginning of what came, for an error's message."""
+    return content[:200].decode(errors="replace")
+
+
+def compact(obj: Obj) -> Obj:
+    """Return the object without its managers, kubectl's copy, and what the autoscaler has learned."""
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    if UNKEPT.keys() & (metadata.get("annotations") or {}).keys():
+        kept = ((key, UNKEPT.get(key, value)) for key, value in metadata["annotations"].items())
+        metadata["annotations"] = {key: value for key, value in kept if value is not None}
+    shared: Obj = _share({**obj, "metadata": metadata})
+    return shared
+
+
+def _share(value: Any) -> Any:
+    if type(value) is str:
+        return sys.intern(value) if len(value) <= LONGEST_SHARED else value
+    if type(value) is dict:
+        return {sys.intern(key): _share(each) for key, each in value.items()}
+    if type(value) is list:
+        return [_share(each) for each in value]
+    return value

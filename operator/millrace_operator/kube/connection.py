@@ -12,19 +12,15 @@ from typing import Self
 from urllib.parse import urlencode
 
 import aiohttp
-import orjson
 from yarl import URL
 
 from millrace_kubernetes.errors import AccessError
-from millrace_operator.kube.answers import read_object, read_page
-from millrace_operator.kube.body import encode_body
+from millrace_operator.kube.answers import parse_answer, raise_for_status, read_object, read_page
 from millrace_operator.kube.credentials import Access
 from millrace_operator.kube.errors import (
     AbsentError,
-    ConflictError,
     ExpiredError,
     NotLeaderError,
-    RefusedError,
     TransientError,
 )
 from millrace_operator.kube.kinds import (
@@ -39,7 +35,7 @@ from millrace_operator.kube.kinds import (
     kind_of,
 )
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.kube.token_bucket import TokenBucket
+from millrace_operator.kube.requests import TokenBucket, encode_body
 
 FIELD_MANAGER = "millrace-operator"
 APPLY_QUERY = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -239,62 +235,13 @@ class ApiServer(Cluster):
             async with asyncio.timeout(seconds), request as response:
                 content = await response.read()
                 self._on_request(method, response.status)
-                _raise_for_status(response.status, content, response.headers.get("Retry-After"))
+                raise_for_status(response.status, content, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, AccessError, OSError) as error:  # TimeoutError is an OSError
             self._on_request(method, 0)
             raise TransientError(f"{method} {path}: {str(error) or type(error).__name__}") from error
-        return _parse(content, f"{method} {path}")
+        return parse_answer(content, f"{method} {path}")
 
 
 def _name_seen(uid: str, version: str | None) -> dict[str, str]:
     """Return what names the object that a write means, and the version of it where one is given."""
     return {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
-
-
-def _parse(content: bytes, request: str) -> Obj:
-    """Return the object that an answer with 200 holds. A proxy in between may answer anything."""
-    try:
-        parsed = orjson.loads(content)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise TransientError(f"{request}: no JSON object in the answer: {_quote(content)!r}")
-    return parsed
-
-
-def _raise_for_status(status: int, content: bytes, retry_after: str | None) -> None:
-    if status < 400:
-        return
-    message = _read_message(content) or f"HTTP {status}"
-    if status == 409 or (status == 422 and _is_of_another_object(content)):
-        raise ConflictError(message)
-    if status == 404:
-        raise AbsentError(message)
-    if status in (400, 403, 405, 413, 415, 422):
-        raise RefusedError(message)
-    if status == 410:
-        raise ExpiredError(message)
-    seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
-    raise TransientError(f"HTTP {status}: {message}", seconds)
-
-
-def _is_of_another_object(content: bytes) -> bool:
-    """Whether a refusal is of the uid alone: the object of that name is another one than we mean."""
-    try:
-        causes = orjson.loads(content)["details"]["causes"]
-        return bool(causes) and all(cause.get("field") == "metadata.uid" for cause in causes)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return False
-
-
-def _read_message(content: bytes) -> str:
-    """Return the message of a Status object, or the answer's beginning when it is none."""
-    try:
-        return str(orjson.loads(content).get("message", ""))
-    except (ValueError, AttributeError):
-        return _quote(content)
-
-
-def _quote(content: bytes) -> str:
-    """Return the beginning of what came, for an error's message."""
-    return content[:200].decode(errors="replace")

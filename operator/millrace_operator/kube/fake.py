@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from millrace_operator.kube.compact import compact
+from millrace_operator.kube.answers import compact
 from millrace_operator.kube.errors import AbsentError, ClusterError, ConflictError, RefusedError
 from millrace_operator.kube.kinds import (
     EVENT,

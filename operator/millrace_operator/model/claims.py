@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import Reason
-from millrace_operator.api.types import ScalingMode, Spec
+from millrace_operator.api.scaling_types import ScalingMode
+from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_operator.observed.snapshot import Claim
 from millrace_operator.status.causes import Cause

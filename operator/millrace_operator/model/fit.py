@@ -1,15 +1,16 @@
 """Whether a model fits the devices that its service asks for, as far as that is known before a pod. Pure.
 
-Refused is what can't serve for certain: a model that no replica reads, and weights that are larger than the
-memory. The rest of a replica's memory is reckoned, and partly guessed: where that is too much, status warns.
+A refusal needs certainty: no replica can read the model, or its weights are larger than the memory. The rest
+of a replica's memory is an estimate, and partly a guess. If that is too much, status warns.
 
-Whether a model fits the GPUs of the nodes that are there, where its service names none.
-
-It is refused for certain only where it fits on none of them. A node that tells nothing of its GPUs, or no
-node at all, refuses nothing: an autoscaler may add one of any size.
+A service that names no GPU may get those of any node. The labels of the nodes refuse a model only if it fits
+on none of their GPUs. A node whose labels say nothing of its GPUs refuses nothing, and neither does a cluster
+without nodes, because an autoscaler may add one of any size. Only nodeSelector and the amounts asked for
+leave a node out. Taints, affinities and the pods that are there would leave out more; too many candidates do
+no harm.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,73 +20,14 @@ from millrace_fit.facts import ModelFacts
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
 from millrace_fit.wording import Wording
-from millrace_operator.api.accelerators import count_gpus, has_gpu
-from millrace_operator.api.conditions import Reason
-from millrace_operator.api.quantities import parse_quantity
+from millrace_operator.api.conditions import LOWER_OR_ADD, NO_NODE_HAS, Reason
+from millrace_operator.api.quantities import count_gpus, has_gpu, list_gpus, parse_quantity
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.node import GpuNode
-from millrace_operator.model.gpu_candidates import Candidate, find_candidates
+from millrace_operator.kube.node import GPUS, GpuNode
 from millrace_operator.status.causes import Cause
 
 MOST_NAMES = 4
 """Of kinds of GPUs in a message."""
-
-
-class Judged(NamedTuple):
-    """What is known of a model on one kind of GPU."""
-
-    candidate: Candidate
-    accelerator: Accelerator
-    verdict: Verdict
-
-
-def judge_on_nodes(
-    facts: ModelFacts, settings: Settings, candidates: Collection[Candidate], wording: Wording
-) -> Verdict | None:
-    """Return whether the model fits, in words that name the nodes' GPUs; None where these are not known."""
-    known = [(one, gpu) for one in candidates if (gpu := one.accelerator)]
-    if not known or len(known) < len(candidates):
-        return None
-    judged = [Judged(one, gpu, judge(facts, settings, gpu, wording)) for one, gpu in known]
-    judged.sort(key=lambda one: (one.accelerator.memory_bytes, one.candidate))
-    good = [one for one in judged if one.verdict.starts]
-    bad = [one for one in judged if not one.verdict.starts]
-    if good and bad:
-        return _choose(good, bad)
-    told = judged[0]  # the smallest
-    if bad:
-        told = next((one for one in reversed(bad) if not is_refused(one.verdict)), bad[-1])
-    message = f"{told.verdict.message} (as nodes' labels tell of {_join(judged, 'and')})"
-    return replace(told.verdict, message=message)
-
-
-def is_refused(verdict: Verdict) -> bool:
-    """Whether a replica cannot serve for certain: what is guessed of its memory refuses nothing."""
-    plan = verdict.plan
-    is_over = verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total
-    return is_over or verdict.answer is Answer.UNSUPPORTED
-
-
-def _choose(good: Sequence[Judged], bad: Sequence[Judged]) -> Verdict:
-    """Return that it depends on the node, and which nodeSelector settles it."""
-    chosen, others = good[0].candidate, {one.candidate.product for one in bad}
-    label, text = LABEL_PRODUCT, chosen.product
-    if not text or text in others:
-        label, text = LABEL_MEMORY, f'"{chosen.memory}"'
-    return Verdict(
-        Answer.TIGHT,
-        f"fits on {_join(good, 'and')} and not on {_join(bad, 'or')}, and a pod may get any of them",
-        f"write {label}: {text} under pod.nodeSelector",
-    )
-
-
-def _join(judged: Sequence[Judged], word: str) -> str:
-    """Return the names of the GPUs, each once."""
-    names = list(dict.fromkeys(one.candidate.product or one.accelerator.name for one in judged))
-    names = names[:MOST_NAMES] + (["others"] if len(names) > MOST_NAMES else [])
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
-
-
 MIG = "nvidia.com/mig-"
 """Resources that are parts of a GPU, by their profile."""
 LARGEST = Accelerator("any GPU", 1 << 60)
@@ -95,7 +37,6 @@ ANOTHER_GPU = (
     "pod.nodeSelector, by nvidia.com/gpu.product, also where an autoscaler is to add the node"
 )
 """How a refusal by the nodes is lifted."""
-
 MANIFEST = Wording(
     weights="spec.model.quantization.weights: {0}",
     max_model_length="spec.engine.maxModelLength: {0}",
@@ -104,6 +45,18 @@ MANIFEST = Wording(
     memory="spec.resources.limits.memory: {0}Gi",
     workers="nvidia.com/gpu: {0} under spec.resources.limits",
 )
+
+
+class Candidate(NamedTuple):
+    """The GPUs of a node, as its labels tell of them; both are empty where they tell nothing."""
+
+    product: str
+    memory: str
+
+    @property
+    def accelerator(self) -> Accelerator | None:
+        """One of them; None where it is not known."""
+        return read_labels({LABEL_PRODUCT: self.product, LABEL_MEMORY: self.memory})
 
 
 @dataclass(frozen=True)
@@ -200,3 +153,99 @@ def find_device(spec: Spec, *, is_on_gpus: bool) -> Accelerator | None:
     except (KeyError, ValueError):
         return None
     return Accelerator("a pod on CPUs", int(limit), device="cpu")
+
+
+def is_refused(verdict: Verdict) -> bool:
+    """Whether a replica cannot serve for certain: what is guessed of its memory refuses nothing."""
+    plan = verdict.plan
+    is_over = verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total
+    return is_over or verdict.answer is Answer.UNSUPPORTED
+
+
+class Judged(NamedTuple):
+    """What is known of a model on one kind of GPU."""
+
+    candidate: Candidate
+    accelerator: Accelerator
+    verdict: Verdict
+
+
+def judge_on_nodes(
+    facts: ModelFacts, settings: Settings, candidates: Collection[Candidate], wording: Wording
+) -> Verdict | None:
+    """Return whether the model fits, in words that name the nodes' GPUs; None where these are not known."""
+    known = [(one, gpu) for one in candidates if (gpu := one.accelerator)]
+    if not known or len(known) < len(candidates):
+        return None
+    judged = [Judged(one, gpu, judge(facts, settings, gpu, wording)) for one, gpu in known]
+    judged.sort(key=lambda one: (one.accelerator.memory_bytes, one.candidate))
+    good = [one for one in judged if one.verdict.starts]
+    bad = [one for one in judged if not one.verdict.starts]
+    if good and bad:
+        return _choose(good, bad)
+    told = judged[0]  # the smallest
+    if bad:
+        told = next((one for one in reversed(bad) if not is_refused(one.verdict)), bad[-1])
+    message = f"{told.verdict.message} (as nodes' labels tell of {_join(judged, 'and')})"
+    return replace(told.verdict, message=message)
+
+
+def _choose(good: Sequence[Judged], bad: Sequence[Judged]) -> Verdict:
+    """Return that it depends on the node, and which nodeSelector settles it."""
+    chosen, others = good[0].candidate, {one.candidate.product for one in bad}
+    label, text = LABEL_PRODUCT, chosen.product
+    if not text or text in others:
+        label, text = LABEL_MEMORY, f'"{chosen.memory}"'
+    return Verdict(
+        Answer.TIGHT,
+        f"fits on {_join(good, 'and')} and not on {_join(bad, 'or')}, and a pod may get any of them",
+        f"write {label}: {text} under pod.nodeSelector",
+    )
+
+
+def _join(judged: Sequence[Judged], word: str) -> str:
+    """Return the names of the GPUs, each once."""
+    names = list(dict.fromkeys(one.candidate.product or one.accelerator.name for one in judged))
+    names = names[:MOST_NAMES] + (["others"] if len(names) > MOST_NAMES else [])
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def find_candidates(spec: Spec, nodes: Iterable[GpuNode]) -> frozenset[Candidate]:
+    """Return the GPUs of all nodes on which the service's pod could run."""
+    found = (read_candidate(spec, node) for node in nodes)
+    return frozenset(one for one in found if one is not None)
+
+
+def explain_shortage(spec: Spec, nodes: Iterable[GpuNode]) -> str | None:
+    """Return that no node has as many GPUs as a pod asks for, free or not; None where one has, or who knows.
+
+    Only what all nodes with GPUs tell counts, and only where there are such nodes: an autoscaler may add the
+    first one, of any size. It may add a larger one, too, so this refuses nothing.
+    """
+    offers = [node.offers for node in nodes]
+    if not offers or not all(offers):
+        return None
+    for name, amount in list_gpus(spec.resources.limits).items():
+        most = max(_read_amount(one, name) for one in offers)
+        if name.startswith(GPUS) and most < amount:
+            largest = f"the largest has {most}" if most else "none has any"
+            return f"{NO_NODE_HAS} {amount} {name}; {largest}: {LOWER_OR_ADD}"
+    return None
+
+
+def read_candidate(spec: Spec, node: GpuNode | None) -> Candidate | None:
+    """Return the GPUs of a node; None where the service's pod could not run there."""
+    if node is None or not spec.pod.node_selector.items() <= node.labels.items():
+        return None
+    asked = list_gpus(spec.resources.limits)
+    is_short = any(_read_amount(node.offers, name) < amount for name, amount in asked.items())
+    # One that offers nothing now is counted: a device plugin that starts anew must not lift a refusal.
+    if not asked or (node.offers and is_short):
+        return None
+    return Candidate(node.labels.get(LABEL_PRODUCT, ""), node.labels.get(LABEL_MEMORY, ""))
+
+
+def _read_amount(offers: Mapping[str, str], resource: str) -> int:
+    """Return how many of a resource a node offers. They are whole numbers, of GPUs and of parts of them."""
+    amount = offers.get(resource, "0")
+    return int(amount) if amount.isascii() and amount.isdecimal() else 0

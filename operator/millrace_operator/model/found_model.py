@@ -1,9 +1,13 @@
-"""What is known of a revision's model before a pod has it. Pure.
+"""What is known of a revision's model before a pod has it, and the folder of a claim that keeps it. Pure.
 
-A Job's pod told it, and the revision's record keeps it. So all replicas get the same model, and nobody asks
-again.
+A Job's pod reported it, and the revision's record keeps it. So all replicas get the same model, and nobody
+asks again.
+
+The folder's name comes from the model's place and from the revision that its source reported. So services of
+the same model share the folder, and another revision never changes what pods read.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -12,10 +16,15 @@ from typing import Any, Self
 
 from millrace_fit.errors import FactsError
 from millrace_fit.facts import ModelFacts
+from millrace_operator.api.model_types import Model
+from millrace_runtime import contract
 
 REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """What a source may call a revision."""
 MOST_BYTES = 2**60
+_READABLE_LENGTH, _DIGEST_LENGTH = 60, 16
+_REVISIONS = {"hf": re.compile("@.*$"), "oci": re.compile("(@|:[^:/]*$).*$")}
+"""What follows a model's place in its address, by the scheme. Buckets and web servers have no revisions."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +63,39 @@ def _read_facts(raw: Any) -> ModelFacts | None:
         return None if raw is None else ModelFacts.from_json(json.dumps(raw))
     except FactsError:
         return None
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """Where the model of a revision is kept."""
+
+    claim: str
+    path: str
+    """Of the model's folder in the claim."""
+
+    @classmethod
+    def read(cls, raw: Any) -> Self | None:
+        """Return what a revision's record says; None where it says nothing."""
+        if not isinstance(raw, Mapping):
+            return None
+        claim, path = raw.get("claimName"), raw.get("path")
+        return cls(claim, path) if isinstance(claim, str) and isinstance(path, str) else None
+
+    def render(self) -> dict[str, Any]:
+        """Return it as records and status have it."""
+        return {"claimName": self.claim, "path": self.path}
+
+
+def find_place(model: Model, found: FoundModel | None) -> CachedModel | None:
+    """Return where a model is kept; None where each pod fetches it, or its revision is not known yet."""
+    claim, revision = model.cache.claim, None if found is None else found.revision
+    return None if claim is None or revision is None else CachedModel(claim, name_folder(model.uri, revision))
+
+
+def name_folder(uri: str, revision: str) -> str:
+    """Return the folder of a model in any claim. Whatever the address says, it leads nowhere else."""
+    scheme, _, rest = uri.partition("://")
+    place = f"{scheme}://{_REVISIONS[scheme].sub('', rest) if scheme in _REVISIONS else rest.rstrip('/')}"
+    readable = re.sub("[^a-z0-9]+", "-", place.lower())[:_READABLE_LENGTH].strip("-")
+    digest = hashlib.sha256(f"{place}@{revision}".encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{contract.FOLDER_KEPT}/{readable}-{digest}"

@@ -1,14 +1,33 @@
-"""A revision that cannot be made yet: what it waits for, in words and for the plan. Pure."""
+"""A revision that cannot be made yet, and what it waits for: a look, an answer, a claim or a fetch. Pure.
 
-from dataclasses import dataclass
+A model in a claim: a Job looks at it before its revision is made, if that is soon done. Only what the Job
+reports may refuse the model. If there is no Job, or it fails or takes too long, the revision is made without
+it, and its replicas find out.
+
+The operator looks at the claim before it makes such a Job. A pod binds an unbound claim, and this pod would
+choose the volume without regard to the replicas. A pod also keeps a claim that is being deleted, even when
+the pod has ended. So the revision's record gets the Job's report at once, and the Job is deleted.
+"""
+
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from millrace_operator.api.conditions import Reason
-from millrace_operator.model.cached_model import CachedModel
-from millrace_operator.model.found_model import FoundModel
-from millrace_operator.observed.snapshot import Fetched
+from millrace_operator.api.conditions import Reason, parse_time
+from millrace_operator.api.types import Spec
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB
+from millrace_operator.model.claims import judge_claim
+from millrace_operator.model.found_model import CachedModel, FoundModel, find_place
+from millrace_operator.observed.pod_status import read_fetch
+from millrace_operator.observed.snapshot import Fetched, ObjectId, Snapshot
+from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.status.causes import Cause
+from millrace_runtime import contract
+
+AT_HAND_SECONDS = 60.0
+"""From the Job's creation, until nobody waits any longer for what it tells."""
+DISTURBED_SECONDS = 180.0
+"""The same where others delete Jobs, or their pods before these were seen to end: time for two more."""
 
 
 class Stage(Enum):
@@ -76,3 +95,108 @@ class Pending:
             return f"a Job asks which revision {self.uri} has"
         far = f": {self.fetched.describe()}" if self.fetched else ""
         return f"a Job fetches the model into PersistentVolumeClaim {self.place.claim}{far}"
+
+
+def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
+    """Return that a Job looks at the model of a revision, or is to; None where nobody waits for it."""
+    name = revision_name(snapshot.service, revision)
+    if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
+        return None
+    pending, job = Pending(revision, spec.model.uri, Stage.LOOK), snapshot.jobs.find(name)
+    if not job or snapshot.jobs.is_lost(name):
+        since = snapshot.looking_since
+        return None if since is None or now >= since + DISTURBED_SECONDS else pending
+    if snapshot.jobs.has_told_all(name) or snapshot.jobs.explain_delay(name) is not None:
+        return None
+    made = parse_time(job["metadata"].get("creationTimestamp"))
+    # By the API server's clock. Where ours goes wrong by more than that, nobody can tell how long it takes.
+    is_due = made is not None and abs(now - made) >= AT_HAND_SECONDS
+    return None if is_due else replace(pending, until=None if made is None else made + AT_HAND_SECONDS)
+
+
+def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
+    claim = snapshot.claim
+    if claim is None or claim.name != find_claim(spec.model.uri):
+        return False
+    return claim.is_bound and not claim.is_leaving
+
+
+def _is_barred(snapshot: Snapshot, name: str) -> bool:
+    """Whether the Job can't be made. A refused record says that the revision was to be made without it.
+
+    A Job of another service that had the name is no bar: it goes soon.
+    """
+    head = {"kind": JOB.kind, "metadata": {"name": name}}
+    refused = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)} & snapshot.refusals.keys()
+    return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.list_namesakes())
+
+
+def find_filling(
+    snapshot: Snapshot, spec: Spec, revision: str, found: FoundModel, now: float
+) -> Pending | None:
+    """Return what a model that is known waits for; None where its pods can have it."""
+    place = find_place(spec.model, found)
+    if place is None:
+        return None
+    fault = judge_claim(spec, snapshot.claim)
+    if fault is not None:
+        return Pending(
+            revision=revision, uri=spec.model.uri, stage=Stage.CLAIM, cause=fault, found=found, place=place
+        )
+    name = fill_name(snapshot.service, revision)
+    if spec.model.cache.is_on_nodes or snapshot.jobs.is_complete(name):
+        return None
+    fetched = _find_progress(snapshot, name)
+    pending = Pending(
+        revision=revision,
+        uri=spec.model.uri,
+        stage=Stage.FILL,
+        cause=snapshot.jobs.explain_delay(name),
+        found=found,
+        place=place,
+        fetched=fetched,
+    )
+    return find_lateness(pending, snapshot, spec, name, now)
+
+
+def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
+    """Return the same with since when its Job gets no farther, and that this is too long."""
+    is_filling = pending.stage is Stage.FILL
+    since = snapshot.jobs.find_standstill(job, now) if is_filling else snapshot.jobs.find_made(job)
+    pending = replace(pending, since=since)
+    is_late = since is not None and now >= since + spec.rollout.progress_deadline_seconds
+    return replace(pending, late=_explain_lateness(pending, snapshot, spec, job)) if is_late else pending
+
+
+def is_begun(snapshot: Snapshot, revision: str) -> bool:
+    """Whether a revision was made, or its model is on its way into a claim: no node takes that back."""
+    name = revision_name(snapshot.service, revision)
+    record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name))
+    labels = None if record is None else record["metadata"].get("labels", {})
+    is_made = labels is not None and labels.get(contract.LABEL_PENDING) != "true"
+    return is_made or bool(snapshot.jobs.find(fill_name(snapshot.service, revision)))
+
+
+def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:
+    """Return after how many seconds a Job that gets no farther is late; None where it is, or is not there."""
+    if pending.since is None or pending.late is not None:
+        return None
+    return pending.since + spec.rollout.progress_deadline_seconds - now
+
+
+def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
+    """Return how far the Job's newest pod is that tells it."""
+    names = (pod["metadata"]["name"] for pod in snapshot.jobs.list_working(name))
+    return next((snapshot.fetched[pod] for pod in names if pod in snapshot.fetched), None)
+
+
+def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str) -> Cause:
+    place = f"{job} -n {snapshot.service['metadata']['namespace']}"
+    failures = (read_fetch(pod.get("status", {})).failure for pod in snapshot.jobs.list_working(job))
+    before = next((f"; it failed before: {failure}" for failure in failures if failure), "")
+    return Cause(
+        Reason.DEADLINE_EXCEEDED,
+        f"Job {job} has got no farther for longer than rollout.progressDeadline "
+        f"({spec.rollout.progress_deadline}): {pending.describe()}{before}; see kubectl describe job "
+        f"{place}, which says where a quota refuses its pod, and its pod's Events and log",
+    )

@@ -10,7 +10,7 @@ from millrace_operator.kube.kinds import DEPLOYMENT, Obj
 from millrace_operator.observed.pod_status import find_condition
 from millrace_operator.observed.pods import Pod, read_pod
 from millrace_operator.observed.snapshot import PodLoad, Snapshot
-from millrace_operator.render.metadata import revision_name
+from millrace_operator.render.child import revision_name
 from millrace_operator.rollout.revision import read_hash
 from millrace_operator.rollout.surge import RevisionState
 from millrace_operator.status.causes import UNREADY_REASONS, Cause

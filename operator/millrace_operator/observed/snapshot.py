@@ -1,18 +1,27 @@
-"""What a plan is made from: one service and its own objects, as they were seen at one moment."""
+"""What a plan is made from: one service and its own objects, as they were seen at one moment. Pure.
+
+A service may be deleted and created again. Garbage collection then deletes the former service's objects
+within a moment, and their names become free. So the plan waits for that, for a limited time, before it calls
+such a name a conflict.
+"""
 
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.model_names import Standing
-from millrace_operator.api.conditions import Reason
+from millrace_operator.api.conditions import Reason, parse_time
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.api.quantities import show_bytes
-from millrace_operator.api.status_types import ReplicaStatus
 from millrace_operator.kube.kinds import JOB, Obj
 from millrace_operator.kube.node import GpuNode
 from millrace_operator.observed.jobs import Jobs
 from millrace_runtime import contract
+
+LEFT_OVER_SECONDS = 180.0
+"""From the creation of the service that is there now, by the API server's clock."""
 
 
 class ObjectId(NamedTuple):
@@ -22,16 +31,35 @@ class ObjectId(NamedTuple):
     name: str
 
 
+def object_id(obj: Obj) -> ObjectId:
+    """Return kind and name of a raw object."""
+    return ObjectId(obj["kind"], obj["metadata"]["name"])
+
+
+def is_owned(obj: Obj, uid: str) -> bool:
+    """Whether the object's controller is the one of that uid."""
+    references = obj["metadata"].get("ownerReferences", [])
+    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
+
+
+def is_of_former(obj: Obj, service: Obj) -> bool:
+    """Whether the object's controller is a service of the same name that is gone: its uid is another one."""
+    references, metadata = obj["metadata"].get("ownerReferences", []), service["metadata"]
+    owner: Obj = next((one for one in references if one.get("controller")), {})
+    group = owner.get("apiVersion", "").partition("/")[0]
+    is_namesake = (group, owner.get("kind"), owner.get("name")) == (
+        contract.GROUP,
+        contract.KIND,
+        metadata["name"],
+    )
+    return is_namesake and owner.get("uid") != metadata["uid"]
+
+
 class Rival(NamedTuple):
     """An autoscaler of somebody's, and the Deployment of ours that it scales."""
 
     autoscaler: str
     deployment: str
-
-
-def object_id(obj: Obj) -> ObjectId:
-    """Return kind and name of a raw object."""
-    return ObjectId(obj["kind"], obj["metadata"]["name"])
 
 
 @dataclass(frozen=True)
@@ -87,6 +115,9 @@ class Demand(NamedTuple):
     """When the last one ended of those that are known, also of one that was refused."""
 
 
+UNKNOWN_DEMAND = Demand(0, None)
+
+
 class Fetched(NamedTuple):
     """How far a pod is with its model, as it tells: it is shown, and decides nothing."""
 
@@ -135,9 +166,6 @@ class Claim(NamedTuple):
     def is_bound(self) -> bool:
         """Whether it has its volume: no pod chooses one for it any more."""
         return self.volume is not None
-
-
-UNKNOWN_DEMAND = Demand(0, None)
 
 
 @dataclass(frozen=True)
@@ -206,20 +234,18 @@ class Snapshot:
         return frozenset(object_id(child) for child in self.children if is_of_former(child, self.service))
 
 
-def is_owned(obj: Obj, uid: str) -> bool:
-    """Whether the object's controller is the one of that uid."""
-    references = obj["metadata"].get("ownerReferences", [])
-    return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
+def find_left_over(service: Obj, owned: frozenset[ObjectId], now: float) -> frozenset[ObjectId]:
+    """Return which of the objects that a former service owned are to be gone soon.
+
+    `now` is seconds since 1970.
+    """
+    made = parse_time(service["metadata"].get("creationTimestamp"))
+    # Where our clock goes wrong by more than that, nobody can tell how long it takes.
+    is_new = made is not None and abs(now - made) < LEFT_OVER_SECONDS
+    return owned if is_new else frozenset()
 
 
-def is_of_former(obj: Obj, service: Obj) -> bool:
-    """Whether the object's controller is a service of the same name that is gone: its uid is another one."""
-    references, metadata = obj["metadata"].get("ownerReferences", []), service["metadata"]
-    owner: Obj = next((one for one in references if one.get("controller")), {})
-    group = owner.get("apiVersion", "").partition("/")[0]
-    is_namesake = (group, owner.get("kind"), owner.get("name")) == (
-        contract.GROUP,
-        contract.KIND,
-        metadata["name"],
-    )
-    return is_namesake and owner.get("uid") != metadata["uid"]
+def explain_left_over(left_over: AbstractSet[ObjectId]) -> str:
+    """Return what is waited for. One object is named: each write of status would name fewer of them."""
+    kind, name = min(left_over)
+    return f"another InferenceService of this name has left {kind} {name}; Kubernetes is to delete it first"

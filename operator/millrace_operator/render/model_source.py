@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from millrace_operator.api.model_types import Model
 from millrace_operator.api.model_uri import is_fetched
 from millrace_operator.api.types import Spec
-from millrace_operator.model.cached_model import find_place
-from millrace_operator.model.found_model import FoundModel
+from millrace_operator.model.found_model import FoundModel, find_place
 from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 

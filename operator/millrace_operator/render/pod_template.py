@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_operator.api.accelerators import count_gpus, has_gpu
 from millrace_operator.api.field_types import Part
 from millrace_operator.api.model_types import Weights
 from millrace_operator.api.pod_types import GRACE_SECONDS, PodOptions
+from millrace_operator.api.quantities import count_gpus, has_gpu
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.render.metadata import account_name, replica_labels
+from millrace_operator.render.child import account_name, replica_labels
 from millrace_operator.render.model_source import (
     find_kept,
     model_path,

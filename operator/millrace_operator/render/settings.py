@@ -1,10 +1,17 @@
-"""What the operator's flags say about every service."""
+"""The operator's flags that decide how children look, and the images of the runtime's versions. Pure."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace_operator.api.prices import Prices
-from millrace_operator.api.versions import VersionError
+from millrace_operator.api.types import VERSION_MAX_LENGTH, VERSION_PATTERN
+
+_IMAGE_PATTERN = r"[^\s=]+"
+
+
+class VersionError(ValueError):
+    """A version of the runtime has no image; the text says what to write."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +58,15 @@ class RenderSettings:
         """Return where clients in the cluster reach a service."""
         port = "" if self.gateway_port == 80 else f":{self.gateway_port}"
         return f"http://{name}.{namespace}.svc.{self.cluster_domain}{port}"
+
+
+def parse_runtime_version(text: str) -> tuple[str, str]:
+    """Return a version and its image from VERSION=IMAGE. Raises VersionError."""
+    version, _, image = text.partition("=")
+    is_version = re.fullmatch(VERSION_PATTERN, version) and len(version) <= VERSION_MAX_LENGTH
+    if not is_version or not re.fullmatch(_IMAGE_PATTERN, image):
+        raise VersionError(
+            f"{text!r} names no image of a version; write VERSION=IMAGE such as "
+            "0.2.0=registry.example.com/runtime:0.2.0"
+        )
+    return version, image

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millrace_operator.api.annotations.rollout_order import Action
+from millrace_operator.api.annotations import Action
 from millrace_operator.api.conditions import Reason, parse_time, render_time
-from millrace_operator.api.types import CanaryOptions, Promotion, Rollout
+from millrace_operator.api.rollout_types import CanaryOptions, Promotion, Rollout
 from millrace_operator.rollout.surge import RevisionState
 from millrace_operator.status.causes import Cause
 

@@ -1,12 +1,19 @@
-"""Which revision runs: the one that the spec asks for, unless that one was tried and rejected. Pure."""
+"""Which revision runs: the one that the spec asks for, unless it was tried and given up. Pure.
+
+A person may promote or abort a revision by an annotation, which stays on the service after it was obeyed. So
+`status.spentOrder` records an order that is over: its revision is not the one that the spec asks for, or that
+revision was given up. It no longer counts, even if the revision comes back. Other words are another order,
+and so are the same words after the annotation was gone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from millrace_operator.api.annotations.rollout_order import Action
+from millrace_operator.api.annotations import Action, OrderError, find_order
 from millrace_operator.api.conditions import parse_time, render_time
-from millrace_operator.api.status_types import RejectionReason
+from millrace_operator.api.rollout_types import RejectionReason
+from millrace_operator.kube.kinds import Obj
 from millrace_operator.rollout.canary import Canary
 from millrace_operator.rollout.surge import RevisionState
 
@@ -206,3 +213,31 @@ def _reject(asked: str, reason: RejectionReason, trial: Trial, now: float) -> di
         "reason": reason.value,
         "message": trial.words[:WORDS_LENGTH],
     }
+
+
+def find_action(service: Obj, revision: str) -> Action | None:
+    """Return what is ordered of this revision now. An order that can't be read is none."""
+    try:
+        order = find_order(service)
+    except OrderError:
+        return None
+    if order is None or order.revision != revision or str(order) == _find_spent(service):
+        return None
+    return order.action
+
+
+def find_spent_order(service: Obj, revision: str, *, is_given_up: bool) -> str | None:
+    """Return the order in the annotation if it is over; `revision` is the one that the spec asks for."""
+    try:
+        order = find_order(service)
+    except OrderError:
+        return None
+    if order is None:
+        return None
+    is_over = order.revision != revision or is_given_up or str(order) == _find_spent(service)
+    return str(order) if is_over else None
+
+
+def _find_spent(service: Obj) -> str | None:
+    spent: str | None = service.get("status", {}).get("spentOrder")
+    return spent

@@ -1,26 +1,51 @@
-"""Which revision a spec asks for. Pure.
+"""Which revision the spec asks for, and whether it can be made. Pure.
 
-What `kubectl millrace refresh` writes is an input of the revision beside the spec. So a Job asks the source
-as for any new revision. Until the source has answered, the revision of the same spec goes on that was asked
-for before. Where the source has the model of a revision of the same spec, that one is asked for, and nothing
-restarts.
+`kubectl millrace refresh` writes an annotation, which is an input of the revision beside the spec. So a Job
+asks the source, as for any new revision. Until the source has answered, the earlier revision of the same spec
+goes on. If the source has the model of an earlier revision of the same spec, that revision is asked for, and
+nothing restarts.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from millrace_operator.api.annotations.refresh import Refresh, can_change, is_looked_at
+from millrace_operator.api.annotations import Refresh
+from millrace_operator.api.conditions import Reason, find_condition
+from millrace_operator.api.model_uri import can_change, is_fetched, is_looked_at
 from millrace_operator.api.types import Spec
-from millrace_operator.kube.kinds import Obj
+from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, Obj
+from millrace_operator.model.claims import judge_claim
+from millrace_operator.model.fit import judge_fit
+from millrace_operator.model.found_model import FoundModel, find_place
+from millrace_operator.model.jobs import explain_unread, find_told, note_asking
+from millrace_operator.model.pending_revision import (
+    Pending,
+    Stage,
+    find_filling,
+    find_lateness,
+    find_looking,
+    is_begun,
+)
+from millrace_operator.observed.pods import read_pod
+from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
+from millrace_operator.render.child import revision_name
+from millrace_operator.render.model_source import find_claim
+from millrace_operator.render.pod_template import render_pod_template
+from millrace_operator.render.settings import RenderSettings, VersionError
 from millrace_operator.rollout.revision import (
     Inputs,
     Revision,
     hash_inputs,
     leave_out_refresh,
+    next_number,
     read_refresh,
+    read_revisions,
     refresh_inputs,
     revision_inputs,
 )
+
+_REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
 
 
 class Asked(NamedTuple):
@@ -30,6 +55,29 @@ class Asked(NamedTuple):
     inputs: Inputs
     before: str | None = None
     """What the spec asks for apart from the refresh; None of a revision that is none."""
+
+
+class Known(NamedTuple):
+    """The revisions of a service, and which of them the spec asks for."""
+
+    revisions: dict[str, Revision]
+    """By hash."""
+    asked: str
+    error: VersionError | None = None
+    """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
+    pending: Pending | None = None
+    """That it can't be made yet. Then the one that served last is asked for, if any did."""
+    refreshed: Revision | None = None
+    """One for which the source was asked anew, and had the model of the one that is asked for."""
+    answered: Revision | None = None
+    """The pending one, where it is known what its model is: its record says that, and no more."""
+
+    @property
+    def model(self) -> FoundModel | None:
+        """What is known of the model that the spec asks for."""
+        if self.pending is not None:
+            return self.pending.found
+        return self.revisions[self.asked].model if self.error is None else None
 
 
 def find_asked(service: Obj, spec: Spec, revisions: Mapping[str, Revision]) -> Asked:
@@ -76,3 +124,114 @@ def find_idle(revisions: Mapping[str, Revision], service: Obj) -> frozenset[str]
 
 def _hash_spec(revision: Revision) -> str:
     return hash_inputs(leave_out_refresh(revision.inputs))
+
+
+def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now: float) -> Known:
+    """Return the revisions with the one that the spec asks for. One that is new is made here.
+
+    Raises VersionError where that one has no image, and none has served before.
+    """
+    revisions = read_revisions(list(snapshot.owned().values()))
+    served = snapshot.service.get("status", {}).get("currentRevision")
+    wanted = find_asked(snapshot.service, spec, revisions)
+    digest = wanted.hash
+    recorded, told = (
+        revisions.get(digest),
+        find_told(snapshot.jobs, revision_name(snapshot.service, digest), spec.model.uri),
+    )
+    if recorded is not None and not recorded.is_pending:
+        return _choose_same(revisions, recorded, served)
+    known_model = None if recorded is None else recorded.model
+    model = told or known_model
+    try:
+        template = render_pod_template(settings, snapshot.service, spec, digest, model)
+    except VersionError as error:
+        if served not in revisions:
+            raise
+        return Known(revisions, served, error)
+    place = find_place(spec.model, model)
+    number = next_number(revisions.values()) if recorded is None else recorded.number
+    made = Revision(
+        hash=digest, number=number, inputs=wanted.inputs, template=template, model=model, cached=place
+    )
+    known = _choose_same({**revisions, digest: made}, made, served)
+    if known.refreshed is not None:
+        return known
+    is_kept = place is not None and served in revisions and revisions[served].cached == place
+    is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
+    pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
+    if pending is None:
+        is_pending = None if recorded is None else False
+        return known._replace(revisions={**known.revisions, digest: replace(made, is_pending=is_pending)})
+    if model is not None:
+        made = replace(made, template={}, is_pending=True)
+        known = known._replace(revisions={**known.revisions, digest: made}, answered=made)
+    pending = replace(note_asking(pending, snapshot.jobs, snapshot.service), known_as=wanted.before)
+    return known._replace(asked=_choose_meanwhile(snapshot, revisions, wanted), pending=pending)
+
+
+def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted: Asked) -> str:
+    """Return what runs until the wanted revision can be made.
+
+    A refresh stops no rollout: what was asked for before it goes on, unless that was given up.
+    """
+    status = snapshot.service.get("status", {})
+    served, before = status.get("currentRevision"), revisions.get(wanted.before or "")
+    rejected = status.get("rejectedRevision", {}).get("revision")
+    if before is not None and not before.is_pending and before.hash != rejected:
+        return find_same(before, revisions.values(), served).hash
+    return served if served in revisions else wanted.hash
+
+
+def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str | None) -> Known:
+    """Return what is asked for: an earlier revision where `wanted` has the model of that one."""
+    same = find_same(wanted, revisions.values(), served)
+    return Known(revisions, same.hash, refreshed=None if same.hash == wanted.hash else wanted)
+
+
+def _find_pending(
+    snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float, *, is_read: bool
+) -> Pending | None:
+    """Return why a revision can't be made yet, or never; None where it can.
+
+    `is_read` says that replicas that serve now read the same model from the same folder: it is there.
+    """
+    if model is None and not is_fetched(spec.model.uri):
+        return find_looking(snapshot, spec, digest, now)
+    if model is None:
+        job = revision_name(snapshot.service, digest)
+        unread = explain_unread(snapshot.jobs, job)
+        cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.claim)
+        return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
+    # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
+    is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)
+    nodes = () if is_free else snapshot.gpu_nodes.values()
+    refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
+    if refusal is not None:
+        return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
+    return None if is_read else find_filling(snapshot, spec, digest, model, now)
+
+
+class Awaited(NamedTuple):
+    """A look that a service waits for."""
+
+    claim: str
+    revision: str
+    is_new: bool
+    """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
+    has_job: bool
+    """Whether the Job that looks is there."""
+
+
+def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
+    """Return the look at a model in a claim whose revision is still to be made; None of any other."""
+    claim = find_claim(spec.model.uri)
+    if claim is None:
+        return None
+    own = {object_id(child): child for child in children if is_owned(child, service["metadata"]["uid"])}
+    name = revision_name(service, find_asked(service, spec, read_revisions(own.values())).hash)
+    if own.keys() & {ObjectId(CONTROLLER_REVISION.kind, name), ObjectId(DEPLOYMENT.kind, name)}:
+        return None
+    has_job = ObjectId(JOB.kind, name) in own
+    condition = find_condition(service.get("status", {}), "ModelReady") or {}
+    return Awaited(claim, name, condition.get("reason") in _REFUSED, has_job)

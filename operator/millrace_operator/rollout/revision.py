@@ -12,8 +12,7 @@ from typing import Any
 
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
-from millrace_operator.model.cached_model import CachedModel
-from millrace_operator.model.found_model import FoundModel
+from millrace_operator.model.found_model import CachedModel, FoundModel
 from millrace_runtime import contract
 
 HASH_LENGTH = 10

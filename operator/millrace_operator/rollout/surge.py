@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from millrace_operator.api.types import RolloutStrategy
+from millrace_operator.api.rollout_types import RolloutStrategy
 
 
 class Method(StrEnum):

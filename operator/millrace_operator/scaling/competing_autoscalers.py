@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from millrace_operator.api.conditions import Reason
 from millrace_operator.kube.kinds import DEPLOYMENT, Obj
-from millrace_operator.observed.drift import APPLIED
 from millrace_operator.observed.snapshot import ObjectId, Rival, object_id
+from millrace_operator.render.child import APPLIED
 from millrace_operator.status.causes import Cause
 
 LOOK_SECONDS = 60.0

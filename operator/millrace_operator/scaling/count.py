@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from millrace_operator.api.annotations.pin import Pin
-from millrace_operator.api.change_record import pick_load
+from millrace_operator.api.annotations import Pin
 from millrace_operator.api.conditions import MESSAGE_MAX_LENGTH, render_time
-from millrace_operator.api.evidence_limits import NUM_CHANGES, WORDS_LENGTH
-from millrace_operator.api.status_lines import read_changes
-from millrace_operator.api.types import ScalingMode, Spec
+from millrace_operator.api.scaling_types import ScalingMode
+from millrace_operator.api.status_lines import NUM_CHANGES, WORDS_LENGTH, pick_load, read_changes
+from millrace_operator.api.types import Spec
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.scaling.rest import AWAKE, Rest
 

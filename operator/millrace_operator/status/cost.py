@@ -10,9 +10,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import parse_time, render_time
-from millrace_operator.api.cost_types import Cost
 from millrace_operator.api.prices import Item, PriceError, Prices, add_prices, list_items
 from millrace_operator.api.quantities import parse_number, render_number
+from millrace_operator.api.types import Cost
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.rollout.revision import Revision

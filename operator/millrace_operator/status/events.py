@@ -1,15 +1,20 @@
-"""Which Event tells a note: one of its own, or one that is there already and is told once more.
+"""Which transitions of a service become Events, and which Event records each of them. Pure.
 
-The same words again raise the Event's count. Of one reason at most MOST_SIMILAR Events of a service are made
-in SPAN_SECONDS, and what comes then is told by one that says so: a rollout that goes back and forth must not
-bury everything else. As client-go's correlator does (tools/record/events_cache.go), with its figures.
+The transitions are those from the old status to the new one. So neither time nor a new leader repeats an
+Event.
+
+The same words again raise the Event's count. A service gets at most MOST_SIMILAR Events of one reason in
+SPAN_SECONDS; further ones raise the count of a combined Event, so that a rollout which goes back and forth
+does not bury all else. client-go's correlator does the same (tools/record/events_cache.go), with these
+figures.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from millrace_operator.api.conditions import render_time
+from millrace_operator.api.conditions import Reason, find_condition, render_time
 from millrace_operator.kube.kinds import Obj
 
 SPAN_SECONDS = 600.0
@@ -17,6 +22,7 @@ MOST_SIMILAR = 10
 MOST_KNOWN = 4096
 COMBINED = "(combined from similar events): "
 LONGEST = 1024
+Status = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,83 @@ class Note:
     reason: str
     message: str
     is_warning: bool
+
+
+def find_notes(old: Status, new: Status) -> Iterator[Note]:
+    """Yield what to tell of the way from one status to the next."""
+    yield from _tell_rollback(old, new)
+    yield from _tell_trouble(old, new)
+    yield from _tell_ready(old, new)
+    yield from _tell_name(old, new)
+    yield from _tell_canary(old.get("rollout", {}), new.get("rollout", {}))
+    yield from _tell_wait(old, new)
+    yield from _tell_rollout(old, new)
+    yield from _tell_count(old, new)
+
+
+def _tell_rollback(old: Status, new: Status) -> Iterator[Note]:
+    """Tell it when it is decided: the failed pods' own trouble may last longer than that."""
+    rejected, model = new.get("rejectedRevision"), find_condition(new, "ModelReady")
+    if rejected and model and rejected != old.get("rejectedRevision"):
+        yield Note(Reason.ROLLED_BACK, model["message"], is_warning=True)
+
+
+def _tell_trouble(old: Status, new: Status) -> Iterator[Note]:
+    before, after = (find_condition(status, "Degraded") or {} for status in (old, new))
+    if after.get("status") != "True" or after["reason"] == Reason.ROLLED_BACK:
+        return
+    if (before.get("status"), before.get("reason")) != ("True", after["reason"]):
+        yield Note(after["reason"], after["message"], is_warning=True)
+
+
+def _tell_ready(old: Status, new: Status) -> Iterator[Note]:
+    before, after = (find_condition(status, "Ready") or {} for status in (old, new))
+    if after.get("status") == "True" != before.get("status"):
+        yield Note(after["reason"], after["message"], is_warning=False)
+
+
+def _tell_name(old: Status, new: Status) -> Iterator[Note]:
+    """Tell the owner of a name that another namespace's service came to claim: clients fail from now on."""
+    before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
+    if after.get("status") == "False" != before.get("status"):
+        yield Note(after["reason"], after["message"], is_warning=True)
+
+
+def _tell_canary(old: Status, new: Status) -> Iterator[Note]:
+    """Tell that a canary begins, and that it is promoted, from `status.rollout`."""
+    revision, canary = new.get("revision"), new.get("canary")
+    if canary is None:
+        return
+    before = old.get("canary") if old.get("revision") == revision else None
+    if "promotedAt" not in canary and before is None:
+        count = canary["replicas"]
+        text = f"revision {revision} is tried on {count} {'replica' if count == 1 else 'replicas'}"
+        yield Note("CanaryBegun", text, is_warning=False)
+    if "promotedAt" in canary and "promotedAt" not in (before or {}):
+        yield Note("Promoted", f"revision {revision} is promoted, and gets all replicas", is_warning=False)
+
+
+def _tell_wait(old: Status, new: Status) -> Iterator[Note]:
+    before, after = (find_condition(status, "Progressing") or {} for status in (old, new))
+    if after.get("reason") == Reason.AWAITING_PROMOTION != before.get("reason"):
+        yield Note(after["reason"], after["message"], is_warning=False)
+
+
+def _tell_rollout(old: Status, new: Status) -> Iterator[Note]:
+    """Tell that a revision has taken over. A first one only gets ready."""
+    before, after = old.get("currentRevision"), new.get("currentRevision")
+    if before and after and before != after:
+        desired = new["scaling"]["desiredReplicas"]
+        yield Note(
+            "RolledOut", f"revision {after} serves with all of its {desired} replicas", is_warning=False
+        )
+
+
+def _tell_count(old: Status, new: Status) -> Iterator[Note]:
+    before, after = (status.get("scaling", {}).get("desiredReplicas") for status in (old, new))
+    if before is not None and before != after:
+        text = f"from {before} to {after}: {new['scaling']['message']}"
+        yield Note("Scaled", text, is_warning=False)
 
 
 class Topic(NamedTuple):

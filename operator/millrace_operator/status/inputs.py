@@ -8,18 +8,16 @@ from typing import Any
 from millrace_operator.api.conditions import Reason
 from millrace_operator.api.model_uri import is_fetched
 from millrace_operator.api.types import Spec
-from millrace_operator.api.versions import VersionError
 from millrace_operator.kube.kinds import JOB, POD
 from millrace_operator.model.claims import judge_claim
-from millrace_operator.model.fill import is_begun
+from millrace_operator.model.fit import explain_shortage
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.gpu_candidates import explain_shortage
-from millrace_operator.model.pending_revision import Pending
+from millrace_operator.model.pending_revision import Pending, is_begun
 from millrace_operator.observed.pods import Pod
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import ObjectId, Snapshot
-from millrace_operator.render.metadata import revision_name
-from millrace_operator.render.settings import RenderSettings
+from millrace_operator.render.child import revision_name
+from millrace_operator.render.settings import RenderSettings, VersionError
 from millrace_operator.rollout.choice import Choice, Progress
 from millrace_operator.rollout.evacuation import NO_EVACUATION, Evacuation
 from millrace_operator.rollout.revision import Revision

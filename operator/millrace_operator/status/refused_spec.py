@@ -15,9 +15,9 @@ from millrace_operator.api.conditions import (
     find_condition,
     merge_conditions,
 )
-from millrace_operator.api.versions import VersionError
 from millrace_operator.observed.revisions import Moment, Observed, observe
 from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.render.settings import VersionError
 from millrace_operator.status.causes import Cause
 from millrace_operator.status.rollout_conditions import TYPE as UP_TO_DATE
 from millrace_operator.status.rollout_conditions import count_replicas

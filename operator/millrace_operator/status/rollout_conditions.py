@@ -7,9 +7,9 @@ Whether all that the spec asks for is there, in one word for people who wait for
 
 from dataclasses import replace
 
-from millrace_operator.api.annotations.rollout_order import ANNOTATION, OrderError, find_order
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION, OrderError, find_order
 from millrace_operator.api.conditions import Reason, Truth, render_time
-from millrace_operator.observed.previous_owner import explain_left_over
+from millrace_operator.observed.snapshot import explain_left_over
 from millrace_operator.status.inputs import StatusInputs
 
 TYPE = "UpToDate"
@@ -149,7 +149,7 @@ def _explain_order(inputs: StatusInputs) -> str:
     try:
         find_order(inputs.snapshot.service)
     except OrderError as error:
-        return f"; the annotation {ANNOTATION} is not obeyed: {error}"
+        return f"; the annotation {ROLLOUT_ANNOTATION} is not obeyed: {error}"
     return ""
 
 

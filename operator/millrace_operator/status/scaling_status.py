@@ -1,62 +1,31 @@
-"""When `status.scaling` is written: at every change, and of figures alone now and then. Pure.
+"""When `status.scaling` is written: at every change, and its figures alone from time to time. Pure.
 
-Figures change all the time, and a large cluster can't write all of them. So they go along where status is
-written anyway. Alone they are written every ten minutes, moved or not: what is older says that no operator
-leads. While something is wrong they are written every minute if one has moved by a tenth. A reason, a binding
-or one of the conditions ObjectivesMet and ScalingActive that changes alone waits for a minute too: near a
-limit they go back and forth with every tick. A count, a mode or another condition never waits.
+Figures change all the time, and a large cluster can't write all of them. So a write of anything else takes
+them along. Alone they are written every ten minutes, whether they moved or not: older figures mean that no
+operator leads. While something is wrong they are written every minute, if one has moved by a tenth. A change
+of nothing but the reason, the binding or the conditions ObjectivesMet and ScalingActive waits for a minute
+too, because near a limit they go back and forth with every tick. A count, a mode or another condition never
+waits.
 
-In mode External nobody measures. What is told of the replicas follows events, and nothing moves by time.
-
-The condition ScalingActive: whether the operator decides the count, or why it does not.
+In mode External nobody measures. The figures of the replicas follow events, and nothing moves by time.
 """
 
 from datetime import datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from millrace_operator.api.conditions import Reason, Truth, parse_time, render_time
-from millrace_operator.api.evidence_limits import TRIED
+from millrace_operator.api.conditions import Reason, parse_time, render_time
 from millrace_operator.api.quantities import parse_number
+from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.api.status_lines import (
+    TRIED,
     read_objectives,
     render_change,
     render_objective,
 )
-from millrace_operator.api.types import ScalingMode
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.scaling.count import Change, Count
-from millrace_operator.status.inputs import StatusInputs
-from millrace_operator.status.previous_condition import find_former_truth
-
-TYPE = "ScalingActive"
-
-
-def judge_scaling(inputs: StatusInputs) -> Truth:
-    """Return the condition."""
-    advice = inputs.snapshot.advice
-    if inputs.spec.scaling.mode is ScalingMode.EXTERNAL:
-        return Truth(TYPE, True, Reason.EXTERNAL, "the count is spec.replicas, written from outside")
-    if inputs.count.desired == 0 and inputs.spec.scaling.may_rest:
-        return Truth(TYPE, True, Reason.SCALED_TO_ZERO, "the next request starts a replica")
-    if advice is not None and not advice.is_starting:
-        return _judge_advice(inputs, advice)
-    undecided = Truth(TYPE, None, Reason.STARTING, "no decision has been made yet")
-    return find_former_truth(inputs.old, TYPE) or undecided
-
-
-def _judge_advice(inputs: StatusInputs, advice: Advice) -> Truth:
-    scaling = inputs.spec.scaling
-    if advice.is_held:
-        held, named = inputs.count.desired, advice.missing or "signals"
-        text = f"the count is held at {held} and never lowered while this is unknown: {named}"
-        return Truth(TYPE, False, Reason.SIGNALS_MISSING, text)
-    if scaling.mode is ScalingMode.DRY_RUN:
-        return Truth(TYPE, True, Reason.DRY_RUN, "decisions are shown in status, not followed")
-    text = f"the operator decides between {scaling.min_replicas} and {scaling.max_replicas} replicas"
-    return Truth(TYPE, True, Reason.DECIDING, text)
-
 
 Json = dict[str, Any]
 PERIOD_SECONDS = 600.0

@@ -1,51 +1,104 @@
-"""The whole status of a service, from what is observed. Pure. No text in it changes by time alone."""
+"""The whole status of a service, and whether to write it now. Pure. No text in it changes by time alone.
 
-from typing import Any
+A new leader's first plan does not know of conflicts and refused children, because only writes meet them. So
+it keeps what the former leader reported of them.
 
-from millrace_fit.facts import ModelFacts
-from millrace_fit.verdict import Answer
-from millrace_operator.api.annotations.pin import ANNOTATION, PinError, find_pin
+Schedulers, kubelets and registries say the same thing in other words again and again, for example with
+another count of nodes. A status of which only words are new therefore waits a few seconds after the last such
+write. Any other change takes the words along at once, and the last words are written in the end.
+"""
+
+from typing import Any, NamedTuple
+
 from millrace_operator.api.conditions import (
     Reason,
-    Truth,
     find_condition,
     merge_conditions,
     render_time,
 )
-from millrace_operator.api.types import ScalingMode
-from millrace_operator.model.fit import judge_fit
-from millrace_operator.model.found_model import FoundModel
-from millrace_operator.observed.pods import Pod, describe_fetch
-from millrace_operator.observed.previous_owner import explain_left_over
-from millrace_operator.observed.snapshot import Fetched, ObjectId
-from millrace_operator.render.metadata import replica_labels
-from millrace_operator.render.pod_template import served_name
-from millrace_operator.rollout.revision import Revision
-from millrace_operator.scaling.count import describe_pin
-from millrace_operator.status.access import judge_access
-from millrace_operator.status.causes import Cause
-from millrace_operator.status.inputs import StatusInputs, explain_conflict
-from millrace_operator.status.objectives import judge_objectives
-from millrace_operator.status.replica_device import choose_replica
+from millrace_operator.render.child import replica_labels
+from millrace_operator.rollout.targets import Targets
+from millrace_operator.status.conditions import list_truths
+from millrace_operator.status.cost import Fleet, draw_bill, find_prices
+from millrace_operator.status.inputs import StatusInputs
+from millrace_operator.status.model_status import describe_model
 from millrace_operator.status.rollout_conditions import (
     count_replicas,
-    explain_rollback,
-    judge_up_to_date,
-    progressing,
 )
-from millrace_operator.status.scaling_status import judge_scaling
+from millrace_operator.status.scaling_status import gather_figures, refresh_scaling
 
-_MAKE_ROOM = (
-    "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
-    "with a single replica means that nothing serves until the new one is ready"
-)
+Json = dict[str, Any]
+PAUSE_SECONDS = 4.0
+"""With the second that events wait for others, a pod's own words are told within 5 s."""
+MET_BY_WRITES = frozenset({Reason.CONFLICT, Reason.CHILD_REFUSED})
+
+
+class Told(NamedTuple):
+    """A status, and when time alone makes another one of it."""
+
+    status: dict[str, Any]
+    looks: list[float]
+    """Seconds from now."""
+    is_of_words: bool = False
+    """Whether words alone are new."""
+    is_of_time: bool = False
+    """Whether the rollout's time alone is new: its turn is written down."""
+
+
+def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
+    """Return the whole status. Figures that move all the time stay as they were until it is worth a write."""
+    old, count, now = inputs.old, inputs.count, inputs.now
+    status = render_status(inputs)
+    fleet = Fleet(targets.target, targets.revisions, inputs.snapshot.pods, count.desired, count.changes)
+    bill = draw_bill(find_prices(inputs.settings.prices, inputs.spec.cost), fleet, old.get("cost", {}), now)
+    if bill is not None:  # without the price of tokens, which moves with the figures
+        status["cost"] = bill.keep_tokens(old.get("cost", {}))
+    figures = gather_figures(inputs.spec.scaling.mode, inputs.snapshot.advice, inputs.observed, now)
+    scaling = refresh_scaling(count, old, status, figures, now)
+    status["scaling"] = scaling.status
+    if scaling.holds_conditions:
+        status["conditions"] = old["conditions"]
+    if bill is not None:
+        before = bill.keep_tokens(old.get("cost", {}))
+        status["cost"] = before if scaling.figures is None else bill.price_tokens(scaling.figures)
+    timed = (scaling.look_again, None if bill is None else bill.changes_after)
+    looks = [look for look in timed if look is not None]
+    looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
+    looks += [] if inputs.wake is None else [inputs.wake.until - inputs.now + 1]
+    pause = judge_words(old, status, inputs.snapshot.worded_at, now)
+    if pause.seconds is not None:
+        return Told(old, [*looks, pause.seconds])
+    has_moved = status.get("rollout") != old.get("rollout")
+    is_of_time = has_moved and _leave_out_time(status) == _leave_out_time(old)
+    return Told(status, looks, is_of_words=pause.is_of_words, is_of_time=is_of_time)
+
+
+def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the status without the rollout's time, and without what is written along with any news."""
+    left = leave_out_words({**status, "rollout": {**status.get("rollout", {}), "progressedAt": None}})
+    left["scaling"]["message"] = None
+    if "cost" in left:
+        left["cost"] = {**left["cost"], "perMillionTokens": None}
+    return left
+
+
+def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:
+    """Return after how many seconds the rollout is late, its canary has served, or a turn is to be noted."""
+    if "rollout" not in status:
+        return []
+    progress = inputs.progress
+    ends_at = progress.canary.ends_at if progress.canary else None
+    left = progress.seconds_left(inputs.deadline_seconds)
+    waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
+    waits += [] if progress.noted_after is None else [progress.noted_after]
+    return [wait + 1 for wait in waits if wait > 0]
 
 
 def render_status(inputs: StatusInputs) -> dict[str, Any]:
     """Return the status to write."""
     metadata = inputs.snapshot.service["metadata"]
     generation = int(metadata.get("generation", 0))
-    rollout, truths = inputs.rollout(), _truths(inputs)
+    rollout, truths = inputs.rollout(), list_truths(inputs)
     status = {
         "observedGeneration": generation,
         "conditions": merge_conditions(inputs.old.get("conditions", []), truths, generation, inputs.now),
@@ -59,7 +112,7 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         "updateRevision": inputs.pending.name if inputs.pending else inputs.choice.asked,
         "rejectedRevision": inputs.choice.rejected,
         "spentOrder": inputs.spent_order,
-        "model": _describe_model(inputs, truths),
+        "model": describe_model(inputs, truths),
         "rollout": rollout,
         "replacement": _describe_replacement(inputs),
     }
@@ -79,63 +132,6 @@ def _describe_replacement(inputs: StatusInputs) -> dict[str, Any] | None:
     return {"startedAt": render_time(inputs.evacuation.since)} if inputs.evacuation.pods else None
 
 
-def _describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]:
-    """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
-    old = inputs.old
-    revision = inputs.current_revision or inputs.revision
-    is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
-    before = old.get("model", {}) if is_same else {}
-    names = [pod.name for pod in inputs.observed.pods_of(revision)]
-    replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
-    fetched = _find_fetched(inputs) if _is_fetching(truths) else None
-    model = {
-        **_describe_source(inputs),
-        "fetched": fetched and fetched.summarize(),
-        **replica,
-    }
-    return {field: value for field, value in model.items() if value is not None}
-
-
-def _is_fetching(truths: list[Truth]) -> bool:
-    """Whether ModelReady says that the model is being fetched."""
-    return any(truth.type == "ModelReady" and truth.reason is Reason.FETCHING for truth in truths)
-
-
-def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
-    """Return the model that the revision to run has, which need not be the one in the spec."""
-    recorded = inputs.target.inputs.get("model")
-    if inputs.runs_another and recorded is not None:
-        name, found = recorded.get("servedName", inputs.name), inputs.target.model
-        told = {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
-        return {**told, "cache": _describe_cache(inputs.target)}
-    name = served_name(inputs.snapshot.service, inputs.spec)
-    told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.model)}
-    told["cache"] = None if inputs.pending else _describe_cache(inputs.target)
-    facts = inputs.model and inputs.model.facts
-    return {**told, **_describe_fit(inputs, facts)} if facts else told
-
-
-def _describe_fit(inputs: StatusInputs, facts: ModelFacts) -> dict[str, Any]:
-    """Return whether the model fits. What nodes tell of a revision that was made is told once.
-
-    It changes nothing any more, and a status that followed each node would be written with each that goes.
-    """
-    fit, before = judge_fit(inputs.spec, facts), inputs.old.get("model", {})
-    if fit.verdict.answer is not Answer.UNKNOWN:
-        return fit.render()
-    if inputs.is_judged and before.get("fit", Answer.UNKNOWN) != Answer.UNKNOWN:
-        return fit.render() | {field: before[field] for field in ("fit", "fitMessage") if field in before}
-    return judge_fit(inputs.spec, facts, inputs.snapshot.gpu_nodes.values()).render()
-
-
-def _describe_found(found: FoundModel | None) -> dict[str, Any]:
-    return {} if found is None else {"resolvedRevision": found.revision, "sizeBytes": found.num_bytes}
-
-
-def _describe_cache(revision: Revision) -> dict[str, Any] | None:
-    return None if revision.cached is None else revision.cached.render()
-
-
 def describe_status(status: dict[str, Any]) -> str:
     """Return the gravest reason and the counts, for the log. A spec that was never read has no counts."""
     degraded, ready = (find_condition(status, name) or {} for name in ("Degraded", "Ready"))
@@ -146,134 +142,43 @@ def describe_status(status: dict[str, Any]) -> str:
     return f"{reason}, {count_replicas(status.get('readyReplicas', 0), desired, 'ready')}"
 
 
-def _truths(inputs: StatusInputs) -> list[Truth]:
-    causes = inputs.causes()
-    ready, progress = _ready(inputs, causes), progressing(inputs)
-    degraded, scaling = _degraded(inputs, inputs.grave_causes()), judge_scaling(inputs)
-    truths = [
-        ready,
-        progress,
-        degraded,
-        judge_up_to_date(ready, progress, degraded, scaling),
-        _model_ready(inputs),
-        judge_access(inputs),
-        scaling,
-        judge_objectives(inputs),
-        _pinned(inputs),
-    ]
-    return [truth for truth in truths if truth is not None]
+def keep_hearsay(status: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """Return `status` with the conditions of `old` that tell of what only a write meets."""
+    kept = [_keep(condition, find_condition(old, condition["type"])) for condition in status["conditions"]]
+    return {**status, "conditions": kept}
 
 
-def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
-    desired, num_ready = inputs.count.desired, inputs.observed.num_ready
-    own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
-    if own_name in inputs.foreign:
-        return Truth("Ready", False, Reason.CONFLICT, explain_conflict(*own_name))
-    if inputs.left_over:
-        return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.left_over))
-    if num_ready:
-        return Truth("Ready", True, Reason.SERVING, count_replicas(num_ready, desired, "answer"))
-    if desired == 0:
-        return _at_zero(inputs)
-    waiting = _waiting("Ready", inputs, causes)
-    if inputs.wake is None:
-        return waiting
-    return Truth("Ready", True, Reason.WAKING, inputs.wake.describe(waiting.message))
+def _keep(condition: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any]:
+    if old is None or old.get("reason") not in MET_BY_WRITES:
+        return condition
+    return {**old, "observedGeneration": condition["observedGeneration"]}
 
 
-def _at_zero(inputs: StatusInputs) -> Truth:
-    if not inputs.spec.scaling.may_rest:
-        return Truth("Ready", False, Reason.SCALED_TO_ZERO, "spec.replicas is 0; write 1 or more to serve")
-    idle = inputs.spec.scaling.scale_to_zero_after
-    text = f"no request has come for {idle}; the next one starts a replica, and is answered by it"
-    return Truth("Ready", True, Reason.SCALED_TO_ZERO, text)
+class Pause(NamedTuple):
+    """Whether words alone are new, and for how long they wait."""
+
+    is_of_words: bool
+    seconds: float | None = None
+    """Until they are written; None where they need not wait."""
 
 
-def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth:
-    if causes:
-        return Truth(condition, False, causes[0].reason, causes[0].message)
-    if inputs.pending:
-        return Truth(condition, False, inputs.pending.reason, inputs.pending.describe())
-    pod = _find_farthest(inputs)
-    if pod is None:
-        return Truth(condition, False, Reason.STARTING, "the replicas' pods are being created")
-    if pod.is_running:
-        loads = "has loaded the model, and is not Ready yet"
-        words = loads if pod.has_started else "is loading the model"
-        return Truth(condition, False, Reason.LOADING, f"pod {pod.name} {words}")
-    if pod.is_fetching:
-        words = describe_fetch(pod, _find_fetched(inputs))
-        return Truth(condition, False, Reason.FETCHING, words)
-    step = "waits for a node" if pod.placed_seconds is None else "has a node; its container is being created"
-    return Truth(condition, False, Reason.STARTING, f"pod {pod.name} {step}")
+def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pause:
+    """Return whether a status waits; `worded_at` is when words alone were written last."""
+    if _list_words(old) == _list_words(new) or leave_out_words(old) != leave_out_words(new):
+        return Pause(is_of_words=False)
+    left = 0.0 if worded_at is None else worded_at + PAUSE_SECONDS - now
+    return Pause(is_of_words=True, seconds=left if left > 0 else None)
 
 
-def _find_farthest(inputs: StatusInputs) -> Pod | None:
-    """Return the pod of the revision that is farthest on its way."""
-    pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
-    return min(pods, key=_by_progress, default=None)
+def _list_words(status: Json) -> list[Any]:
+    words = [one.get("message") for one in status.get("conditions", [])]
+    return [*words, status.get("model", {}).get("fetched")]
 
 
-def _find_fetched(inputs: StatusInputs) -> Fetched | None:
-    """Return how far the fetch is that is told of; None where nobody has said it."""
-    if inputs.pending:
-        return inputs.pending.fetched
-    pod = _find_farthest(inputs)
-    return None if pod is None else inputs.snapshot.fetched.get(pod.name)
-
-
-def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:
-    """Sort the pod that is farthest on its way to the front."""
-    return (not pod.is_running, not pod.is_fetching, pod.placed_seconds is None, pod.name)
-
-
-def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
-    if causes:
-        more = f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else ""
-        text = (causes[0].message.removesuffix(".") if more else causes[0].message) + more
-        return Truth("Degraded", True, causes[0].reason, text)
-    if inputs.choice.rejected:
-        return Truth("Degraded", True, Reason.ROLLED_BACK, explain_rollback(inputs))
-    if inputs.is_late:
-        truth = _waiting("Degraded", inputs, inputs.causes())
-        return Truth("Degraded", True, Reason.DEADLINE_EXCEEDED, truth.message)
-    return Truth("Degraded", False, Reason.HEALTHY, "nothing fails")
-
-
-def _model_ready(inputs: StatusInputs) -> Truth:
-    if inputs.choice.rejected:
-        return Truth("ModelReady", False, Reason.ROLLED_BACK, explain_rollback(inputs))
-    if inputs.unserved:
-        return Truth("ModelReady", False, Reason.SETTINGS_INVALID, str(inputs.unserved))
-    if inputs.pending:
-        return _waiting("ModelReady", inputs, [inputs.pending.cause] if inputs.pending.cause else [])
-    if inputs.observed.state(inputs.revision).num_ready:
-        return Truth("ModelReady", True, Reason.LOADED, f"{inputs.spec.model.uri} is loaded")
-    if inputs.count.desired == 0:
-        return Truth("ModelReady", None, Reason.SCALED_TO_ZERO, "no replica has the model loaded")
-    own = inputs.observed.pods_of(inputs.revision)
-    causes = [cause for cause in map(inputs.find_cause, own) if cause] if own else inputs.own_causes()
-    return _waiting("ModelReady", inputs, causes)
-
-
-def _explain_pinning(inputs: StatusInputs) -> str:
-    """Return a pin to write, within the bounds. The command computes the time: one written here lapses."""
-    most = inputs.spec.scaling.max_replicas
-    return f"write for example kubectl millrace pin {inputs.name} {most} --for 2h -n {inputs.namespace}"
-
-
-def _pinned(inputs: StatusInputs) -> Truth | None:
-    """Whether the annotation millrace.dev/pin holds the count; None without one."""
-    try:
-        pin = find_pin(inputs.snapshot.service)
-    except PinError as error:
-        text = f"the annotation {ANNOTATION} is not obeyed: {error}; {_explain_pinning(inputs)}"
-        return Truth("Pinned", False, Reason.PIN_INVALID, text)
-    if pin is None:
-        return None
-    if inputs.spec.scaling.mode is ScalingMode.EXTERNAL:
-        text = f"in mode External the annotation {ANNOTATION} is not obeyed: write spec.replicas"
-        return Truth("Pinned", False, Reason.EXTERNAL, text)
-    if inputs.now >= pin.until:
-        return Truth("Pinned", False, Reason.PIN_LAPSED, f"the pin {pin} has lapsed")
-    return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
+def leave_out_words(status: Json) -> Json:
+    """Return the status without words, and without figures, which are written along with them."""
+    conditions = [{**one, "message": None} for one in status.get("conditions", [])]
+    left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
+    if "model" in status:  # how far a fetch is, ModelReady says in words too
+        left["model"] = {field: value for field, value in status["model"].items() if field != "fetched"}
+    return left

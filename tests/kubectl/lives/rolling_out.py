@@ -1,6 +1,6 @@
 """Services whose spec was edited: a new revision on its way, as a canary, and given up."""
 
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from testing.world import World, crash_status
 from tests.kubectl.lives.life import EDIT, edit, life, serve, wait
 
@@ -115,7 +115,7 @@ async def order_is_unreadable() -> World:
 
 
 async def order(world: World, text: str) -> World:
-    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: text}}
+    metadata = {**world.service["metadata"], "annotations": {ROLLOUT_ANNOTATION: text}}
     world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()
     return world

@@ -1,6 +1,6 @@
 import pytest
 
-from millrace_operator.api.accelerators import count_gpus, has_gpu
+from millrace_operator.api.quantities import count_gpus, has_gpu
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "amd.com/gpu"])

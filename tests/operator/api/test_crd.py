@@ -6,7 +6,8 @@ import yaml
 from pydantic import ValidationError
 
 from millrace_operator.api import crd, rules
-from millrace_operator.api.types import Objective, Spec
+from millrace_operator.api.scaling_types import Objective
+from millrace_operator.api.types import Spec
 
 CRD = crd.render_crd()
 VERSION = CRD["spec"]["versions"][0]

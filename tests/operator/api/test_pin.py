@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.api.annotations.pin import (
-    ANNOTATION,
+from millrace_operator.api.annotations import (
+    PIN_ANNOTATION,
     Pin,
     PinError,
     find_active_pin,
@@ -20,7 +20,7 @@ EXAMPLE = "12 until 2026-01-02T03:00:00Z"
 
 
 def service(text: object = None) -> dict[str, Any]:
-    return {"metadata": {"annotations": {ANNOTATION: text}} if text is not None else {}}
+    return {"metadata": {"annotations": {PIN_ANNOTATION: text}} if text is not None else {}}
 
 
 def test_the_example_is_read_and_written() -> None:

@@ -197,11 +197,11 @@ async def test_a_replica_that_does_not_lead_finds_its_ghosts_too(
         await asyncio.sleep(0.01)
         return relist.Round.EVERYTHING
 
-    monkeypatch.setattr(module, "wait_for_round", wait)
+    monkeypatch.setattr(relist, "wait_for_round", wait)
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     application.cache.put(cluster.put(make_service()))
     cluster.remove(INFERENCE_SERVICE, *KEY)
-    listing = asyncio.create_task(application._relist_regularly())
+    listing = asyncio.create_task(application.relister.run())
     await wait_until_async("the ghost gone", lambda: application.cache.service(KEY) is None)
     await cancel(listing)
 
@@ -213,7 +213,7 @@ async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
     monkeypatch.setattr(relist, "LOST_SECONDS", 0.0)
     settings = dataclasses.replace(SETTINGS, namespaces=(KEY.namespace, "b"))
     application = Application(settings, cluster, make_view(), Metrics())
-    application.ingest.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
+    application.ingest.lists.note_missing([Scope(POD_DISRUPTION_BUDGET, "b")])
     cluster.put(make_service())
     listed, fetch_all = [], cluster.fetch_all
 
@@ -222,12 +222,13 @@ async def test_after_an_event_that_was_lost_the_services_alone_are_listed(
         return await fetch_all(scope, label_selector)
 
     monkeypatch.setattr(cluster, "fetch_all", fetch)
-    listing = asyncio.create_task(application._relist_regularly())
+    listing = asyncio.create_task(application.relister.run())
     application.ingest.has_lost.set()
     await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
     await wait_until_async("the second list", lambda: len(listed) == 2)
     assert listed == [Scope(INFERENCE_SERVICE, KEY.namespace), Scope(INFERENCE_SERVICE, "b")]
-    assert (application.ingest.is_known(KEY.namespace), application.ingest.is_known("b")) == (True, False)
+    lists = application.ingest.lists
+    assert (lists.is_known(KEY.namespace), lists.is_known("b")) == (True, False)
     await cancel(listing)
 
 
@@ -242,7 +243,7 @@ async def test_a_list_that_fails_after_an_event_was_lost_is_tried_again_soon(
     application = Application(SETTINGS, cluster, make_view(), Metrics())
     cluster.read_faults.extend([error] * 3)  # type: ignore[list-item]
     cluster.put(make_service())
-    listing = asyncio.create_task(application._relist_regularly())
+    listing = asyncio.create_task(application.relister.run())
     application.ingest.has_lost.set()
     await wait_until_async("the service known", lambda: application.cache.service(KEY) is not None)
     assert caplog.text.count(f"relist failed: {error}; again in") == 3
@@ -349,7 +350,7 @@ async def test_a_namespace_that_cannot_be_read_whole_keeps_no_other_from_being_l
     leading = asyncio.create_task(application._lead())
     await wait_until_async("a disruption budget", has(cluster, "PodDisruptionBudget"))
     for _ in range(3):
-        await application._relist(application.ingest.find_unlisted())
+        await application.relister.list_unlisted()
     await asyncio.sleep(0.05)
     assert {key.namespace for key in cluster.objects if key.kind == "Deployment"} == {KEY.namespace}
     assert caplog.text.count("namespace b is left out: poddisruptionbudgets is forbidden") == 1

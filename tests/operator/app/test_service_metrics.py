@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.utils import floatToGoString
 
-from millrace_operator.api.types import ObjectiveMetric
-from millrace_operator.app.service_metrics import BOUNDS, ServiceCollector, find_bounds
+from millrace_operator.api.scaling_types import ObjectiveMetric
+from millrace_operator.app.metrics import BOUNDS, ServiceCollector, find_bounds
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.memory import Memory

@@ -1,6 +1,6 @@
 """A replica as it says what it is, and the series that say so."""
 
-from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.autoscaler.signals.reading import Sample
 
 H100 = ReplicaStatus(

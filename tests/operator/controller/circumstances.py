@@ -6,7 +6,7 @@ Nothing of it need end. What the operator sees in the midst of it is an `Instant
 from dataclasses import replace
 
 from millrace_fit.accelerators import LABEL_PRODUCT
-from millrace_operator.api.annotations.pin import ANNOTATION as PIN
+from millrace_operator.api.annotations import PIN_ANNOTATION as PIN
 from millrace_operator.api.conditions import render_time
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import (
@@ -19,10 +19,10 @@ from millrace_operator.kube.kinds import (
     ObjectKey,
 )
 from millrace_operator.model.claims import read_claim
-from millrace_operator.model.look import find_awaited
-from millrace_operator.observed.drift import APPLIED
 from millrace_operator.observed.pods import DELETION_COST
 from millrace_operator.observed.snapshot import Advice, Claim, Fetched, PodLoad, Rival, Snapshot
+from millrace_operator.render.child import APPLIED
+from millrace_operator.rollout.requested_revision import find_awaited
 from millrace_runtime import contract
 from testing.world import KEY, make_pod, ready_status
 from tests.operator.controller.instant import DELETIONS, WORDS, Instant, find_look_time

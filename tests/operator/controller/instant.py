@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import render_time
 from millrace_operator.api.types import Spec
-from millrace_operator.controller.plan import Apply, Delete, Plan, plan
+from millrace_operator.controller.children import Apply, Delete
+from millrace_operator.controller.plan import Plan, plan
 from millrace_operator.kube.kinds import POD, Obj
-from millrace_operator.model.look import find_awaited
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
-from millrace_operator.render.apply_order import find_unmet
+from millrace_operator.render.child import find_unmet
 from millrace_operator.render.settings import RenderSettings
+from millrace_operator.rollout.requested_revision import find_awaited
 from millrace_operator.scaling.drain import Mark
 
 SETTINGS = RenderSettings()

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.annotations.refresh import ANNOTATION as REFRESH
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
+from millrace_operator.api.annotations import REFRESH_ANNOTATION as REFRESH
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from millrace_operator.kube.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.kube.kinds import CHILDREN, Kind, Obj
 from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
@@ -122,7 +122,7 @@ class Schedule:
     def _order(self, action: str) -> None:
         self._annotate(f"{action} {self.world.status.get('updateRevision', 'abc')}")
 
-    def _annotate(self, text: str | None, name: str = ANNOTATION) -> None:
+    def _annotate(self, text: str | None, name: str = ROLLOUT_ANNOTATION) -> None:
         metadata = {
             key: value for key, value in self.world.service["metadata"].items() if key != "annotations"
         }

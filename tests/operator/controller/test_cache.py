@@ -5,9 +5,10 @@ import kopf
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest, _at_service_address, build_registry, build_settings
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.relist import relist
+from millrace_operator.controller.watches import _at_service_address, build_registry, build_settings
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import (
     CHILDREN,
@@ -178,7 +179,7 @@ def test_the_late_answer_to_a_write_brings_back_nothing_that_is_gone(make: Calla
     ingest.record_event(kind_of(make()), "DELETED", versioned(make(), 3))
     assert not ingest.put_written(versioned(make(), 2))
     now[0] = 90
-    assert (len(cache), ingest.overdue_seconds()) == (0, 0)
+    assert (len(cache), ingest.health.overdue_seconds()) == (0, 0)
 
 
 @pytest.mark.parametrize("make", [make_service, make_pod, make_child])
@@ -211,33 +212,33 @@ def test_a_write_makes_an_event_due_and_a_quiet_cluster_does_not() -> None:
     now = [0.0]
     ingest = Ingest(hold(make_pod()), WorkQueue(), lambda: now[0])
     now[0] = 1000
-    assert ingest.overdue_seconds() == 0
+    assert ingest.health.overdue_seconds() == 0
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 1030
-    assert ingest.overdue_seconds() == 30
+    assert ingest.health.overdue_seconds() == 30
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
     ingest.put_written(versioned(make_pod(), 5))
     now[0] = 2000
-    assert ingest.overdue_seconds() == 0
+    assert ingest.health.overdue_seconds() == 0
 
 
 def test_a_dead_watch_of_one_namespace_is_seen_without_any_write_of_ours() -> None:
     now = [0.0]
     ingest = Ingest(Cache(), WorkQueue(), lambda: now[0])
-    assert ingest.silent_seconds() == 0
+    assert ingest.health.silent_seconds() == 0
     scopes = [Scope(POD, "a"), Scope(POD, "b")]
     for scope in scopes:
         ingest.expect_list(scope)
     for _ in range(100):
         now[0] += 60
-        ingest.note_life(scopes[0])
-        ingest.note_life(scopes[1])
-    assert ingest.silent_seconds() == 0
+        ingest.health.note_life(scopes[0])
+        ingest.health.note_life(scopes[1])
+    assert ingest.health.silent_seconds() == 0
     now[0] += 60
-    ingest.note_life(scopes[0])
-    assert ingest.silent_seconds() == 60
+    ingest.health.note_life(scopes[0])
+    assert ingest.health.silent_seconds() == 60
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))  # it may be of the other one
-    assert ingest.silent_seconds() == 60
+    assert ingest.health.silent_seconds() == 60
 
 
 def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
@@ -251,14 +252,14 @@ def test_while_all_watches_try_and_fail_no_event_is_overdue() -> None:
     for _ in range(12):
         now[0] += 10
         for scope in scopes:
-            ingest.note_failure(scope)
-    assert (ingest.overdue_seconds(), ingest.silent_seconds()) == (0, 0)
+            ingest.health.note_failure(scope)
+    assert (ingest.health.overdue_seconds(), ingest.health.silent_seconds()) == (0, 0)
     now[0] += 10
-    ingest.note_life(scopes[0])  # it is back, and the event is due from now on
+    ingest.health.note_life(scopes[0])  # it is back, and the event is due from now on
     now[0] += 70
-    assert ingest.overdue_seconds() == 70
+    assert ingest.health.overdue_seconds() == 70
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 5))
-    assert ingest.overdue_seconds() == 0
+    assert ingest.health.overdue_seconds() == 0
 
 
 def test_a_watch_that_fails_among_those_that_live_leaves_its_event_overdue() -> None:
@@ -269,9 +270,9 @@ def test_a_watch_that_fails_among_those_that_live_leaves_its_event_overdue() -> 
         ingest.expect_list(scope)
     ingest.put_written(versioned(make_pod(), 5))
     for scope in scopes[1:]:
-        ingest.note_failure(scope)
+        ingest.health.note_failure(scope)
     now[0] = 90
-    assert ingest.overdue_seconds() == 90
+    assert ingest.health.overdue_seconds() == 90
 
 
 def test_kopfs_watch_of_services_ends_by_itself_when_it_is_silent() -> None:
@@ -285,9 +286,9 @@ def test_events_of_one_kind_hide_no_dead_watch_of_another() -> None:
     ingest.put_written(versioned(make_service(), 5))
     now[0] = 90
     ingest.record_event(POD, "ADDED", versioned(make_pod(), 6))
-    assert ingest.overdue_seconds() == 90
+    assert ingest.health.overdue_seconds() == 90
     ingest.record_event(INFERENCE_SERVICE, "MODIFIED", versioned(make_service(), 5))
-    assert ingest.overdue_seconds() == 0
+    assert ingest.health.overdue_seconds() == 0
 
 
 def test_a_spec_is_parsed_once_and_again_when_it_changes_or_its_service_is_another() -> None:

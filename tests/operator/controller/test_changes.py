@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.changes import is_news
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
+from millrace_operator.controller.objects import is_news
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.relist import relist
 from millrace_operator.kube.errors import TransientError
@@ -86,7 +86,7 @@ def test_the_echo_of_a_write_queues_nothing(kind: Kind, obj: Obj) -> None:
         assert ingest.put_written(change(obj, 5))
         ingest.record_event(kind, "MODIFIED", change(obj, 5))
         ingest.record_event(kind, "MODIFIED", change(obj, 4))  # late, and older
-        assert (len(queue), ingest.overdue_seconds()) == (0, 0)
+        assert (len(queue), ingest.health.overdue_seconds()) == (0, 0)
         ingest.record_event(kind, "MODIFIED", {**change(obj, 6), "spec": {"changed": "by somebody"}})
         assert len(queue) == 1
 

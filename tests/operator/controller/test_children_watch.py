@@ -14,9 +14,9 @@ from millrace_kubernetes import watch
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.children_watch import follow_children
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
+from millrace_operator.controller.watches import follow_children
 from millrace_operator.kube.kinds import (
     CHILDREN,
     DEPLOYMENT,
@@ -134,12 +134,12 @@ async def test_what_is_deleted_is_forgotten_also_where_no_event_told_of_it(follo
 
 
 async def test_a_leader_waits_for_the_lists_that_are_on_their_way(followed: Followed) -> None:
-    assert followed.ingest.find_unlisted() == list(EVERYWHERE)
-    await followed.ingest.wait_for_lists(10)
-    assert followed.ingest.find_unlisted() == [Scope(INFERENCE_SERVICE)]
+    assert followed.ingest.lists.find_unlisted() == list(EVERYWHERE)
+    await followed.ingest.lists.wait(10)
+    assert followed.ingest.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
     followed.ingest.expect_list(Scope(INFERENCE_SERVICE))
-    await followed.ingest.wait_for_lists(0.01)  # no longer than that
-    assert followed.ingest.find_unlisted() == [Scope(INFERENCE_SERVICE)]
+    await followed.ingest.lists.wait(0.01)  # no longer than that
+    assert followed.ingest.lists.find_unlisted() == [Scope(INFERENCE_SERVICE)]
 
 
 async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Followed) -> None:
@@ -156,11 +156,11 @@ async def test_a_write_of_ours_that_a_list_does_not_have_yet_stays(followed: Fol
 async def test_a_kind_that_need_not_be_there_is_waited_for_by_nobody_and_picked_up_when_it_comes(
     followed: Followed, status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("millrace_operator.controller.children_watch.OPTIONAL_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr("millrace_operator.controller.watches.OPTIONAL_BACKOFF_SECONDS", 0.01)
     caplog.set_level("INFO")
     followed.api.refused[NODE.path(None)] = status
     followed.ingest.expect_list(NODES)
-    await asyncio.wait_for(followed.ingest.wait_for_lists(60), 10)
+    await asyncio.wait_for(followed.ingest.lists.wait(60), 10)
     num_tries = len([one for one in followed.api.requests if one["path"] == NODE.path(None)])
     await wait_until_async(
         "more tries",

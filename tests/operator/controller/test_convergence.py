@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.controller.outcome import SOON
+from millrace_operator.controller.worker import SOON
 from millrace_operator.kube.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.kube.kinds import CHILDREN, INFERENCE_SERVICE, JOB, POD, SERVICE, Kind
 from millrace_operator.observed.snapshot import Advice, PodLoad

@@ -36,7 +36,7 @@ async def test_a_child_that_went_before_the_answer_to_its_write_is_made_again_at
     assert held_deployments(world) == []
     watched.watch()  # what else was written
     world.now += 90
-    assert watched.ingest.overdue_seconds() == 0
+    assert watched.ingest.health.overdue_seconds() == 0
     await world.reconciler.reconcile(KEY)
     assert world.deployments() == {revision: 2}
 
@@ -63,7 +63,7 @@ async def test_a_child_that_went_before_the_answer_to_its_creation_is_made_again
     assert (world.deployments(), held_deployments(world)) == ({}, [])
     watched.watch()  # what else was written
     world.now += 90
-    assert watched.ingest.overdue_seconds() == 0
+    assert watched.ingest.health.overdue_seconds() == 0
     await world.reconciler.reconcile(KEY)
     assert list(world.deployments().values()) == [1]
     assert len(held_deployments(world)) == 1

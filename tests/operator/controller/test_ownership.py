@@ -12,7 +12,7 @@ from millrace_operator.kube.kinds import (
     Kind,
     Obj,
 )
-from millrace_operator.render.metadata import render_child
+from millrace_operator.render.child import render_child
 from millrace_runtime import contract
 from testing.world import KEY, World, make_service, ready_status
 

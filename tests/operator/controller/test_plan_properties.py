@@ -18,19 +18,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from millrace_operator.api.model_uri import is_fetched
-from millrace_operator.api.status_types import Status
-from millrace_operator.api.types import Spec
+from millrace_operator.api.types import Spec, Status
 from millrace_operator.controller.plan import Plan
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
 from millrace_operator.model.claims import judge_claim
-from millrace_operator.model.fill import is_begun
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.resolve import find_told
+from millrace_operator.model.jobs import find_told
+from millrace_operator.model.pending_revision import is_begun
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
-from millrace_operator.render.metadata import fill_name, revision_name
+from millrace_operator.render.child import fill_name, revision_name
 from millrace_operator.render.model_source import find_claim
-from millrace_operator.rollout.targets import find_revisions
+from millrace_operator.rollout.requested_revision import find_revisions
 from millrace_runtime import contract
 from tests.operator.controller.circumstances import Circumstances
 from tests.operator.controller.instant import (

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.relist import relist, relist_changes
 from millrace_operator.kube.fake import FakeCluster

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from millrace_operator.controller.outcome import Outcome
-from millrace_operator.controller.worker import Worker
+from millrace_operator.controller.worker import Outcome, Worker
 from millrace_operator.kube.kinds import ServiceKey
 from testing.world import World
 from tests.operator.controller.schedule import SCHEDULES, Schedule

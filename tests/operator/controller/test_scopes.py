@@ -8,7 +8,7 @@ import pytest
 from millrace_kubernetes.namespaces import parse_namespaces
 from millrace_operator.app.command import build_parser
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.controller.relist import relist
 from millrace_operator.kube.errors import AbsentError, RefusedError
@@ -57,7 +57,9 @@ def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
         cache.put(service(name))
     ingest.record_list(Scope(INFERENCE_SERVICE, "a"), Listing([], 10**9))
     assert cache.service_keys() == [ServiceKey("b", "chat")]
-    assert ingest.find_unlisted() == [scope for scope in scopes if scope != Scope(INFERENCE_SERVICE, "a")]
+    assert ingest.lists.find_unlisted() == [
+        scope for scope in scopes if scope != Scope(INFERENCE_SERVICE, "a")
+    ]
 
 
 async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
@@ -66,8 +68,8 @@ async def test_a_leader_waits_for_the_list_of_each_namespace() -> None:
     for scope in scopes:
         ingest.expect_list(scope)
     ingest.record_list(scopes[0], Listing([], 1))
-    await ingest.wait_for_lists(0.01)
-    assert ingest.find_unlisted() == [scopes[1]]
+    await ingest.lists.wait(0.01)
+    assert ingest.lists.find_unlisted() == [scopes[1]]
 
 
 class WithoutNodes(FakeCluster):
@@ -116,15 +118,15 @@ async def test_a_namespace_that_may_not_be_read_is_left_out_until_each_kind_of_i
     for name in ("a", "b"):
         cluster.put(service(name))
     found = await relist(cluster, cache, WorkQueue(), scopes)
-    ingest.note_missing(found.missing)
+    ingest.lists.note_missing(found.missing)
     assert keys(cache) == {"a"}
-    assert (ingest.is_known("a"), ingest.is_known("b")) == (True, False)
+    assert (ingest.lists.is_known("a"), ingest.lists.is_known("b")) == (True, False)
     ingest.record_event(INFERENCE_SERVICE, None, service("b"))  # its Role has come
     children = [scope for scope in scopes if scope.namespace == "b" and scope.kind is not INFERENCE_SERVICE]
     for scope in children:
-        assert not ingest.is_known("b")
+        assert not ingest.lists.is_known("b")
         ingest.record_list(scope, Listing([], 1))
-    assert ingest.is_known("b")
+    assert ingest.lists.is_known("b")
 
 
 class WithoutBudgets(FakeCluster):
@@ -143,12 +145,12 @@ async def test_a_namespace_of_which_one_kind_may_not_be_read_is_left_out_alone()
     for name in ("a", "b"):
         cluster.put(service(name))
     found = await relist(cluster, cache, WorkQueue(), scopes)
-    ingest.note_missing(found.missing)
+    ingest.lists.note_missing(found.missing)
     refused = Scope(POD_DISRUPTION_BUDGET, "b")
     assert found.missing == {refused: "poddisruptionbudgets is forbidden"}
-    assert (ingest.is_known("a"), ingest.is_known("b")) == (True, False)
+    assert (ingest.lists.is_known("a"), ingest.lists.is_known("b")) == (True, False)
     ingest.record_list(refused, Listing([], 1))
-    assert ingest.is_known("b")
+    assert ingest.lists.is_known("b")
 
 
 async def test_a_cluster_that_may_not_be_read_is_an_error() -> None:
@@ -164,8 +166,8 @@ async def test_nobody_waits_for_the_list_of_a_namespace_that_may_not_be_read() -
     for scope in scopes:
         ingest.expect_list(scope)
     ingest.record_list(scopes[0], Listing([], 1))
-    ingest.give_up_list(scopes[1])
-    await asyncio.wait_for(ingest.wait_for_lists(60), 5)
+    ingest.lists.give_up(scopes[1])
+    await asyncio.wait_for(ingest.lists.wait(60), 5)
 
 
 def test_no_name_means_all() -> None:

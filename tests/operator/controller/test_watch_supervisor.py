@@ -9,11 +9,11 @@ from typing import Any
 import kopf
 import pytest
 
-from millrace_operator.controller import watch_supervisor
+from millrace_operator.controller import watches
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
-from millrace_operator.controller.watch_supervisor import run_watches
+from millrace_operator.controller.watches import run_watches
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj, ServiceKey
 from testing.world import KEY, make_service
 
@@ -45,14 +45,14 @@ async def test_an_event_that_nobody_can_record_is_told_with_its_trace_and_all_is
             registry(INFERENCE_SERVICE, "MODIFIED", service)
 
     monkeypatch.setattr(kopf, "operator", watch)
-    monkeypatch.setattr(watch_supervisor, "build_registry", lambda record_event: record_event)
+    monkeypatch.setattr(watches, "build_registry", lambda record_event: record_event)
     cache = Cache()
     ingest = Ingest(cache, WorkQueue())
     await run_watches(ingest, None)
     await asyncio.sleep(0)
     assert set(cache.service_keys()) == {KEY, ServiceKey(KEY.namespace, "other")}
     [record] = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert record.name == watch_supervisor.LOG.name
+    assert record.name == watches.LOG.name
     assert record.exc_info
     assert f"MODIFIED of {KEY}" in record.getMessage()
     assert ingest.has_lost.is_set()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import PAUSE_SECONDS, WorkQueue
 from millrace_operator.kube.kinds import POD, Obj
 from testing.world import KEY, World, crash_status, unschedulable_status

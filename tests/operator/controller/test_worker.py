@@ -5,9 +5,8 @@ import itertools
 
 import pytest
 
-from millrace_operator.controller.outcome import REFUSED, SOON, Outcome
 from millrace_operator.controller.queue import BACKOFF_LAST_SECONDS, PAUSE_SECONDS
-from millrace_operator.controller.worker import Worker
+from millrace_operator.controller.worker import REFUSED, SOON, Outcome, Worker
 from millrace_operator.kube.errors import (
     AbsentError,
     ClusterError,

@@ -25,7 +25,7 @@ from millrace_operator.app import application as module
 from millrace_operator.app.application import Application, OperatorSettings
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
-from millrace_operator.controller import plan, watch_supervisor
+from millrace_operator.controller import plan, relist, watches
 from millrace_operator.controller.relist import Round
 from millrace_operator.kube.connection import ApiServer
 from millrace_operator.kube.credentials import Access, load_access
@@ -149,12 +149,12 @@ def hurried_operators() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         patch.setattr(kopf, "login_with_kubeconfig", with_kubeconfig(kopf.login_with_kubeconfig))
-        patch.setattr(watch_supervisor, "ThreadPoolExecutor", ContextThreads)
-        patch.setattr(watch_supervisor, "RESTART_SECONDS", PAUSE_SECONDS)
+        patch.setattr(watches, "ThreadPoolExecutor", ContextThreads)
+        patch.setattr(watches, "RESTART_SECONDS", PAUSE_SECONDS)
         patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
         patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
         patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
-        patch.setattr(module, "wait_for_round", wait_for_relist)
+        patch.setattr(relist, "wait_for_round", wait_for_relist)
         yield
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.gateways.arrivals import Arrivals
+from millrace_operator.gateways.loads import Arrivals
 
 
 @pytest.mark.parametrize("begin", [97.0, 98.5, 100.0])

@@ -14,8 +14,8 @@ from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.connection import Connection
-from millrace_operator.gateways import follow as module
-from millrace_operator.gateways.follow import Gateways
+from millrace_operator.gateways import streams as module
+from millrace_operator.gateways.streams import Gateways
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_operator.observed.snapshot import PodLoad
 from millrace_runtime.contract import ANNOTATION_LEAVING, ANNOTATION_PROOF

@@ -4,7 +4,7 @@ import pytest
 
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.gateways.loads import Loads, MalformedLineError
-from millrace_operator.gateways.objects import GatewaySink
+from millrace_operator.gateways.streams import GatewaySink
 from millrace_operator.observed.snapshot import Demand, PodLoad
 
 NOW = 1_800_000_000.0

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace_operator.kube.body import encode_body
+from millrace_operator.kube.requests import encode_body
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
 

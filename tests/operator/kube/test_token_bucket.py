@@ -1,6 +1,6 @@
 import pytest
 
-from millrace_operator.kube.token_bucket import TokenBucket
+from millrace_operator.kube.requests import TokenBucket
 
 
 def test_a_burst_is_free_and_then_the_rate_holds() -> None:

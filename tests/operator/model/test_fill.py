@@ -10,14 +10,14 @@ from millrace_operator.api.conditions import render_time
 from millrace_operator.api.rules import NAME_MAX_LENGTH
 from millrace_operator.kube.errors import RefusedError, TransientError
 from millrace_operator.kube.kinds import JOB, PERSISTENT_VOLUME_CLAIM, POD, Obj
-from millrace_operator.model.cached_model import name_folder
 from millrace_operator.model.claims import BLIND_LOOK_SECONDS, GOOD_LOOK_SECONDS, LOOK_SECONDS
+from millrace_operator.model.found_model import name_folder
 from millrace_operator.observed.jobs import LOST_SECONDS
 from millrace_operator.observed.pod_status import MOST_RESTARTS
 from millrace_operator.observed.snapshot import Fetched
-from millrace_operator.render.metadata import fill_name
+from millrace_operator.render.child import fill_name
 from millrace_operator.render.settings import RenderSettings
-from millrace_operator.status.write_interval import PAUSE_SECONDS
+from millrace_operator.status.status import PAUSE_SECONDS
 from testing.world import KEY, World, crash_status, make_service, resolver_status
 from tests.operator.model.test_resolve import EXTERNAL, FIRST, GATED, MAIN, SECOND, TELLING
 from tests.operator.status.test_write_interval import count_writes

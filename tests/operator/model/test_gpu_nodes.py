@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.kube.kinds import NODE, Listing, Obj, Scope
 from millrace_operator.kube.node import find_gpus

@@ -12,7 +12,7 @@ from millrace_fit.facts import ModelFacts, find_facts
 from millrace_operator.api.conditions import render_time
 from millrace_operator.kube.errors import RefusedError, TransientError
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, PERSISTENT_VOLUME_CLAIM, POD, Kind, Obj
-from millrace_operator.model.look import AT_HAND_SECONDS
+from millrace_operator.model.pending_revision import AT_HAND_SECONDS
 from testing.checkpoints.models import MEDIUM, stored_of
 from testing.world import KEY, World, resolver_status, unschedulable_status
 from tests.operator.model.test_fit import FACTS

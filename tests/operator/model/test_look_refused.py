@@ -7,7 +7,7 @@ import pytest
 from millrace_fit.facts import find_facts
 from millrace_operator.api.conditions import render_time
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, POD
-from millrace_operator.model.look import DISTURBED_SECONDS
+from millrace_operator.model.pending_revision import DISTURBED_SECONDS
 from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 from testing.checkpoints.models import MEDIUM, stored_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from millrace_fetch.plan.uri import parse_uri
-from millrace_operator.api.annotations.refresh import ANNOTATION
+from millrace_operator.api.annotations import REFRESH_ANNOTATION
 from millrace_operator.api.model_uri import is_pinned
 from millrace_operator.kube.kinds import POD
 from testing.world import KEY, World
@@ -99,7 +99,7 @@ async def test_a_model_that_is_too_large_is_asked_for_again_and_at_once_by_a_ref
     assert 3 < len(times) < 8
     mend(world)
     world.model_facts = None
-    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 1")
+    world.annotate(REFRESH_ANNOTATION, f"{world.status['updateRevision']} at 1")
     await world.settle()
     assert (told(world)[0], world.status["model"]["resolvedRevision"]) == ("Loaded", SECOND)
 
@@ -115,19 +115,19 @@ async def test_a_model_in_a_claim_that_was_refused_is_looked_at_again_by_each_re
     assert await pass_time(world, 7200) == [], "a pod that looks holds the claim"
     for at in "12":
         before = len(world.cluster.writes)
-        world.annotate(ANNOTATION, f"{world.status['updateRevision']} at {at}")
+        world.annotate(REFRESH_ANNOTATION, f"{world.status['updateRevision']} at {at}")
         await world.settle()
         assert ("create", "Job") in {write[:2] for write in world.cluster.writes[before:]}
         assert (told(world)[0], world.objects("Deployment"), world.objects("Pod")) == ("ModelInvalid", [], [])
         assert len(world.objects("ControllerRevision")) == 1
     mend(world)
-    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 3")
+    world.annotate(REFRESH_ANNOTATION, f"{world.status['updateRevision']} at 3")
     await world.settle()
     assert (told(world)[0], len(world.pods())) == ("Loaded", 2)
     (pods, records) = world.pods(), world.objects("ControllerRevision")
-    world.annotate(ANNOTATION, f"{world.status['updateRevision']} at 4")
+    world.annotate(REFRESH_ANNOTATION, f"{world.status['updateRevision']} at 4")
     await world.settle()
-    world.annotate(ANNOTATION, None)
+    world.annotate(REFRESH_ANNOTATION, None)
     world.restart_operator()
     await world.settle()
     assert (world.pods(), world.objects("ControllerRevision")) == (pods, records), "it serves"

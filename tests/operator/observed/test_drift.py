@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace_operator.observed.drift import APPLIED, has_drifted, seal
+from millrace_operator.render.child import APPLIED, has_drifted, seal
 
 DESIRED = {
     "spec": {"replicas": 2, "template": {"containers": [{"name": "replica", "args": ["serve"], "env": []}]}}

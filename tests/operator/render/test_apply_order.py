@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from millrace_operator.controller.outcome import REFUSED, SOON
+from millrace_operator.controller.worker import REFUSED, SOON
 from millrace_operator.kube.errors import ClusterError, ConflictError, RefusedError, TransientError
 from millrace_operator.kube.kinds import SERVICE_ACCOUNT, Obj
 from millrace_operator.observed.snapshot import ObjectId, PodLoad
-from millrace_operator.render.apply_order import Need, find_unmet, need
+from millrace_operator.render.child import Need, find_unmet, need
 from testing.world import KEY, World
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}

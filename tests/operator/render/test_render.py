@@ -3,16 +3,20 @@ import pytest
 from millrace_operator.api.model_types import Model
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import SERVICE, Obj
-from millrace_operator.render.metadata import render_child, render_headless_service, render_service
+from millrace_operator.render.child import render_child
+from millrace_operator.render.jobs import render_resolve_job
 from millrace_operator.render.model_source import model_path
 from millrace_operator.render.pod_template import (
     START_SECONDS,
     render_arguments,
     render_pod_template,
 )
-from millrace_operator.render.resolve_job import render_resolve_job
 from millrace_operator.render.settings import RenderSettings
-from millrace_operator.render.workload import render_disruption_budget
+from millrace_operator.render.workload import (
+    render_disruption_budget,
+    render_headless_service,
+    render_service,
+)
 from millrace_runtime import contract
 from testing.world import make_service
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
-from millrace_operator.api.types import CanaryOptions, RolloutStrategy
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
+from millrace_operator.api.rollout_types import CanaryOptions, RolloutStrategy
 from millrace_operator.rollout.canary import count_canary
 from millrace_operator.rollout.surge import Method, RevisionState, plan_rollout
 from testing.world import World, crash_status, ready_status
@@ -41,7 +41,7 @@ def counts(world: World) -> tuple[int, int]:
 def order(world: World, action: str | None) -> None:
     metadata = {key: value for key, value in world.service["metadata"].items() if key != "annotations"}
     text = f"{action} {world.status['updateRevision']}"
-    beside = {} if action is None else {"annotations": {ANNOTATION: text}}
+    beside = {} if action is None else {"annotations": {ROLLOUT_ANNOTATION: text}}
     world.cluster.put({**world.service, "metadata": {**metadata, **beside}})
 
 
@@ -328,7 +328,7 @@ async def test_at_zero_there_is_none() -> None:
 
 async def test_an_order_that_nobody_can_read_is_told() -> None:
     world = await served_with_canary()
-    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: "promote, please"}}
+    metadata = {**world.service["metadata"], "annotations": {ROLLOUT_ANNOTATION: "promote, please"}}
     world.cluster.put({**world.service, "metadata": metadata})
     await world.settle()
     assert "write for example 'promote 5f6c0a91d2'" in world.condition("Progressing")["message"]

@@ -1,6 +1,6 @@
 """An order is obeyed once: what it brought is not undone, nor brought again, by an annotation that stays."""
 
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from testing.world import World
 from tests.operator.rollout.test_rollback import BAD, GOOD, rolled_out_badly, wait_for_deadline
 
@@ -8,7 +8,7 @@ FIRST, SECOND = "2026-01-01T01:00:00Z", "2026-01-01T02:00:00Z"
 
 
 async def write(world: World, text: str | None) -> None:
-    annotations = {} if text is None else {ANNOTATION: text}
+    annotations = {} if text is None else {ROLLOUT_ANNOTATION: text}
     world.cluster.put(
         {**world.service, "metadata": {**world.service["metadata"], "annotations": annotations}}
     )

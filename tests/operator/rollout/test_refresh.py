@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.annotations.refresh import ANNOTATION
+from millrace_operator.api.annotations import REFRESH_ANNOTATION
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import CONTROLLER_REVISION
 from millrace_operator.rollout.revision import hash_inputs, read_hash, revision_inputs
@@ -34,7 +34,7 @@ async def make_served(**spec: Any) -> World:
 
 
 def annotate(world: World, text: str | None) -> None:
-    world.annotate(ANNOTATION, text)
+    world.annotate(REFRESH_ANNOTATION, text)
 
 
 async def refresh(world: World, revision: str | None, at: str = "1") -> None:

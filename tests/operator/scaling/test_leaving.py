@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.controller.outcome import SOON
+from millrace_operator.controller.worker import SOON
 from millrace_operator.controller.writer import MARK_TRIES
 from millrace_operator.kube.errors import ConflictError
 from millrace_operator.observed.pods import DELETION_COST, read_pod

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from millrace_operator.api.annotations.pin import ANNOTATION
+from millrace_operator.api.annotations import PIN_ANNOTATION
 from millrace_operator.api.conditions import render_time
 from millrace_operator.observed.snapshot import Advice
 from testing.world import KEY, World, ready_status
@@ -14,7 +14,7 @@ SEVEN = Advice(7, "Steady", "load", "forecast", is_held=False, wanted=7)
 
 def pin(world: World, text: str | None) -> None:
     metadata = {key: value for key, value in world.service["metadata"].items() if key != "annotations"}
-    beside = {} if text is None else {"annotations": {ANNOTATION: text}}
+    beside = {} if text is None else {"annotations": {PIN_ANNOTATION: text}}
     world.cluster.put({**world.service, "metadata": {**metadata, **beside}})
 
 

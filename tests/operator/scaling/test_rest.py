@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.annotations.pin import ANNOTATION
+from millrace_operator.api.annotations import PIN_ANNOTATION
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Demand, PodLoad
 from testing.world import World, crash_status, unschedulable_status
@@ -259,7 +259,10 @@ async def test_scaling_is_told_truly_after_a_wake() -> None:
 async def test_nobody_looks_all_the_time(fields: dict[str, Any], demand: Demand, *, pin: bool) -> None:
     world = await started(**fields)
     if pin:
-        metadata = {**world.service["metadata"], "annotations": {ANNOTATION: "1 until 2099-01-01T00:00:00Z"}}
+        metadata = {
+            **world.service["metadata"],
+            "annotations": {PIN_ANNOTATION: "1 until 2099-01-01T00:00:00Z"},
+        }
         world.cluster.put({**world.service, "metadata": metadata})
     world.demand = demand
     world.now += 5000.0

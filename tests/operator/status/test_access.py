@@ -6,7 +6,7 @@ import pytest
 
 from millrace_kubernetes.model_names import ModelNames, Standing
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.handlers import Ingest
+from millrace_operator.controller.ingest import Ingest
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.kube.kinds import INFERENCE_SERVICE, Obj, ObjectKey, ServiceKey
 from testing.world import KEY, World, crash_status, make_service

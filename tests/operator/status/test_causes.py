@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from millrace_operator.api.conditions import Reason, render_time
-from millrace_operator.api.status_types import ModelStatus
+from millrace_operator.api.model_types import ModelStatus
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import Fetched
 from millrace_operator.status.causes import Cause
-from millrace_operator.status.write_interval import PAUSE_SECONDS
+from millrace_operator.status.status import PAUSE_SECONDS
 from millrace_runtime import contract
 from testing.world import World, crash_status, make_pod, ready_status
 from tests.operator.test_argocd_health import judge

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.cost_types import Cost
 from millrace_operator.api.prices import Prices
-from millrace_operator.api.status_types import Status
+from millrace_operator.api.types import Cost, Status
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.status.cost import PEAK_SECONDS, find_prices, price_million_tokens

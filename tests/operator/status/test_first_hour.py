@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from millrace_fit.facts import find_facts
-from millrace_operator.api.annotations.rollout_order import ANNOTATION, Action, Order
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION, Action, Order
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.status_types import Status
+from millrace_operator.api.types import Status
 from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import Advice, Demand
 from millrace_operator.render.settings import RenderSettings
@@ -133,7 +133,7 @@ async def aborted() -> World:
     await world.reconcile()
     order = Order(Action.ABORT, world.status["updateRevision"], render_time(world.now))
     service = world.service
-    service["metadata"].setdefault("annotations", {})[ANNOTATION] = str(order)
+    service["metadata"].setdefault("annotations", {})[ROLLOUT_ANNOTATION] = str(order)
     world.cluster.put(service)
     await world.settle()
     return world

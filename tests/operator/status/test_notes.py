@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.annotations.rollout_order import ANNOTATION
-from millrace_operator.status.notes import find_notes
+from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
+from millrace_operator.status.events import find_notes
 from testing.world import World, crash_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
@@ -50,7 +50,7 @@ async def stay(world: World) -> None:
 
 def order(world: World, action: str) -> None:
     text = f"{action} {world.status['updateRevision']}"
-    metadata = {**world.service["metadata"], "annotations": {ANNOTATION: text}}
+    metadata = {**world.service["metadata"], "annotations": {ROLLOUT_ANNOTATION: text}}
     world.cluster.put({**world.service, "metadata": metadata})
 
 

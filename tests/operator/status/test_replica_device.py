@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_operator.status.replica_device import choose_replica
+from millrace_operator.status.model_status import choose_replica
 from testing.world import World
 from tests.operator.autoscaler.replicas import H100
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.evidence_limits import NUM_CHANGES
-from millrace_operator.api.status_lines import read_changes, read_objectives
-from millrace_operator.api.status_types import Status
+from millrace_operator.api.status_lines import NUM_CHANGES, read_changes, read_objectives
+from millrace_operator.api.types import Status
 from millrace_operator.observed.snapshot import Advice
 from millrace_operator.status.scaling_status import PERIOD_SECONDS, URGENT_PERIOD_SECONDS, has_moved
 from testing.world import BEGAN, World, crash_status

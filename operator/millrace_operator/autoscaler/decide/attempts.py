@@ -8,7 +8,7 @@ did not, no more are asked for. That is forgotten where the cause may be another
 import math
 from dataclasses import dataclass, replace
 
-from millrace_operator.api.evidence_limits import FUTILE_STEPS
+from millrace_operator.api.status_lines import FUTILE_STEPS
 
 REMEMBERED_SECONDS, FAILED_SECONDS = 3600.0, 14_400.0
 """For how long a step is remembered, and for how long that steps failed."""

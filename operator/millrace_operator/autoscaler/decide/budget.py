@@ -8,7 +8,7 @@ within seconds, a small one within minutes, and one that quiet minutes make up f
 
 from collections.abc import Iterable, Mapping
 
-from millrace_operator.api.evidence_limits import SPENT_SECONDS
+from millrace_operator.api.status_lines import SPENT_SECONDS
 from millrace_operator.autoscaler.signals.observation import Latency
 
 ALLOWED_BURN = 1.0

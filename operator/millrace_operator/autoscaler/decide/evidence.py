@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.api.conditions import render_time
-from millrace_operator.api.evidence_limits import (
-    NAME_LENGTH,
-    NUM_CANDIDATES,
-    NUM_REJECTED,
-    REASON_LENGTH,
-)
 from millrace_operator.api.quantities import render_number
+from millrace_operator.api.status_lines import NAME_LENGTH, NUM_CANDIDATES, NUM_REJECTED, REASON_LENGTH
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.attainment import LARGEST_ERROR, predict, predict_seconds
 from millrace_operator.autoscaler.decide.attempts import Attempts

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from millrace_operator.api.evidence_limits import FLAPS_BORNE, SPENT_SECONDS
+from millrace_operator.api.status_lines import FLAPS_BORNE, SPENT_SECONDS
 from millrace_operator.autoscaler.capacity.capacity import Capacity, Demand, ease, find_count
 from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.memory import PASSING_PART, Memory

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 import aiohttp
 
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.api.types import ScalingMode
+from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.evidence import gather_evidence

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from millrace_operator.api.status_types import ReplicaStatus
+from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.autoscaler.signals.queries import Question, Scope
 from millrace_operator.autoscaler.signals.reading import Sample
 from millrace_runtime import contract

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millrace_operator.api.evidence_limits import MIN_LATENCY_SAMPLES
+from millrace_operator.api.status_lines import MIN_LATENCY_SAMPLES
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.api.evidence_types import Evidence
+from millrace_operator.api.scaling_types import Evidence
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.attainment import Calibration, Record
 from millrace_operator.autoscaler.decide.decide import decide

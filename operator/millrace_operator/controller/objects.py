@@ -1,0 +1,251 @@
+"""What a watched object is: the service that it belongs to, its role there, and whether a change of it
+matters. Pure.
+
+A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
+labels and annotations of their own on services. Neither is worth a reconcile, which would find nothing to do.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, NamedTuple
+
+from millrace_kubernetes.model_names import ModelNames, read_running_name, read_served_name
+from millrace_operator.api.conditions import Reason, find_condition
+from millrace_operator.kube.kinds import Kind, Obj, ObjectKey, Role, ServiceKey, kind_of
+from millrace_operator.kube.node import GpuNode, find_departure, find_gpus
+from millrace_runtime import contract
+
+LOG = logging.getLogger(__name__)
+PREFIX = f"{contract.GROUP}/"
+"""Of the annotations on a service that say something to us."""
+UNREAD = frozenset({"resourceVersion", "managedFields"})
+UNREAD_OF_SERVICES = UNREAD | {"labels", "annotations"}
+"""A service's labels are read by nobody; of its annotations, ours are."""
+
+
+_OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
+
+
+class Group(Enum):
+    """What objects of a service are looked up together."""
+
+    CHILDREN = auto()
+    """All but pods."""
+    PODS = auto()
+    """Of replicas."""
+    JOB_PODS = auto()
+    FETCHING = auto()
+    """Pods that still have a model to fetch: few of all pods, so that nobody looks through them all."""
+
+
+def key_of(obj: Obj) -> ObjectKey:
+    """Return the kind, namespace and name of an object; no namespace of one that is in none."""
+    metadata = obj["metadata"]
+    return ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
+
+
+def version_of(obj: Obj) -> int:
+    """Return an object's resourceVersion; 0 without one."""
+    return int(obj["metadata"].get("resourceVersion", 0))
+
+
+def uid_of(obj: Obj) -> str:
+    """Return an object's uid; empty without one."""
+    return str(obj["metadata"].get("uid", ""))
+
+
+def owner_of(obj: Obj) -> ServiceKey | None:
+    """Return the key of the service that an object is or belongs to; None for none.
+
+    Its controller says so, or else its label: a label can be lost, and a pod's controller is a ReplicaSet.
+    """
+    metadata, role = obj["metadata"], kind_of(obj).role
+    if role is Role.SERVICE:
+        return ServiceKey(metadata["namespace"], metadata["name"])
+    if role is Role.NODE:
+        return None
+    name = _find_controller(metadata) or metadata.get("labels", {}).get(contract.LABEL_SERVICE)
+    return None if name is None else ServiceKey(metadata["namespace"], name)
+
+
+def is_controlled(obj: Obj) -> bool:
+    """Whether an object's controller is an InferenceService."""
+    return _find_controller(obj["metadata"]) is not None
+
+
+def _find_controller(metadata: Obj) -> str | None:
+    """Return the name of the InferenceService that controls an object."""
+    for reference in metadata.get("ownerReferences", []):
+        group = reference.get("apiVersion", "").partition("/")[0]
+        if reference.get("controller") and (group, reference.get("kind")) == (contract.GROUP, contract.KIND):
+            return str(reference["name"])
+    return None
+
+
+def is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
+    """Whether a pod is of one of our Deployments. Older ones have no component: their owner tells."""
+    if contract.LABEL_COMPONENT in labels:
+        return labels[contract.LABEL_COMPONENT] == contract.COMPONENT_REPLICA
+    owners = metadata.get("ownerReferences", [])
+    is_made = any(owner.get("controller") and owner.get("kind") == "ReplicaSet" for owner in owners)
+    return is_made and contract.LABEL_REVISION in labels
+
+
+def has_to_fetch(pod: Obj) -> bool:
+    """Whether a pod's container has begun to fetch a model, and has not ended well."""
+    status = pod.get("status", {})
+    containers = (*status.get("initContainerStatuses", []), *status.get("containerStatuses", []))
+    states = (one.get("state", {}) for one in containers if one.get("name") == contract.CONTAINER_FETCH)
+    return any(state.get("terminated", {}).get("exitCode") != 0 for state in states)
+
+
+def lacks_room(service: Obj) -> bool:
+    """Whether status says that the model fits on no device."""
+    conditions = service.get("status", {}).get("conditions") or []
+    return any(condition.get("reason") == Reason.DOES_NOT_FIT for condition in conditions)
+
+
+def is_news(before: Obj | None, after: Obj | None) -> bool:
+    """Whether a plan may be another one, now that an object is as `after`. None: it is not there."""
+    if before is after:
+        return False
+    if before is None or after is None:
+        return True
+    return _read(before) != _read(after)
+
+
+def _read(obj: Obj) -> tuple[Any, ...]:
+    """Return the parts of an object that plans read, in a form that can be compared."""
+    metadata = obj["metadata"]
+    is_service = kind_of(obj).role is Role.SERVICE
+    unread = UNREAD_OF_SERVICES if is_service else UNREAD
+    words = (metadata.get("annotations") or {}).items() if is_service else ()
+    return (
+        {field: value for field, value in obj.items() if field != "metadata"},
+        {field: value for field, value in metadata.items() if field not in unread},
+        {name: text for name, text in words if name.startswith(PREFIX)},
+    )
+
+
+def is_late(held: Obj | None, written: Obj) -> bool:
+    """Whether what a write of ours returned is gone by now, or was made anew: that event came first.
+
+    Services and pods are made by others, so one that is not there is gone. A child that is not there may be
+    what this write has created: who changed one that was there looks for it first, and who creates one lets
+    the cache note what ends meanwhile.
+    """
+    if held is None:
+        return kind_of(written).role in (Role.SERVICE, Role.POD)
+    known, told = held["metadata"], written["metadata"]
+    is_another = known.get("uid") != told.get("uid")
+    return is_another and int(known["resourceVersion"]) > int(told["resourceVersion"])
+
+
+class Running(NamedTuple):
+    """The model name that a replica answers to, and its service."""
+
+    owner: ServiceKey
+    name: str
+
+
+def find_running(obj: Obj, owner: ServiceKey | None) -> Running | None:
+    """Return what a replica answers to, if it is Ready and stays."""
+    metadata = obj["metadata"]
+    is_there = kind_of(obj).role is Role.POD and "deletionTimestamp" not in metadata
+    if owner is None or not is_there or not is_replica(metadata, metadata.get("labels", {})):
+        return None
+    ready = find_condition(obj.get("status", {}), "Ready") or {}
+    if ready.get("status") != "True":
+        return None
+    name = read_running_name(obj, contract.CONTAINER_REPLICA, contract.FLAG_SERVED_NAME)
+    return None if name is None else Running(owner, name)
+
+
+class Place(NamedTuple):
+    """Where an object belongs in the cache, and what is known of it there."""
+
+    owner: ServiceKey | None
+    groups: tuple[Group, ...]
+    """Those that have it; none for what belongs to no service."""
+    departure: str | None
+    """Why a node is being emptied."""
+    gpus: GpuNode | None
+    served_name: str | None
+    """Of a service."""
+    running: Running | None
+    """Of a Ready replica's pod."""
+
+
+def find_place(obj: Obj) -> Place:
+    """Return all that the cache looks up of an object. An odd object raises, before the cache has changed."""
+    role, owner = kind_of(obj).role, owner_of(obj)
+    is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
+    return Place(
+        owner=owner,
+        groups=find_groups(obj) if is_owned else (),
+        departure=find_departure(obj) if is_node else None,
+        gpus=find_gpus(obj) if is_node else None,
+        served_name=read_served_name(obj) if role is Role.SERVICE else None,
+        running=find_running(obj, owner),
+    )
+
+
+def find_groups(obj: Obj) -> tuple[Group, ...]:
+    """Return the groups of an object of a service: none of a foreign pod that has our label."""
+    if kind_of(obj).role is not Role.POD:
+        return (Group.CHILDREN,)
+    labels = obj["metadata"].get("labels", {})
+    component = labels.get(contract.LABEL_COMPONENT)
+    fetching = (Group.FETCHING,) if has_to_fetch(obj) else ()
+    if component in _OF_JOBS:  # a pod that asks a source fetches nothing
+        return (Group.JOB_PODS, *(fetching if component == contract.COMPONENT_FILLER else ()))
+    return (Group.PODS, *fetching) if is_replica(obj["metadata"], labels) else ()
+
+
+def leave_out_foreign(obj: Obj) -> Obj:
+    """Return the object; of one that has the names and labels of a child and is not ours only its head.
+
+    Anybody may make such objects, of any size.
+    """
+    if kind_of(obj).role is not Role.CHILD or is_controlled(obj):
+        return obj
+    metadata = {field: value for field, value in obj["metadata"].items() if field != "annotations"}
+    return {"apiVersion": obj.get("apiVersion"), "kind": obj["kind"], "metadata": metadata}
+
+
+class RunningNames:
+    """Counts the replicas by name, so that a name is a claim while one of them has it."""
+
+    def __init__(self, names: ModelNames[ServiceKey]) -> None:
+        self._names = names
+        self._counts: dict[ServiceKey, Counter[str]] = {}
+
+    def count(self, before: Running | None, now: Running | None) -> None:
+        """Know what a pod answers to now. Where that is as before, nobody looks at the name again."""
+        if before == now:
+            return
+        for running, change in ((now, 1), (before, -1)):
+            if running is not None:
+                self._change(running, change)
+
+    def _change(self, running: Running, change: int) -> None:
+        counts = self._counts.pop(running.owner, Counter())
+        counts[running.name] += change
+        left = +counts  # what is zero goes
+        if left:
+            self._counts[running.owner] = left
+        self._names.put_running(running.owner, frozenset(left))
+
+
+def name_odd(kind: Kind, obj: Obj) -> str:
+    """Return what to call an object that may lack its name."""
+    metadata = obj.get("metadata") or {}
+    return f"{kind.kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
+
+
+def tell_odd(odd: Mapping[str, Exception]) -> None:
+    """Log each of these objects, with the trace of what was raised at it."""
+    for name, error in odd.items():
+        LOG.error("%s cannot be read, and is left as it was known: %r", name, error, exc_info=error)
