@@ -55,7 +55,7 @@ UNKNOWN_SECONDS = 2.0
 LOG = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorSettings:
     """The command line, parsed once."""
 

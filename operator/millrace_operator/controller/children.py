@@ -1,11 +1,11 @@
 """The children of a service: those that it is to have, and the writes that lead there. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, JOB, Obj
 from millrace_operator.model.jobs import list_witnesses
-from millrace_operator.observed.snapshot import ObjectId, Snapshot, object_id
+from millrace_operator.observed.snapshot import ObjectId, object_id
 from millrace_operator.render.child import Child, Need, has_drifted, need, revision_name, seal
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.render.workload import (
@@ -22,7 +22,7 @@ from millrace_operator.rollout.targets import Targets
 from millrace_runtime import contract
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Apply:
     """An object to create, or to bring back to what we want."""
 
@@ -50,9 +50,12 @@ def render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], placed: int
 ) -> list[Child]:
     """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
-    revisions = [targets.revisions[digest] for digest in counts if digest in targets.counts]
+    revisions = [targets.known.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
-    recorded = [*revisions, *(one for one in (targets.refreshed, targets.answered) if one is not None)]
+    recorded = [
+        *revisions,
+        *(one for one in (targets.known.refreshed, targets.known.answered) if one is not None),
+    ]
     records = {one.hash: seal(render_controller_revision(service, one)) for one in recorded}
     budget = render_disruption_budget(service, placed, holds_last=targets.evacuation.holds_last)
     return [
@@ -77,21 +80,27 @@ def _need_these(account: Obj, record: Obj) -> tuple[Need, ...]:
 
 
 def find_applies(
-    children: Iterable[Child], snapshot: Snapshot, foreign: frozenset[ObjectId]
+    children: Iterable[Child], owned: Mapping[ObjectId, Obj], taken: frozenset[ObjectId]
 ) -> Iterable[Apply]:
-    """Yield the children to create or to change. Those whose names are `foreign` are left alone."""
-    owned = snapshot.owned()
+    """Yield the children to create or to change, but for those whose names others have (`taken`)."""
     for child in children:
         obj, observed = child.obj, owned.get(child.id)
         if observed is None:
-            if child.id not in foreign:
-                yield Apply(obj, None, "it does not exist", child.needs, is_optional=child.is_optional)
+            if child.id not in taken:
+                yield Apply(
+                    obj=obj,
+                    seen=None,
+                    why="it does not exist",
+                    needs=child.needs,
+                    is_optional=child.is_optional,
+                )
         elif "deletionTimestamp" in observed["metadata"]:
             continue
         elif _is_outdated(observed, obj):
-            yield Apply(obj, observed, "its revision is told or made now", is_anew=True)
+            yield Apply(obj=obj, seen=observed, why="its revision has news of its model", is_anew=True)
         elif _needs_apply(obj, observed):
-            yield Apply(obj, observed, _explain_drift(obj, observed), is_optional=child.is_optional)
+            why = _explain_drift(obj, observed)
+            yield Apply(obj=obj, seen=observed, why=why, is_optional=child.is_optional)
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
@@ -105,17 +114,19 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
     return "it differs from what is wanted" if before == after else f"replicas {before} -> {after}"
 
 
-def find_deletes(wanted: Iterable[Obj], snapshot: Snapshot, targets: Targets) -> Iterable[Delete]:
+def find_deletes(
+    wanted: Iterable[Obj], service: Obj, owned: Mapping[ObjectId, Obj], targets: Targets
+) -> Iterable[Delete]:
     """Yield the children that no plan wants any more."""
-    owned, records = snapshot.owned(), {object_id(obj): obj for obj in wanted if _is_record(obj)}
+    records = {object_id(obj): obj for obj in wanted if _is_record(obj)}
     kept = {object_id(obj) for obj in wanted}
     for key, obj in records.items():
         if key not in owned or _is_outdated(owned[key], obj):
-            kept |= list_witnesses(snapshot, read_hash(obj))
+            kept |= list_witnesses(service, read_hash(obj))
     in_use = frozenset(targets.step.counts) | {targets.stable}
-    idle = find_idle(targets.revisions, snapshot.service) - in_use
-    expired = find_expired((one for d, one in targets.revisions.items() if d not in idle), in_use)
-    old = {revision_name(snapshot.service, digest) for digest in idle | expired}
+    idle = find_idle(targets.known.revisions, service) - in_use
+    expired = find_expired((one for d, one in targets.known.revisions.items() if d not in idle), in_use)
+    old = {revision_name(service, digest) for digest in idle | expired}
     for key, obj in owned.items():
         is_history = key.kind == "ControllerRevision" and key.name not in old and key not in records
         if key not in kept and not is_history and "deletionTimestamp" not in obj["metadata"]:

@@ -1,30 +1,35 @@
 """What to do about one service. Pure; `reconcile.py` and `writer.py` act on it."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from millrace_operator.api.annotations import find_active_pin
+from millrace_operator.api.annotations import Pin, find_active_pin
 from millrace_operator.api.types import Spec
-from millrace_operator.controller.children import Apply, Delete, find_applies, find_deletes, render_children
+from millrace_operator.controller.children import (
+    Apply,
+    Delete,
+    find_applies,
+    find_deletes,
+    render_children,
+)
 from millrace_operator.kube.kinds import POD
 from millrace_operator.model.jobs import list_job_looks, render_jobs
 from millrace_operator.observed.revisions import Moment, Observed, observe
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, find_left_over, object_id
+from millrace_operator.render.child import Child
 from millrace_operator.render.settings import RenderSettings
 from millrace_operator.rollout.requested_revision import find_revisions
 from millrace_operator.rollout.surge import Step
-from millrace_operator.rollout.targets import choose_targets
-from millrace_operator.scaling.competing_autoscalers import LOOK_SECONDS, is_moved
+from millrace_operator.rollout.targets import Targets, choose_targets
+from millrace_operator.scaling.competing_autoscalers import LOOK_SECONDS, is_scaled_by_others
 from millrace_operator.scaling.count import Count, choose_count
 from millrace_operator.scaling.drain import Mark, Traffic, plan_shrink
 from millrace_operator.scaling.rest import Rest, find_rest
 from millrace_operator.status.events import Note, find_notes
-from millrace_operator.status.inputs import StatusInputs
+from millrace_operator.status.inputs import StatusInputs, TakenNames
 from millrace_operator.status.refused_spec import render_refused_status
-from millrace_operator.status.status import keep_hearsay, tell_status
+from millrace_operator.status.status import FullStatus, render_full_status
 
 CONFLICT_RETRY_SECONDS = 10.0
 LEAST_LOOK_SECONDS = 2.0
@@ -33,7 +38,7 @@ DRAIN_LOOK_SECONDS = 1.0
 """Between two looks at the requests that a marked pod still has."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to write, in this order: status, scale, marks, applies, deletes, events."""
 
@@ -45,144 +50,180 @@ class Plan:
     deletes: tuple[Delete, ...] = ()
     events: tuple[Note, ...] = ()
     requeue_after: float | None = None
-    is_moved: bool = False
+    """Seconds until a change that comes by time alone."""
+    is_contested: bool = False
     """Whether somebody else changed the count of a Deployment."""
-    is_hearsay: bool = False
-    """Whether status repeats what a former leader told, and the next plan may tell something else."""
-    is_of_words: bool = False
-    """Whether of the status words alone are new."""
-    is_of_time: bool = False
-    """Whether of the status the rollout's time alone is new."""
+    is_inherited: bool = False
+    """Whether status repeats conditions of the previous leader, so that the next plan may have others."""
+    has_only_new_words: bool = False
+    """Whether nothing but words is new in the status."""
+    has_only_new_time: bool = False
+    """Whether nothing but the rollout's time is new in the status."""
 
     def is_for_refused(self, refused: Collection[ObjectId]) -> bool:
-        """Whether beside the status some of these are to be written, and nothing else."""
+        """Whether beside the status it writes some of these objects, and nothing else."""
         writes = [object_id(write.obj) for write in self.list_writes()]
         return bool(writes) and not self.marks and all(identity in refused for identity in writes)
 
     def list_writes(self) -> list[Apply | Delete]:
-        """Return what is to be written of children, in order."""
+        """Return the writes of children, in order."""
         return [*self.applies, *self.deletes]
 
 
-class Counts(NamedTuple):
+class Pace(NamedTuple):
     """How far the Deployments may go now."""
 
-    by_revision: dict[str, int]
+    counts: dict[str, int]
+    """By revision, those that fall last."""
+    num_placed: int
+    """Desired replicas without those that have waited in vain for a node or a pod."""
     marks: tuple[Mark, ...]
     """Pods to mark before a count may fall further."""
     is_waiting: bool
-    """Whether a marked pod has requests that are waited for."""
+    """Whether the operator waits for requests of a marked pod."""
 
 
 def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
-    """Return the writes that bring what is observed nearer to what is wanted. `now` is seconds since 1970."""
-    metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
-    if "deletionTimestamp" in metadata:
-        return Plan()  # garbage collection takes the children, whether we run or not
+    """Return the writes that bring the service nearer to its spec. `now` is seconds since 1970."""
+    if "deletionTimestamp" in snapshot.service["metadata"]:
+        return Plan()  # garbage collection deletes the children, whether we run or not
     try:
         spec = Spec.model_validate(snapshot.service["spec"])
-        deadline = spec.rollout.progress_deadline_seconds
-        moment = Moment(now, spec.rollout.scheduling_timeout_seconds)
         known = find_revisions(settings, snapshot, spec, now)
-    except (ValidationError, ValueError) as error:
-        status = render_refused_status(snapshot, error, now)
-        return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
-    pin = find_active_pin(snapshot.service, now)
-    observed = observe(snapshot, moment)
-    rest = find_rest(snapshot.demand, old, observed, deadline)
-    count = choose_count(
-        spec, old.get("scaling", {}), snapshot.advice, pin, running=observed.num_wanted, now=now, rest=rest
-    )
+    except ValueError as error:
+        return _plan_refusal(snapshot, error, now)
+    observed = observe(snapshot, Moment(now, spec.rollout.scheduling_timeout_seconds))
+    pin, rest = find_active_pin(snapshot.service, now), _find_rest(snapshot, spec, observed)
+    count = _decide_count(snapshot, spec, observed, pin=pin, rest=rest)
     targets = choose_targets(snapshot, spec, observed, count, known)
-    counts = _plan_counts(snapshot, observed, targets.step, spec)
-    ordered = _order_counts(counts.by_revision, observed)
-    placed = count.desired - observed.count_homeless(count.desired)
-    children = render_children(settings, snapshot.service, targets, ordered, placed)
-    children += [] if known.pending is None else render_jobs(settings, snapshot, spec, known.pending, now)
-    wanted = [child.obj for child in children]
-    foreign = snapshot.find_foreign(wanted)
-    left_over = find_left_over(snapshot.service, snapshot.list_namesakes() & foreign, now)
+    pace = _set_pace(snapshot, spec, observed, targets.step, desired=count.desired)
+    children = _list_children(settings, snapshot, spec, targets, pace)
+    names = _find_taken_names(snapshot, children, now)
     inputs = StatusInputs(
         settings=settings,
         snapshot=snapshot,
         spec=spec,
         observed=observed,
         count=count,
-        step=targets.step,
-        choice=targets.choice,
-        progress=targets.progress,
-        target=targets.target,
-        deadline_seconds=deadline,
-        now=now,
-        foreign=foreign - left_over,
-        left_over=left_over,
-        evacuation=targets.evacuation,
-        unserved=known.error,
-        pending=known.pending,
-        model=known.model,
-        spent_order=targets.spent_order,
+        targets=targets,
+        names=names,
     )
-    told = tell_status(inputs, targets)
-    status = told.status if snapshot.is_tried else keep_hearsay(told.status, old)
-    looks = [
-        *told.looks,
-        *observed.changes_after(),
-        *list_job_looks(snapshot, spec, known.pending, now),
-        *([CONFLICT_RETRY_SECONDS] if foreign else []),
-        *([LOOK_SECONDS] if snapshot.rivals else []),
-        *([DRAIN_LOOK_SECONDS] if counts.is_waiting else []),
-        *([] if targets.evacuation.looks_again_at is None else [targets.evacuation.looks_again_at - now]),
-        *(_wait_for_rest(spec, count, rest, now) if pin is None else [pin.until - now + 1]),
-    ]
-    return Plan(
-        status=status if status != old else None,
-        scale=count.desired if spec.lacks_count else None,
-        events=tuple(find_notes(old, status)),
-        marks=counts.marks,
-        applies=tuple(find_applies(children, snapshot, foreign)),
-        deletes=tuple(find_deletes(wanted, snapshot, targets)),
-        requeue_after=min(looks, default=None),
-        is_moved=is_moved(wanted, snapshot.owned()),
-        is_hearsay=status != told.status,
-        is_of_words=told.is_of_words,
-        is_of_time=told.is_of_time,
+    full = render_full_status(inputs)
+    looks = [*full.looks, *_list_looks(inputs, pace), *_list_count_looks(inputs, pin, rest)]
+    return _put_together(inputs, full, children, pace, requeue_after=min(looks, default=None))
+
+
+def _plan_refusal(snapshot: Snapshot, error: ValueError, now: float) -> Plan:
+    """Return the status of a spec that cannot be read or served. Its children stay as they are."""
+    old, observed = snapshot.service.get("status", {}), observe(snapshot, Moment(now))
+    status = render_refused_status(snapshot.service, observed, error)
+    return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
+
+
+def _find_rest(snapshot: Snapshot, spec: Spec, observed: Observed) -> Rest:
+    old, deadline = snapshot.service.get("status", {}), spec.rollout.progress_deadline_seconds
+    return find_rest(snapshot.gateways.demand, old, observed, deadline)
+
+
+def _decide_count(
+    snapshot: Snapshot, spec: Spec, observed: Observed, *, pin: Pin | None, rest: Rest
+) -> Count:
+    return choose_count(
+        spec,
+        snapshot.service.get("status", {}).get("scaling", {}),
+        snapshot.advice,
+        pin,
+        running=observed.num_wanted,
+        now=observed.moment.now,
+        rest=rest,
     )
 
 
-def _plan_counts(snapshot: Snapshot, observed: Observed, step: Step, spec: Spec) -> Counts:
-    """Return the counts for now. A rollout waits for no request: replicas finish them while they end."""
-    running = snapshot.advice.in_flight if snapshot.advice else {}
+def _set_pace(snapshot: Snapshot, spec: Spec, observed: Observed, step: Step, *, desired: int) -> Pace:
+    """Return how far each count may fall now. A rollout waits for no request: a leaving replica ends its own.
+
+    Counts that fall come last. If an operator dies between two writes, no replica has gone for one that
+    nobody has asked for yet.
+    """
     traffic = Traffic(
-        observed.moment.now,
-        spec.pod.grace_seconds if len(step.counts) == 1 else 0.0,
-        running,
-        snapshot.loads,
+        now=observed.moment.now,
+        patience=spec.pod.grace_seconds if len(step.counts) == 1 else 0.0,
+        running=snapshot.advice.in_flight if snapshot.advice else {},
+        loads=snapshot.gateways.loads,
         is_resting=spec.scaling.may_rest,
-        departures=snapshot.departures,
-        is_mark_refused=any(refused.kind == POD.kind for refused in snapshot.refusals),
+        departures=snapshot.nodes.departures,
+        is_mark_refused=any(refused.kind == POD.kind for refused in snapshot.obstacles.refusals),
     )
     shrinks = {
         digest: plan_shrink(wanted, observed.state(digest).num_wanted, observed.pods_of(digest), traffic)
         for digest, wanted in step.counts.items()
     }
-    return Counts(
-        {digest: shrink.count for digest, shrink in shrinks.items()},
-        tuple(mark for shrink in shrinks.values() for mark in shrink.marks),
+    counts = {digest: shrink.count for digest, shrink in shrinks.items()}
+    return Pace(
+        counts=dict(sorted(counts.items(), key=lambda one: one[1] < observed.state(one[0]).num_wanted)),
+        num_placed=desired - observed.count_homeless(desired),
+        marks=tuple(mark for shrink in shrinks.values() for mark in shrink.marks),
         is_waiting=any(shrink.is_waiting for shrink in shrinks.values()),
     )
 
 
-def _order_counts(counts: dict[str, int], observed: Observed) -> dict[str, int]:
-    """Return them with what shrinks last.
+def _list_children(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, targets: Targets, pace: Pace
+) -> list[Child]:
+    """Return the children that are to exist, each after those that it needs."""
+    children = render_children(settings, snapshot.service, targets, pace.counts, pace.num_placed)
+    pending = targets.known.pending
+    if pending is not None:
+        children += render_jobs(settings, snapshot, spec, pending, targets.progress.now)
+    return children
 
-    Where an operator dies between two writes, nothing was taken for what is not asked for yet.
-    """
-    return dict(sorted(counts.items(), key=lambda one: one[1] < observed.state(one[0]).num_wanted))
+
+def _find_taken_names(snapshot: Snapshot, children: Iterable[Child], now: float) -> TakenNames:
+    foreign = snapshot.find_foreign(child.obj for child in children)
+    left_over = find_left_over(snapshot.service, snapshot.list_namesakes() & foreign, now)
+    return TakenNames(foreign=foreign - left_over, left_over=left_over)
 
 
-def _wait_for_rest(spec: Spec, count: Count, rest: Rest, now: float) -> list[float]:
-    """Return after how many seconds to look whether a service may rest."""
-    if not spec.scaling.may_rest or count.desired == 0:
-        return []
-    after = spec.scaling.rest_seconds
-    return [max(LEAST_LOOK_SECONDS, after if rest.idle_since is None else rest.idle_since + after - now)]
+def _list_looks(inputs: StatusInputs, pace: Pace) -> Iterator[float]:
+    """Yield after how many seconds to plan again, apart from the status and the count."""
+    snapshot, evacuation = inputs.snapshot, inputs.targets.evacuation
+    yield from inputs.observed.changes_after()
+    yield from list_job_looks(snapshot, inputs.spec, inputs.pending, inputs.now)
+    if inputs.names.foreign or inputs.names.left_over:
+        yield CONFLICT_RETRY_SECONDS
+    if snapshot.obstacles.rivals:
+        yield LOOK_SECONDS
+    if pace.is_waiting:
+        yield DRAIN_LOOK_SECONDS
+    if evacuation.looks_again_at is not None:
+        yield evacuation.looks_again_at - inputs.now
+
+
+def _list_count_looks(inputs: StatusInputs, pin: Pin | None, rest: Rest) -> Iterator[float]:
+    """Yield after how many seconds the pin lapses, or the service may rest."""
+    scaling = inputs.spec.scaling
+    if pin is not None:
+        yield pin.until - inputs.now + 1
+    elif scaling.may_rest and inputs.count.desired:
+        after = scaling.rest_seconds
+        left = after if rest.idle_since is None else rest.idle_since + after - inputs.now
+        yield max(LEAST_LOOK_SECONDS, left)
+
+
+def _put_together(
+    inputs: StatusInputs, full: FullStatus, children: list[Child], pace: Pace, *, requeue_after: float | None
+) -> Plan:
+    snapshot, wanted = inputs.snapshot, [child.obj for child in children]
+    return Plan(
+        status=full.status if full.status != inputs.old else None,
+        scale=inputs.count.desired if inputs.spec.lacks_count else None,
+        events=tuple(find_notes(inputs.old, full.status)),
+        marks=pace.marks,
+        applies=tuple(find_applies(children, snapshot.owned(), inputs.names.all)),
+        deletes=tuple(find_deletes(wanted, snapshot.service, snapshot.owned(), inputs.targets)),
+        requeue_after=requeue_after,
+        is_contested=is_scaled_by_others(wanted, snapshot.owned()),
+        is_inherited=full.is_inherited,
+        has_only_new_words=full.has_only_new_words,
+        has_only_new_time=full.has_only_new_time,
+    )

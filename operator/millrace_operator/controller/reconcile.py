@@ -22,7 +22,12 @@ from millrace_operator.observed.snapshot import (
     Advice,
     Demand,
     Fetched,
+    GatewayReports,
+    ModelReports,
+    NameClaim,
+    Nodes,
     ObjectId,
+    Obstacles,
     PodLoad,
     Snapshot,
     object_id,
@@ -91,26 +96,29 @@ class Reconciler:
             service=service,
             children=children,
             pods=pods,
-            advice=self._advice(key),
-            conflicts=conflicts,
-            refusals=refusals,
-            replicas=self._replicas(key),
-            rivals=await self._looks.find_rivals(key),
-            loads=self._loads(pod["metadata"]["uid"] for pod in pods),
-            demand=self._demand(key),
             job_pods=job_pods,
-            fetched=self._fetched(key),
-            claim=await self._looks.find_claim(key, service),
-            departures=self._cache.departures(),
-            gpu_nodes=self._cache.gpu_nodes(),
+            advice=self._advice(key),
+            obstacles=Obstacles(
+                conflicts=conflicts,
+                refusals=refusals,
+                rivals=await self._looks.find_rivals(key),
+                is_tried=key in self._tried,
+            ),
+            gateways=GatewayReports(
+                loads=self._loads(pod["metadata"]["uid"] for pod in pods), demand=self._demand(key)
+            ),
+            model=ModelReports(
+                claim=await self._looks.find_claim(key, service),
+                looking_since=self._looks.looking_since(key),
+                fetched=self._fetched(key),
+                replicas=self._replicas(key),
+            ),
+            nodes=Nodes(departures=self._cache.departures(), gpus=self._cache.gpu_nodes()),
+            name=NameClaim(standing=self._cache.standing(key), former=tuple(self._cache.former_names(key))),
             worded_at=self._worded.get(key),
-            looking_since=self._looks.looking_since(key),
-            standing=self._cache.standing(key),
-            former_names=tuple(self._cache.former_names(key)),
-            is_tried=key in self._tried,
         )
         chosen = plan(self._settings, snapshot, self._clock())
-        if chosen.is_moved:
+        if chosen.is_contested:
             self._looks.suspect_rivals(key)
         return await self._act(key, service, chosen, refusals)
 
@@ -138,9 +146,9 @@ class Reconciler:
             if came is Done.HELD:
                 return Outcome(None, REFUSED)  # nothing follows a decision that is not written
             is_told = came is Done.WRITTEN
-            if chosen.is_of_words:
+            if chosen.has_only_new_words:
                 self._worded[key] = self._clock()
-        if chosen.is_of_time and chosen.is_for_refused(told):
+        if chosen.has_only_new_time and chosen.is_for_refused(told):
             return Outcome(self._find_look(key, chosen), goes_on=True)  # such a look would hasten each try
         try:
             done = await self._writer.write_all(key, service, chosen)
@@ -152,10 +160,10 @@ class Reconciler:
         tried |= {object_id(service)} if chosen.scale is not None else set()
         self._refusals.keep(key, tried, self._clock())
         self._tried.add(key)
-        has_news = chosen.is_hearsay or Done.AGAIN in done
+        has_news = chosen.is_inherited or Done.AGAIN in done
         retry = self._find_retry(key, told, has_news=has_news)
         # Where words of a refusal alone were told, only the retry is due: it may have others each time.
-        has_told = is_told and (retry is None or not chosen.is_of_words)
+        has_told = is_told and (retry is None or not chosen.has_only_new_words)
         return Outcome(self._find_look(key, chosen), retry, has_moved=has_told or Done.WRITTEN in done)
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:

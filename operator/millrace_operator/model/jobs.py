@@ -90,7 +90,7 @@ def _find_record(snapshot: Snapshot, revision: str) -> ObjectId:
 
 def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
     """Yield after how many seconds to look again: at Jobs that ended, stand still or are due, at a claim."""
-    look = find_look(spec, snapshot.claim)
+    look = find_look(spec, snapshot.model.claim)
     if look is not None:
         yield look
     if pending is None:
@@ -116,9 +116,9 @@ def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float 
     return None if has_told else snapshot.jobs.seconds_to_loss(name, now)
 
 
-def list_witnesses(snapshot: Snapshot, revision: str) -> frozenset[ObjectId]:
+def list_witnesses(service: Obj, revision: str) -> frozenset[ObjectId]:
     """Return the Jobs that alone know something of a revision that its record is to have."""
-    names = (name(snapshot.service, revision) for name in (revision_name, fill_name))
+    names = (name(service, revision) for name in (revision_name, fill_name))
     return frozenset(ObjectId(JOB.kind, name) for name in names)
 
 

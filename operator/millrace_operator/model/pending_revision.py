@@ -45,7 +45,7 @@ class Stage(Enum):
     """Nothing: its model is known, and no pod can serve it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pending:
     """A revision that cannot be made yet."""
 
@@ -102,9 +102,10 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     name = revision_name(snapshot.service, revision)
     if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
         return None
-    pending, job = Pending(revision, spec.model.uri, Stage.LOOK), snapshot.jobs.find(name)
+    pending = Pending(revision=revision, uri=spec.model.uri, stage=Stage.LOOK)
+    job = snapshot.jobs.find(name)
     if not job or snapshot.jobs.is_lost(name):
-        since = snapshot.looking_since
+        since = snapshot.model.looking_since
         return None if since is None or now >= since + DISTURBED_SECONDS else pending
     if snapshot.jobs.has_told_all(name) or snapshot.jobs.explain_delay(name) is not None:
         return None
@@ -115,7 +116,7 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
 
 
 def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
-    claim = snapshot.claim
+    claim = snapshot.model.claim
     if claim is None or claim.name != find_claim(spec.model.uri):
         return False
     return claim.is_bound and not claim.is_leaving
@@ -127,7 +128,8 @@ def _is_barred(snapshot: Snapshot, name: str) -> bool:
     A Job of another service that had the name is no bar: it goes soon.
     """
     head = {"kind": JOB.kind, "metadata": {"name": name}}
-    refused = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)} & snapshot.refusals.keys()
+    needed = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)}
+    refused = needed & snapshot.obstacles.refusals.keys()
     return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.list_namesakes())
 
 
@@ -138,7 +140,7 @@ def find_filling(
     place = find_place(spec.model, found)
     if place is None:
         return None
-    fault = judge_claim(spec, snapshot.claim)
+    fault = judge_claim(spec, snapshot.model.claim)
     if fault is not None:
         return Pending(
             revision=revision, uri=spec.model.uri, stage=Stage.CLAIM, cause=fault, found=found, place=place
@@ -187,7 +189,7 @@ def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | Non
 def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
     """Return how far the Job's newest pod is that tells it."""
     names = (pod["metadata"]["name"] for pod in snapshot.jobs.list_working(name))
-    return next((snapshot.fetched[pod] for pod in names if pod in snapshot.fetched), None)
+    return next((snapshot.model.fetched[pod] for pod in names if pod in snapshot.model.fetched), None)
 
 
 def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str) -> Cause:

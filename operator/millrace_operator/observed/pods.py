@@ -24,7 +24,7 @@ NO_FETCH = FetchRun(is_running=False, num_failures=0, ended_at=None)
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pod:
     """The facts of a pod that plans depend on."""
 

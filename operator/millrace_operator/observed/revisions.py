@@ -53,7 +53,7 @@ class Moment:
         return pod.is_terminating and (pod.ends_by is None or self.now < pod.ends_by + LOST_SECONDS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Observed:
     """The pods that stay, and each revision's state."""
 
@@ -109,7 +109,7 @@ class Observed:
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
     """Return what runs now."""
     read = map(read_pod, snapshot.pods)
-    pods = [_note_route(pod, snapshot.loads, moment.now) for pod in read]
+    pods = [_note_route(pod, snapshot.gateways.loads, moment.now) for pod in read]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
     hashes = {*deployments, *(pod.revision for pod in pods)}
     states = {digest: _read_state(digest, deployments.get(digest), pods, moment) for digest in hashes}

@@ -169,45 +169,82 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Obstacles:
+    """What stood in the way of earlier writes, and who else writes the same."""
+
+    conflicts: frozenset[ObjectId] = frozenset()
+    """Children's names that objects of others have."""
+    refusals: Mapping[ObjectId, str] = field(default_factory=dict)
+    """Why the API server refused an object, in its words."""
+    rivals: tuple[Rival, ...] = ()
+    """Autoscalers of others that scale Deployments of the service."""
+    is_tried: bool = True
+    """Whether this leader has acted on a whole plan before, and so has met all of these."""
+
+
+@dataclass(frozen=True)
+class GatewayReports:
+    """What the gateways report of the service at this moment."""
+
+    loads: Mapping[str, PodLoad] = field(default_factory=dict)
+    """By the pods' uids. Empty if nobody asked them."""
+    demand: Demand = UNKNOWN_DEMAND
+
+
+@dataclass(frozen=True)
+class ModelReports:
+    """What is seen of the model on its way to the pods, and in them."""
+
+    claim: Claim | None = None
+    """The claim of `spec.model.cache`, or the claim of a model whose revision is to be made.
+
+    None if there is neither, or if the operator may not read it.
+    """
+    looking_since: float | None = None
+    """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
+    fetched: Mapping[str, Fetched] = field(default_factory=dict)
+    """How far pods are with their fetch, by name, where known."""
+    replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
+    """What pods compute with, by name, where known."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes that matter to a plan. Both are empty if the operator may not read nodes."""
+
+    departures: Mapping[str, str] = field(default_factory=dict)
+    """The nodes that are being emptied, and why."""
+    gpus: Mapping[str, GpuNode] = field(default_factory=dict)
+    """The nodes that have GPUs."""
+
+
+@dataclass(frozen=True)
+class NameClaim:
+    """The service's claim to its model name."""
+
+    standing: Standing = Standing.HELD
+    """How it stands beside the claims of all other services."""
+    former: tuple[str, ...] = ()
+    """Names that lead to the service only because replicas still run with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """One service as the cache has it, with the conflicts and refusals that earlier writes met."""
+    """One service as the cache has it, with what is known of it beside that."""
 
     service: Obj
     children: tuple[Obj, ...] = ()
     pods: tuple[Obj, ...] = ()
-    advice: Advice | None = None
-    conflicts: frozenset[ObjectId] = frozenset()
-    refusals: Mapping[ObjectId, str] = field(default_factory=dict)
-    replicas: Mapping[str, ReplicaStatus] = field(default_factory=dict)
-    """What pods say that they compute with, by name, where known."""
-    rivals: tuple[Rival, ...] = ()
-    """Autoscalers of others that scale Deployments of the service."""
-    loads: Mapping[str, PodLoad] = field(default_factory=dict)
-    """By the pods' uids: what the gateways that tell have there. Empty where nobody asked them."""
-    demand: Demand = UNKNOWN_DEMAND
     job_pods: tuple[Obj, ...] = ()
     """Pods of Jobs that ask a model's source, look at a model in a claim, or fetch one into a claim."""
-    fetched: Mapping[str, Fetched] = field(default_factory=dict)
-    """How far pods are with their model, by name, where known."""
-    claim: Claim | None = None
-    """The claim of `spec.model.cache`, or the one that the model of a revision which is to be made is in.
-
-    None where there is neither, or nobody could look.
-    """
-    departures: Mapping[str, str] = field(default_factory=dict)
-    """The nodes that are being emptied, and why; empty where nodes may not be read."""
-    gpu_nodes: Mapping[str, GpuNode] = field(default_factory=dict)
-    """The nodes that have GPUs; empty where nodes may not be read."""
+    advice: Advice | None = None
+    obstacles: Obstacles = Obstacles()
+    gateways: GatewayReports = GatewayReports()
+    model: ModelReports = ModelReports()
+    nodes: Nodes = Nodes()
+    name: NameClaim = NameClaim()
     worded_at: float | None = None
-    """When this leader wrote a status last of which words alone were new, in seconds since 1970."""
-    looking_since: float | None = None
-    """Since when this operator waits for a look at the model in a claim, in seconds since 1970."""
-    standing: Standing = Standing.HELD
-    """How its claim to its model name stands beside those of all other services."""
-    former_names: tuple[str, ...] = ()
-    """Model names that lead to it only as replicas still run with them."""
-    is_tried: bool = True
-    """Whether this leader has acted on a whole plan before: it has met what stands in the way of writes."""
+    """When this leader last wrote a status of which only words were new, in seconds since 1970."""
 
     @property
     def uid(self) -> str:
@@ -227,7 +264,7 @@ class Snapshot:
     def find_foreign(self, wanted: Iterable[Obj]) -> frozenset[ObjectId]:
         """Return which of the `wanted` children's names others have: seen here, or met by earlier writes."""
         seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
-        return (self.conflicts | seen) & {object_id(obj) for obj in wanted}
+        return (self.obstacles.conflicts | seen) & {object_id(obj) for obj in wanted}
 
     def list_namesakes(self) -> frozenset[ObjectId]:
         """Return the children of another service that had the name. Garbage collection is to take them."""

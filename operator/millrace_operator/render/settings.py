@@ -14,7 +14,7 @@ class VersionError(ValueError):
     """A version of the runtime has no image; the text says what to write."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RenderSettings:
     """Parsed once from the command line."""
 

@@ -26,7 +26,7 @@ Where the deadline is short, half of that: else all of a turn would count at onc
 LEAST_TURN_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How a rollout gets on. Its times are as the API writes them."""
 

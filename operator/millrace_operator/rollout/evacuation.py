@@ -17,7 +17,7 @@ from millrace_operator.observed.revisions import Observed
 from millrace_operator.rollout.surge import Step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evacuation:
     """The replicas that are to be replaced, and what is done about it now."""
 
@@ -83,8 +83,8 @@ def plan_evacuation(
     is_blocked = observed.state(revision).lacks_room or bool(observed.failed) or DEPLOYMENT.kind in refused
     holds_last = desired == 1 and has_hope and not is_blocked
     return Evacuation(
-        tuple(sorted(leaving, key=lambda pod: pod.name)),
-        departures,
+        pods=tuple(sorted(leaving, key=lambda pod: pod.name)),
+        departures=departures,
         is_extra_wanted=not is_replaced or POD.kind in refused,
         holds_last=holds_last,
         looks_again_at=starts_by if holds_last else None,

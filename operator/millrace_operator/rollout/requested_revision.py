@@ -201,14 +201,15 @@ def _find_pending(
     if model is None:
         job = revision_name(snapshot.service, digest)
         unread = explain_unread(snapshot.jobs, job)
-        cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.claim)
-        return find_lateness(Pending(digest, spec.model.uri, cause=cause), snapshot, spec, job, now)
+        cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.model.claim)
+        pending = Pending(revision=digest, uri=spec.model.uri, cause=cause)
+        return find_lateness(pending, snapshot, spec, job, now)
     # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
     is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)
-    nodes = () if is_free else snapshot.gpu_nodes.values()
+    nodes = () if is_free else snapshot.nodes.gpus.values()
     refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
     if refusal is not None:
-        return Pending(digest, spec.model.uri, Stage.NEVER, refusal, model)
+        return Pending(revision=digest, uri=spec.model.uri, stage=Stage.NEVER, cause=refusal, found=model)
     return None if is_read else find_filling(snapshot, spec, digest, model, now)
 
 

@@ -25,7 +25,7 @@ REFRESH = "resolved"
 """Beside the model's own fields: what tells revisions of one spec apart, whose source was asked anew."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Revision:
     """One revision, with the pod template that was rendered when it was made."""
 
@@ -90,7 +90,7 @@ def read_hash(child: Obj) -> str:
 
 def _salvage_revision(deployment: Obj) -> Revision:
     template = deployment["spec"]["template"]
-    return Revision(read_hash(deployment), 0, {}, template)
+    return Revision(hash=read_hash(deployment), number=0, inputs={}, template=template)
 
 
 def _read_revision(obj: Obj) -> Revision:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.rollout_types import Rollback
 from millrace_operator.api.types import Spec
-from millrace_operator.model.pending_revision import (
-    Pending,
-)
 from millrace_operator.observed.pod_status import find_fetch_time
 from millrace_operator.observed.pods import describe_fetch
 from millrace_operator.observed.revisions import Observed
@@ -31,13 +28,13 @@ from millrace_operator.rollout.surge import Method, Step, plan_rollout, read_met
 from millrace_operator.scaling.count import Count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Targets:
     """The revisions of a service, and which of them are to have how many replicas."""
 
+    known: Known
     target: Revision
-    """The one to run."""
-    revisions: dict[str, Revision]
+    """The revision to run."""
     step: Step
     stable: str
     choice: Choice
@@ -47,17 +44,11 @@ class Targets:
     """Of the target's replicas."""
     spent_order: str | None = None
     """`status.spentOrder`."""
-    pending: Pending | None = None
-    """The revision that the spec asks for, where it cannot be made yet."""
-    refreshed: Revision | None = None
-    """One that never runs: its record says that the source was asked anew, and has what it had."""
-    answered: Revision | None = None
-    """The pending one, where it is known what its model is."""
 
     @property
     def counts(self) -> dict[str, int]:
         """The replicas of each revision that can be made."""
-        pending = self.pending and self.pending.revision
+        pending = self.known.pending and self.known.pending.revision
         return {digest: count for digest, count in self.step.counts.items() if digest != pending}
 
 
@@ -91,27 +82,24 @@ def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Co
         chosen,
         count.desired,
         observed,
-        snapshot.departures,
+        snapshot.nodes.departures,
         start_seconds=spec.rollout.progress_deadline_seconds,
         since=parse_time(old.get("replacement", {}).get("startedAt")),
-        refused={refused.kind for refused in snapshot.refusals},
+        refused={refused.kind for refused in snapshot.obstacles.refusals},
     )
     step = evacuation.add_extra(step, chosen)
     waits_for = known.pending.name if known.pending else digest
     is_given_up = choice.rejected is not None
     spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
     return Targets(
+        known=known,
         target=revisions[chosen],
-        revisions=revisions,
         step=step,
         stable=stable,
         choice=choice,
         progress=progress,
         evacuation=evacuation,
         spent_order=spent,
-        pending=known.pending,
-        refreshed=known.refreshed,
-        answered=known.answered,
     )
 
 
@@ -135,7 +123,7 @@ def _choose(
     deadline = spec.rollout.progress_deadline_seconds
     progress = Progress.read(rollout, state, now, canary, deadline=deadline, fetched_at=fetched_at)
     faults = [pod.cause for pod in own if pod.cause]
-    fetches = [describe_fetch(pod, snapshot.fetched.get(pod.name)) for pod in own if pod.is_fetching]
+    fetches = [describe_fetch(pod, snapshot.model.fetched.get(pod.name)) for pod in own if pod.is_fetching]
     trial = Trial(
         deadline,
         spec.rollout.describe(),

@@ -15,7 +15,7 @@ LOOK_SECONDS = 60.0
 """Between two looks at autoscalers that are known: no watch of ours tells when they are gone."""
 
 
-def is_moved(wanted: Iterable[Obj], owned: dict[ObjectId, Obj]) -> bool:
+def is_scaled_by_others(wanted: Iterable[Obj], owned: dict[ObjectId, Obj]) -> bool:
     """Whether a Deployment has another count than the one that was last applied, which is the wanted one."""
     for obj in wanted:
         observed = owned.get(object_id(obj))

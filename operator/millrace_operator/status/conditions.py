@@ -62,10 +62,10 @@ def list_truths(inputs: StatusInputs) -> list[Truth]:
 def _ready(inputs: StatusInputs, causes: list[Cause]) -> Truth:
     desired, num_ready = inputs.count.desired, inputs.observed.num_ready
     own_name = ObjectId("Service", inputs.snapshot.service["metadata"]["name"])
-    if own_name in inputs.foreign:
+    if own_name in inputs.names.foreign:
         return Truth("Ready", False, Reason.CONFLICT, explain_conflict(*own_name))
-    if inputs.left_over:
-        return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.left_over))
+    if inputs.names.left_over:
+        return Truth("Ready", False, Reason.STARTING, explain_left_over(inputs.names.left_over))
     if num_ready:
         return Truth("Ready", True, Reason.SERVING, count_replicas(num_ready, desired, "answer"))
     if desired == 0:
@@ -114,7 +114,7 @@ def find_fetched(inputs: StatusInputs) -> Fetched | None:
     if inputs.pending:
         return inputs.pending.fetched
     pod = _find_farthest(inputs)
-    return None if pod is None else inputs.snapshot.fetched.get(pod.name)
+    return None if pod is None else inputs.snapshot.model.fetched.get(pod.name)
 
 
 def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:
@@ -127,7 +127,7 @@ def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
         more = f". {_MAKE_ROOM}" if inputs.waits_for_its_owner else ""
         text = (causes[0].message.removesuffix(".") if more else causes[0].message) + more
         return Truth("Degraded", True, causes[0].reason, text)
-    if inputs.choice.rejected:
+    if inputs.targets.choice.rejected:
         return Truth("Degraded", True, Reason.ROLLED_BACK, explain_rollback(inputs))
     if inputs.is_late:
         truth = _waiting("Degraded", inputs, inputs.causes())
@@ -136,10 +136,10 @@ def _degraded(inputs: StatusInputs, causes: list[Cause]) -> Truth:
 
 
 def _model_ready(inputs: StatusInputs) -> Truth:
-    if inputs.choice.rejected:
+    if inputs.targets.choice.rejected:
         return Truth("ModelReady", False, Reason.ROLLED_BACK, explain_rollback(inputs))
-    if inputs.unserved:
-        return Truth("ModelReady", False, Reason.SETTINGS_INVALID, str(inputs.unserved))
+    if inputs.targets.known.error:
+        return Truth("ModelReady", False, Reason.SETTINGS_INVALID, str(inputs.targets.known.error))
     if inputs.pending:
         return _waiting("ModelReady", inputs, [inputs.pending.cause] if inputs.pending.cause else [])
     if inputs.observed.state(inputs.revision).num_ready:
@@ -180,10 +180,10 @@ def judge_access(inputs: StatusInputs) -> Truth:
     namespace, own = service["metadata"]["namespace"], service["metadata"]["name"]
     name, full = served_name(service, inputs.spec), f"{namespace}/{own}"
     always = f'"{full}", or call {settings.url(namespace, own)}'
-    if former := inputs.snapshot.former_names:
+    if former := inputs.snapshot.name.former:
         shown = " and ".join(f'"{one}"' for one in former)
         always += f". Replicas still run with the name {shown}, which leads here until they are replaced"
-    why = _WHY.get(inputs.snapshot.standing)
+    why = _WHY.get(inputs.snapshot.name.standing)
     if why is None:
         return Truth(ACCESS_READY, True, Reason.NAME_HELD, f'clients write "model": "{name}" or {always}')
     text = (

@@ -11,17 +11,14 @@ from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import JOB, POD
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import explain_shortage
-from millrace_operator.model.found_model import FoundModel
 from millrace_operator.model.pending_revision import Pending, is_begun
 from millrace_operator.observed.pods import Pod
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import ObjectId, Snapshot
 from millrace_operator.render.child import revision_name
-from millrace_operator.render.settings import RenderSettings, VersionError
-from millrace_operator.rollout.choice import Choice, Progress
-from millrace_operator.rollout.evacuation import NO_EVACUATION, Evacuation
-from millrace_operator.rollout.revision import Revision
-from millrace_operator.rollout.surge import Method, Step
+from millrace_operator.render.settings import RenderSettings
+from millrace_operator.rollout.surge import Method
+from millrace_operator.rollout.targets import Targets
 from millrace_operator.scaling.competing_autoscalers import explain_rival
 from millrace_operator.scaling.count import Count
 from millrace_operator.scaling.rest import Wake, find_wake
@@ -29,6 +26,21 @@ from millrace_operator.status.causes import Cause, explain_refusal
 
 
 @dataclass(frozen=True)
+class TakenNames:
+    """Names of the service's children that other objects have."""
+
+    foreign: frozenset[ObjectId] = frozenset()
+    """Objects of others."""
+    left_over: frozenset[ObjectId] = frozenset()
+    """Objects of a service that is gone: Kubernetes deletes them soon."""
+
+    @property
+    def all(self) -> frozenset[ObjectId]:
+        """Both kinds of names."""
+        return self.foreign | self.left_over
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatusInputs:
     """All that a status is rendered from."""
 
@@ -37,26 +49,23 @@ class StatusInputs:
     spec: Spec
     observed: Observed
     count: Count
-    step: Step
-    choice: Choice
-    progress: Progress
-    target: Revision
-    """The revision to run, as it was recorded."""
-    deadline_seconds: float
-    now: float
-    foreign: frozenset[ObjectId] = frozenset()
-    """Names of our children that objects of others have."""
-    left_over: frozenset[ObjectId] = frozenset()
-    """Names that objects of a service have that is gone: these go soon."""
-    evacuation: Evacuation = NO_EVACUATION
-    unserved: VersionError | None = None
-    """Why the revision that the spec asks for cannot be made."""
-    pending: Pending | None = None
-    """The revision that the spec asks for, where it cannot be made yet."""
-    model: FoundModel | None = None
-    """What is known of the model that the spec asks for."""
-    spent_order: str | None = None
-    """The annotation's order, where it counts no more."""
+    targets: Targets
+    names: TakenNames = TakenNames()
+
+    @property
+    def now(self) -> float:
+        """The time of the plan, in seconds since 1970."""
+        return self.observed.moment.now
+
+    @property
+    def deadline_seconds(self) -> float:
+        """`rollout.progressDeadline`."""
+        return self.spec.rollout.progress_deadline_seconds
+
+    @property
+    def pending(self) -> Pending | None:
+        """The revision that the spec asks for, if it cannot be made yet."""
+        return self.targets.known.pending
 
     @property
     def old(self) -> dict[str, Any]:
@@ -82,24 +91,24 @@ class StatusInputs:
     @property
     def revision(self) -> str:
         """The revision to run."""
-        return self.choice.chosen
+        return self.targets.choice.chosen
 
     @property
     def runs_another(self) -> bool:
         """Whether the revision to run is another one than the spec asks for: that one has no way to run."""
-        waits_for = self.pending.revision if self.pending else self.choice.asked
-        return self.unserved is not None or waits_for != self.choice.chosen
+        waits_for = self.pending.revision if self.pending else self.targets.choice.asked
+        return self.targets.known.error is not None or waits_for != self.targets.choice.chosen
 
     @property
     def current_revision(self) -> str | None:
         """The revision that last served with all its replicas."""
-        return self.revision if self.step.is_done else self.old.get("currentRevision")
+        return self.revision if self.targets.step.is_done else self.old.get("currentRevision")
 
     @property
     def is_judged(self) -> bool:
         """Whether status says already of the revision that the spec asks for whether its model fits."""
-        is_same = self.choice.asked == self.old.get("updateRevision")
-        return is_same and is_begun(self.snapshot, self.choice.asked)
+        is_same = self.targets.choice.asked == self.old.get("updateRevision")
+        return is_same and is_begun(self.snapshot, self.targets.choice.asked)
 
     @property
     def wake(self) -> Wake | None:
@@ -111,14 +120,14 @@ class StatusInputs:
     @property
     def is_late(self) -> bool:
         """Whether the rollout has gone on for longer than its deadline without progress."""
-        return self.rollout() is not None and self.progress.seconds_left(self.deadline_seconds) <= 0
+        return self.rollout() is not None and self.targets.progress.seconds_left(self.deadline_seconds) <= 0
 
     def rollout(self) -> dict[str, Any] | None:
         """Return `status.rollout`, None when no revision is taking over."""
         is_made = self.pending is None or self.pending.revision != self.revision
         if not is_made or self.current_revision == self.revision or self.count.desired == 0:
             return None
-        return {**self.progress.render(), "method": self.step.method.value}
+        return {**self.targets.progress.render(), "method": self.targets.step.method.value}
 
     def causes(self) -> list[Cause]:
         """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
@@ -126,13 +135,13 @@ class StatusInputs:
 
     def find_cause(self, pod: Pod) -> Cause | None:
         """Return why a pod does not serve. That no node is large enough says more than the scheduler does."""
-        if pod.unplaced is None or self._shortage is None or pod.revision != self.choice.asked:
+        if pod.unplaced is None or self._shortage is None or pod.revision != self.targets.choice.asked:
             return pod.cause
         return Cause(Reason.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {self._shortage}")
 
     @cached_property
     def _shortage(self) -> str | None:
-        return explain_shortage(self.spec, self.snapshot.gpu_nodes.values())
+        return explain_shortage(self.spec, self.snapshot.nodes.gpus.values())
 
     def _list_causes(self, pods: Iterable[Pod]) -> list[Cause]:
         return [cause for cause in map(self.find_cause, pods) if cause]
@@ -141,7 +150,7 @@ class StatusInputs:
         """Return the causes without those of pods for which the nodes that are there may still have room."""
         moment = self.observed.moment
         pods = [pod for pod in self._sorted_pods() if moment.has_waited(pod) or not self._may_wait(pod)]
-        rivals = map(explain_rival, self.snapshot.rivals)
+        rivals = map(explain_rival, self.snapshot.obstacles.rivals)
         late = (self._explain_lateness(pod) for pod in self._list_loading() if self._late_at(pod) <= self.now)
         late_fetch = [self.pending.late] if self.pending and self.pending.late else []
         return [*self.own_causes(), *self._list_causes(pods), *late_fetch, *late, *rivals]
@@ -175,14 +184,15 @@ class StatusInputs:
 
     def own_causes(self) -> list[Cause]:
         """Return what is wrong with the service itself, whatever its pods say."""
-        unserved = [] if self.unserved is None else [Cause(Reason.SETTINGS_INVALID, str(self.unserved))]
-        obstacle = self.pending.cause if self.pending else judge_claim(self.spec, self.snapshot.claim)
+        error = self.targets.known.error
+        unserved = [] if error is None else [Cause(Reason.SETTINGS_INVALID, str(error))]
+        obstacle = self.pending.cause if self.pending else judge_claim(self.spec, self.snapshot.model.claim)
         unserved += [] if obstacle is None else [obstacle]
-        names = sorted(self.foreign)
+        names = sorted(self.names.foreign)
         found = unserved + [Cause(Reason.CONFLICT, explain_conflict(kind, name)) for kind, name in names]
         found += [
             explain_refusal(kind, name, message)
-            for (kind, name), message in sorted(self.snapshot.refusals.items())
+            for (kind, name), message in sorted(self.snapshot.obstacles.refusals.items())
             if (kind, name) not in self._optional_jobs  # nothing that serves waits for them
             and (kind != POD.kind or self._wants_mark(name))
         ]
@@ -198,7 +208,7 @@ class StatusInputs:
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:
         """That of a look at a model in a claim."""
-        revision = self.pending.revision if self.pending else self.choice.asked
+        revision = self.pending.revision if self.pending else self.targets.choice.asked
         is_at_hand = not is_fetched(self.spec.model.uri)
         return {(JOB.kind, revision_name(self.snapshot.service, revision))} if is_at_hand else set()
 
@@ -208,8 +218,8 @@ class StatusInputs:
     @property
     def waits_for_its_owner(self) -> bool:
         """Whether a rollout has no room, and only another strategy would make some."""
-        is_stuck = self.observed.state(self.revision).lacks_room and self.step.method is Method.SURGE
-        return is_stuck and self.rollout() is not None and len(self.step.counts) > 1
+        is_stuck = self.observed.state(self.revision).lacks_room and self.targets.step.method is Method.SURGE
+        return is_stuck and self.rollout() is not None and len(self.targets.step.counts) > 1
 
 
 def explain_conflict(kind: str, name: str) -> str:

@@ -29,7 +29,8 @@ def describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]:
     is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
     before = old.get("model", {}) if is_same else {}
     names = [pod.name for pod in inputs.observed.pods_of(revision)]
-    replica = choose_replica(before, (one for name in names if (one := inputs.snapshot.replicas.get(name))))
+    seen = inputs.snapshot.model.replicas
+    replica = choose_replica(before, (seen[name] for name in names if name in seen))
     fetched = find_fetched(inputs) if _is_fetching(truths) else None
     model = {
         **_describe_source(inputs),
@@ -46,15 +47,15 @@ def _is_fetching(truths: list[Truth]) -> bool:
 
 def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
     """Return the model that the revision to run has, which need not be the one in the spec."""
-    recorded = inputs.target.inputs.get("model")
+    recorded = inputs.targets.target.inputs.get("model")
     if inputs.runs_another and recorded is not None:
-        name, found = recorded.get("servedName", inputs.name), inputs.target.model
+        name, found = recorded.get("servedName", inputs.name), inputs.targets.target.model
         told = {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
-        return {**told, "cache": _describe_cache(inputs.target)}
+        return {**told, "cache": _describe_cache(inputs.targets.target)}
     name = served_name(inputs.snapshot.service, inputs.spec)
-    told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.model)}
-    told["cache"] = None if inputs.pending else _describe_cache(inputs.target)
-    facts = inputs.model and inputs.model.facts
+    told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.targets.known.model)}
+    told["cache"] = None if inputs.pending else _describe_cache(inputs.targets.target)
+    facts = inputs.targets.known.model and inputs.targets.known.model.facts
     return {**told, **_describe_fit(inputs, facts)} if facts else told
 
 
@@ -68,7 +69,7 @@ def _describe_fit(inputs: StatusInputs, facts: ModelFacts) -> dict[str, Any]:
         return fit.render()
     if inputs.is_judged and before.get("fit", Answer.UNKNOWN) != Answer.UNKNOWN:
         return fit.render() | {field: before[field] for field in ("fit", "fitMessage") if field in before}
-    return judge_fit(inputs.spec, facts, inputs.snapshot.gpu_nodes.values()).render()
+    return judge_fit(inputs.spec, facts, inputs.snapshot.nodes.gpus.values()).render()
 
 
 def _describe_found(found: FoundModel | None) -> dict[str, Any]:

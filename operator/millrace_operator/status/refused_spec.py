@@ -15,8 +15,8 @@ from millrace_operator.api.conditions import (
     find_condition,
     merge_conditions,
 )
-from millrace_operator.observed.revisions import Moment, Observed, observe
-from millrace_operator.observed.snapshot import Snapshot
+from millrace_operator.kube.kinds import Obj
+from millrace_operator.observed.revisions import Observed
 from millrace_operator.render.settings import VersionError
 from millrace_operator.status.causes import Cause
 from millrace_operator.status.rollout_conditions import TYPE as UP_TO_DATE
@@ -28,10 +28,10 @@ _OF_MODELS = "Input should "
 _OF_VALIDATORS = "Value error, "
 
 
-def render_refused_status(snapshot: Snapshot, error: ValueError, now: float) -> Json:
+def render_refused_status(service: Obj, observed: Observed, error: ValueError) -> Json:
     """Return the status, as it was but for what is wrong and what is seen of the replicas."""
-    metadata, old = snapshot.service["metadata"], snapshot.service.get("status", {})
-    generation, observed = int(metadata.get("generation", 0)), observe(snapshot, Moment(now))
+    metadata, old, now = service["metadata"], service.get("status", {}), observed.moment.now
+    generation = int(metadata.get("generation", 0))
     message = _explain(error)
     told = [
         Truth("Degraded", True, Reason.SETTINGS_INVALID, message),

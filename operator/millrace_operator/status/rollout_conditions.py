@@ -59,9 +59,9 @@ def progressing(inputs: StatusInputs) -> Truth:
 
 def _wait_for_names(inputs: StatusInputs) -> Truth | None:
     """Return that a former service's objects have to go first; None where there are none."""
-    if not inputs.left_over:
+    if not inputs.names.left_over:
         return None
-    return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.left_over))
+    return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.names.left_over))
 
 
 def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
@@ -71,8 +71,8 @@ def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
     nobody applied for done, and a model that somebody makes room for starts by itself.
     """
     pending = inputs.pending
-    if inputs.unserved is not None:
-        return Truth("Progressing", True, Reason.SETTINGS_INVALID, str(inputs.unserved))
+    if inputs.targets.known.error is not None:
+        return Truth("Progressing", True, Reason.SETTINGS_INVALID, str(inputs.targets.known.error))
     if pending is None:
         return None
     if pending.is_stuck and pending.cause:
@@ -88,14 +88,15 @@ def _progress(inputs: StatusInputs) -> Truth:
         return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
         return _rolling_out(inputs)
-    if inputs.evacuation.pods:
-        text = inputs.evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
+    evacuation = inputs.targets.evacuation
+    if evacuation.pods:
+        text = evacuation.describe() + (_homeless(inputs) or _coming(inputs)) + _leaving(inputs)
         return Truth("Progressing", True, Reason.REPLACING, text)
     if state.num_ready != desired or len(inputs.observed.pods) != desired:
         text = count_replicas(state.num_ready, desired, "are ready")
         return Truth("Progressing", True, Reason.SCALING, text + _homeless(inputs) + _leaving(inputs))
-    if inputs.choice.rejected:
-        text = f"revision {inputs.revision} serves, as {inputs.choice.asked} was given up"
+    if inputs.targets.choice.rejected:
+        text = f"revision {inputs.revision} serves, as {inputs.targets.choice.asked} was given up"
         return Truth("Progressing", False, Reason.ROLLED_BACK, text)
     return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
 
@@ -109,7 +110,7 @@ def _homeless(inputs: StatusInputs) -> str:
 
 def _coming(inputs: StatusInputs) -> str:
     """Return which pod is to take the place of one on a node that is being emptied; nothing without it."""
-    nodes = inputs.evacuation.departures or {}
+    nodes = inputs.targets.evacuation.departures or {}
     names = [pod.name for pod in inputs.observed.pods if not (pod.is_ready or pod.leaves_with(nodes))]
     return f"; pod {min(names)} takes its place once it is Ready" if names else ""
 
@@ -126,7 +127,7 @@ def _leaving(inputs: StatusInputs) -> str:
 
 
 def _rolling_out(inputs: StatusInputs) -> Truth:
-    revision, desired, canary = inputs.revision, inputs.count.desired, inputs.progress.canary
+    revision, desired, canary = inputs.revision, inputs.count.desired, inputs.targets.progress.canary
     num_ready = inputs.observed.state(revision).num_ready
     if canary is None or not canary.is_serving:
         most = desired if canary is None or canary.most is None else canary.most
@@ -134,7 +135,7 @@ def _rolling_out(inputs: StatusInputs) -> Truth:
         text += "" if canary is None or canary.most is None else " as a canary"
         return Truth("Progressing", True, Reason.ROLLING_OUT, text + _homeless(inputs))
     text = f"{num_ready} of {canary.replicas} replicas of revision {revision} serve as a canary"
-    if len(inputs.step.counts) > 1:
+    if len(inputs.targets.step.counts) > 1:
         text += f" beside revision {inputs.current_revision}"
     if canary.ends_at is not None:
         text += f" until {render_time(canary.ends_at)}; then it is promoted"
@@ -155,10 +156,11 @@ def _explain_order(inputs: StatusInputs) -> str:
 
 def explain_rollback(inputs: StatusInputs) -> str:
     """Return which revision was given up, and why."""
-    rejected = inputs.choice.rejected or {}
+    rejected = inputs.targets.choice.rejected or {}
     words = f": {rejected['message']}" if rejected.get("message") else ""
     what = _REJECTIONS.get(rejected.get("reason", ""), _REJECTIONS["DeadlineExceeded"])
+    asked = inputs.targets.choice.asked
     return (
-        f"revision {inputs.choice.asked} {what} to {inputs.revision}{words}. It is not tried again until the "
+        f"revision {asked} {what} to {inputs.revision}{words}. It is not tried again until the "
         f"spec changes, or somebody writes kubectl millrace promote {inputs.place}"
     )

@@ -8,6 +8,7 @@ another count of nodes. A status of which only words are new therefore waits a f
 write. Any other change takes the words along at once, and the last words are written in the end.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from millrace_operator.api.conditions import (
@@ -17,15 +18,14 @@ from millrace_operator.api.conditions import (
     render_time,
 )
 from millrace_operator.render.child import replica_labels
-from millrace_operator.rollout.targets import Targets
 from millrace_operator.status.conditions import list_truths
-from millrace_operator.status.cost import Fleet, draw_bill, find_prices
+from millrace_operator.status.cost import Bill, Fleet, draw_bill, find_prices
 from millrace_operator.status.inputs import StatusInputs
 from millrace_operator.status.model_status import describe_model
 from millrace_operator.status.rollout_conditions import (
     count_replicas,
 )
-from millrace_operator.status.scaling_status import gather_figures, refresh_scaling
+from millrace_operator.status.scaling_status import Scaling, gather_figures, refresh_scaling
 
 Json = dict[str, Any]
 PAUSE_SECONDS = 4.0
@@ -33,23 +33,39 @@ PAUSE_SECONDS = 4.0
 MET_BY_WRITES = frozenset({Reason.CONFLICT, Reason.CHILD_REFUSED})
 
 
-class Told(NamedTuple):
-    """A status, and when time alone makes another one of it."""
+class FullStatus(NamedTuple):
+    """A status, and when time alone changes it."""
 
     status: dict[str, Any]
     looks: list[float]
     """Seconds from now."""
-    is_of_words: bool = False
-    """Whether words alone are new."""
-    is_of_time: bool = False
-    """Whether the rollout's time alone is new: its turn is written down."""
+    has_only_new_words: bool = False
+    has_only_new_time: bool = False
+    """Whether nothing but the rollout's time is new: the operator's turn is recorded."""
+    is_inherited: bool = False
+    """Whether it repeats conditions of the previous leader."""
 
 
-def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
-    """Return the whole status. Figures that move all the time stay as they were until it is worth a write."""
-    old, count, now = inputs.old, inputs.count, inputs.now
+def render_full_status(inputs: StatusInputs) -> FullStatus:
+    """Return the whole status, with what only the previous leader knows."""
+    full = _render_news(inputs)
+    if inputs.snapshot.obstacles.is_tried:
+        return full
+    status = inherit_conditions(full.status, inputs.old)
+    return full._replace(status=status, is_inherited=status != full.status)
+
+
+def _render_news(inputs: StatusInputs) -> FullStatus:
+    """Return the status. Figures that move all the time stay as they were until a write is worth it."""
+    old, count, now, targets = inputs.old, inputs.count, inputs.now, inputs.targets
     status = render_status(inputs)
-    fleet = Fleet(targets.target, targets.revisions, inputs.snapshot.pods, count.desired, count.changes)
+    fleet = Fleet(
+        target=targets.target,
+        revisions=targets.known.revisions,
+        pods=inputs.snapshot.pods,
+        desired=count.desired,
+        changes=count.changes,
+    )
     bill = draw_bill(find_prices(inputs.settings.prices, inputs.spec.cost), fleet, old.get("cost", {}), now)
     if bill is not None:  # without the price of tokens, which moves with the figures
         status["cost"] = bill.keep_tokens(old.get("cost", {}))
@@ -61,16 +77,26 @@ def tell_status(inputs: StatusInputs, targets: Targets) -> Told:
     if bill is not None:
         before = bill.keep_tokens(old.get("cost", {}))
         status["cost"] = before if scaling.figures is None else bill.price_tokens(scaling.figures)
-    timed = (scaling.look_again, None if bill is None else bill.changes_after)
-    looks = [look for look in timed if look is not None]
-    looks += [*inputs.late_after(), *_list_rollout_looks(inputs, status)]
-    looks += [] if inputs.wake is None else [inputs.wake.until - inputs.now + 1]
+    looks = [*_list_looks(inputs, scaling, bill), *_list_rollout_looks(inputs, status)]
     pause = judge_words(old, status, inputs.snapshot.worded_at, now)
     if pause.seconds is not None:
-        return Told(old, [*looks, pause.seconds])
+        return FullStatus(old, [*looks, pause.seconds])
     has_moved = status.get("rollout") != old.get("rollout")
-    is_of_time = has_moved and _leave_out_time(status) == _leave_out_time(old)
-    return Told(status, looks, is_of_words=pause.is_of_words, is_of_time=is_of_time)
+    has_only_new_time = has_moved and _leave_out_time(status) == _leave_out_time(old)
+    return FullStatus(
+        status, looks, has_only_new_words=pause.has_only_new_words, has_only_new_time=has_only_new_time
+    )
+
+
+def _list_looks(inputs: StatusInputs, scaling: Scaling, bill: Bill | None) -> Iterator[float]:
+    """Yield after how many seconds time alone changes the figures, the bill, or what pods have to do."""
+    if scaling.look_again is not None:
+        yield scaling.look_again
+    if bill is not None and bill.changes_after is not None:
+        yield bill.changes_after
+    yield from inputs.late_after()
+    if inputs.wake is not None:
+        yield inputs.wake.until - inputs.now + 1
 
 
 def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +112,7 @@ def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[fl
     """Return after how many seconds the rollout is late, its canary has served, or a turn is to be noted."""
     if "rollout" not in status:
         return []
-    progress = inputs.progress
+    progress = inputs.targets.progress
     ends_at = progress.canary.ends_at if progress.canary else None
     left = progress.seconds_left(inputs.deadline_seconds)
     waits = [left, *([] if ends_at is None else [ends_at - progress.now])]
@@ -109,9 +135,9 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
         ),
         "url": inputs.settings.url(metadata["namespace"], metadata["name"]),
         "currentRevision": inputs.current_revision,
-        "updateRevision": inputs.pending.name if inputs.pending else inputs.choice.asked,
-        "rejectedRevision": inputs.choice.rejected,
-        "spentOrder": inputs.spent_order,
+        "updateRevision": inputs.pending.name if inputs.pending else inputs.targets.choice.asked,
+        "rejectedRevision": inputs.targets.choice.rejected,
+        "spentOrder": inputs.targets.spent_order,
         "model": describe_model(inputs, truths),
         "rollout": rollout,
         "replacement": _describe_replacement(inputs),
@@ -129,7 +155,11 @@ def _count_replicas(inputs: StatusInputs, *, is_rolling_out: bool) -> int:
 
 
 def _describe_replacement(inputs: StatusInputs) -> dict[str, Any] | None:
-    return {"startedAt": render_time(inputs.evacuation.since)} if inputs.evacuation.pods else None
+    return (
+        {"startedAt": render_time(inputs.targets.evacuation.since)}
+        if inputs.targets.evacuation.pods
+        else None
+    )
 
 
 def describe_status(status: dict[str, Any]) -> str:
@@ -142,7 +172,7 @@ def describe_status(status: dict[str, Any]) -> str:
     return f"{reason}, {count_replicas(status.get('readyReplicas', 0), desired, 'ready')}"
 
 
-def keep_hearsay(status: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+def inherit_conditions(status: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
     """Return `status` with the conditions of `old` that tell of what only a write meets."""
     kept = [_keep(condition, find_condition(old, condition["type"])) for condition in status["conditions"]]
     return {**status, "conditions": kept}
@@ -157,7 +187,7 @@ def _keep(condition: dict[str, Any], old: dict[str, Any] | None) -> dict[str, An
 class Pause(NamedTuple):
     """Whether words alone are new, and for how long they wait."""
 
-    is_of_words: bool
+    has_only_new_words: bool
     seconds: float | None = None
     """Until they are written; None where they need not wait."""
 
@@ -165,9 +195,9 @@ class Pause(NamedTuple):
 def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pause:
     """Return whether a status waits; `worded_at` is when words alone were written last."""
     if _list_words(old) == _list_words(new) or leave_out_words(old) != leave_out_words(new):
-        return Pause(is_of_words=False)
+        return Pause(has_only_new_words=False)
     left = 0.0 if worded_at is None else worded_at + PAUSE_SECONDS - now
-    return Pause(is_of_words=True, seconds=left if left > 0 else None)
+    return Pause(has_only_new_words=True, seconds=left if left > 0 else None)
 
 
 def _list_words(status: Json) -> list[Any]:

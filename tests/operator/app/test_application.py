@@ -34,13 +34,13 @@ from testing.world import KEY, make_pod, make_record, make_service
 from tests.operator.kube.test_connection import FakeAccess
 
 SETTINGS = OperatorSettings(
-    RenderSettings(),
-    ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
-    "millrace-system",
-    "test",
-    "127.0.0.1",
-    0,
-    2,
+    render=RenderSettings(),
+    scaling=ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
+    namespace="millrace-system",
+    identity="test",
+    bind_address="127.0.0.1",
+    port=0,
+    workers=2,
 )
 
 

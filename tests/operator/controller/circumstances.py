@@ -3,8 +3,6 @@
 Nothing of it need end. What the operator sees in the midst of it is an `Instant`.
 """
 
-from dataclasses import replace
-
 from millrace_fit.accelerators import LABEL_PRODUCT
 from millrace_operator.api.annotations import PIN_ANNOTATION as PIN
 from millrace_operator.api.conditions import render_time
@@ -20,12 +18,23 @@ from millrace_operator.kube.kinds import (
 )
 from millrace_operator.model.claims import read_claim
 from millrace_operator.observed.pods import DELETION_COST
-from millrace_operator.observed.snapshot import Advice, Claim, Fetched, PodLoad, Rival, Snapshot
+from millrace_operator.observed.snapshot import (
+    Advice,
+    Claim,
+    Fetched,
+    GatewayReports,
+    ModelReports,
+    Nodes,
+    Obstacles,
+    PodLoad,
+    Rival,
+    Snapshot,
+)
 from millrace_operator.render.child import APPLIED
 from millrace_operator.rollout.requested_revision import find_awaited
 from millrace_runtime import contract
 from testing.world import KEY, make_pod, ready_status
-from tests.operator.controller.instant import DELETIONS, WORDS, Instant, find_look_time
+from tests.operator.controller.instant import DELETIONS, WORDS, Instant, note_look_time
 from tests.operator.controller.lives import FACTS, LIVES, STATES
 from tests.operator.controller.schedule import Schedule, pick
 from tests.operator.controller.surroundings import CLAIMS, DEPARTURES, MODELS, RESOURCES, SCALINGS
@@ -55,26 +64,30 @@ class Circumstances(Schedule):
         replicas = tuple(pod for pod in pods if not _is_of_job(pod))
         children = tuple(child for kind in CHILDREN for child in world.objects(kind.kind))
         snapshot = Snapshot(
-            world.service,
-            children,
-            replicas,
-            world._advise(),
-            world.reconciler._looks._conflicts.get(KEY, frozenset()),
-            world.reconciler._refusals.recall(KEY, world.now),
-            world.replicas,
-            self.rivals,
-            world._read_loads(pod["metadata"]["uid"] for pod in replicas),
-            world.demand,
-            tuple(filter(_is_of_job, pods)),
-            world.fetched,
-            None if self.is_blind else self._read_claim(children),
-            dict(world.cache.departures()),
-            dict(world.cache.gpu_nodes()),
-            world.reconciler._worded.get(KEY),
-            is_tried=KEY in world.reconciler._tried,
+            service=world.service,
+            children=children,
+            pods=replicas,
+            job_pods=tuple(filter(_is_of_job, pods)),
+            advice=world._advise(),
+            obstacles=Obstacles(
+                conflicts=world.reconciler._looks._conflicts.get(KEY, frozenset()),
+                refusals=world.reconciler._refusals.recall(KEY, world.now),
+                rivals=self.rivals,
+                is_tried=KEY in world.reconciler._tried,
+            ),
+            gateways=GatewayReports(
+                loads=world._read_loads(pod["metadata"]["uid"] for pod in replicas), demand=world.demand
+            ),
+            model=ModelReports(
+                claim=None if self.is_blind else self._read_claim(children),
+                looking_since=self._find_look_time(children),
+                fetched=world.fetched,
+                replicas=world.replicas,
+            ),
+            nodes=Nodes(departures=dict(world.cache.departures()), gpus=dict(world.cache.gpu_nodes())),
+            worded_at=world.reconciler._worded.get(KEY),
         )
-        since = find_look_time(snapshot, self._find_look_time(children), world.now)
-        return Instant(replace(snapshot, looking_since=since), world.now, self.refused)
+        return Instant(note_look_time(snapshot, world.now), world.now, self.refused)
 
     def _read_claim(self, children: tuple[Obj, ...]) -> Claim | None:
         spec = Spec.model_validate(self.world.service["spec"])

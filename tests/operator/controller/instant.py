@@ -54,13 +54,15 @@ class Instant:
         """Return what is there after a whole plan: what it did not try is refused no longer."""
         after = self.act(list_actions(chosen))
         tried = {object_id(write.obj) for write in chosen.list_writes()}
-        found = after.snapshot.refusals.items()
+        found = after.snapshot.obstacles.refusals.items()
         kept = {key: words for key, words in found if key in tried or key.kind == POD.kind}
-        return after._see(refusals=kept, is_tried=True)
+        return after._meet(refusals=kept, is_tried=True)
 
     def note_words(self, chosen: Plan) -> "Instant":
         """Return the same, where the status of a plan was written."""
-        return self._see(worded_at=self.now) if chosen.status is not None and chosen.is_of_words else self
+        return (
+            self._see(worded_at=self.now) if chosen.status is not None and chosen.has_only_new_words else self
+        )
 
     def is_open(self, action: Action) -> bool:
         """Whether nothing is in the way of a write now."""
@@ -74,12 +76,12 @@ class Instant:
         if self._find_unmet(action):
             return self
         kind, identity = _identify(action)
-        refusals = self.snapshot.refusals
+        refusals = self.snapshot.obstacles.refusals
         if kind in self.refused:
-            return self._see(refusals={**refusals, identity: WORDS})
+            return self._meet(refusals={**refusals, identity: WORDS})
         if isinstance(action, Mark):
             return self._see(pods=tuple(_mark(pod, action) for pod in self.snapshot.pods))
-        after = self._see(refusals={key: words for key, words in refusals.items() if key != identity})
+        after = self._meet(refusals={key: words for key, words in refusals.items() if key != identity})
         if isinstance(action, Delete):
             rest = (child for child in after.snapshot.children if object_id(child) != identity)
             return after._see(children=tuple(rest))
@@ -107,13 +109,20 @@ class Instant:
 
     def _see(self, **changes: Any) -> "Instant":
         """Return the same with these changes of the snapshot, and a look that is awaited from now on."""
-        snapshot = replace(self.snapshot, **changes)
-        since = find_look_time(snapshot, snapshot.looking_since, self.now)
-        return replace(self, snapshot=replace(snapshot, looking_since=since))
+        return replace(self, snapshot=note_look_time(replace(self.snapshot, **changes), self.now))
+
+    def _meet(self, **changes: Any) -> "Instant":
+        """Return the same with these changes of what writes have met."""
+        return self._see(obstacles=replace(self.snapshot.obstacles, **changes))
 
 
-def find_look_time(snapshot: Snapshot, before: float | None, now: float) -> float | None:
-    """Return since when the operator waits for a look at a model, as `Looks` notes it."""
+def note_look_time(snapshot: Snapshot, now: float) -> Snapshot:
+    """Return the same with since when the operator waits for a look at a model, as `Looks` notes it."""
+    since = _find_look_time(snapshot, snapshot.model.looking_since, now)
+    return replace(snapshot, model=replace(snapshot.model, looking_since=since))
+
+
+def _find_look_time(snapshot: Snapshot, before: float | None, now: float) -> float | None:
     try:
         spec = Spec.model_validate(snapshot.service["spec"])
     except ValueError:

@@ -59,7 +59,7 @@ def assert_same_words(first: Turn, later: Turn) -> None:
     """
     one, two = first.chosen.status, later.chosen.status
     has_met = first.before.snapshot.refusals != first.after.snapshot.refusals
-    if one is None or two is None or has_met or first.chosen.is_hearsay or takes_away(first.chosen):
+    if one is None or two is None or has_met or first.chosen.is_inherited or takes_away(first.chosen):
         return
     before, after = ({**status, "rollout": None} for status in (one, two))
     assert before == after

@@ -39,13 +39,13 @@ from tests.operator.faulty.script import Fault, Script
 from tests.operator.faulty.server import FaultyServer
 
 SETTINGS = OperatorSettings(
-    RenderSettings(),
-    ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
-    "millrace-system",
-    "test",
-    "127.0.0.1",
-    0,
-    2,
+    render=RenderSettings(),
+    scaling=ScalingSettings(PrometheusSettings("http://127.0.0.1:9")),
+    namespace="millrace-system",
+    identity="test",
+    bind_address="127.0.0.1",
+    port=0,
+    workers=2,
 )
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 1}
 PAUSE_SECONDS = 0.1

@@ -49,7 +49,7 @@ def test_the_hash_is_the_same_in_every_version_of_ours() -> None:
 
 
 def test_the_oldest_unused_revisions_are_forgotten() -> None:
-    revisions = [Revision(f"r{n}", n, {}, {}) for n in range(HISTORY_LIMIT + 3)]
+    revisions = [Revision(hash=f"r{n}", number=n, inputs={}, template={}) for n in range(HISTORY_LIMIT + 3)]
     assert find_expired(revisions, frozenset({"r0"})) == {"r1", "r2"}
     assert next_number(revisions) == HISTORY_LIMIT + 3
     assert next_number([]) == 1
