@@ -6,6 +6,7 @@ ChatError
 ├── TemplateError           the chat template refused the messages, or there is none
 ├── BrokenTemplateError     the chat template is itself wrong
 ├── BodyRefusedError        a request's body is at fault
+├── BadModelTextError       the text worker can't serve the model, whatever the request
 └── TextWorkerError         the text worker gave no answer
     ├── TextTimeoutError    the job ran past its time limit and was killed
     ├── TextJobFailedError  the tokenizer failed on this job; the worker goes on
@@ -33,6 +34,10 @@ class TemplateError(ChatError):
 
 class BrokenTemplateError(ChatError):
     """The chat template is itself wrong, whatever the messages."""
+
+
+class BadModelTextError(ChatError):
+    """The text worker can't serve this model, whatever the request: its files are at fault."""
 
 
 class BodyRefusedError(ChatError):

@@ -9,6 +9,15 @@ class RenderChat(msgspec.Struct, frozen=True, array_like=True, tag="render"):
     """Render the chat template with these messages and tokenise the result: one prompt."""
 
     messages: list[dict[str, Any]]
+    """As the client sent them."""
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    """Whether the prompt ends with the beginning of the assistant's answer."""
+    continue_final_message: bool = False
+    """Whether the model continues the last message; then no other is begun."""
+    variables: dict[str, Any] = {}
+    """More variables of the template, such as `enable_thinking`."""
 
 
 class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
@@ -27,6 +36,12 @@ class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):
 
 class WorkerReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The worker's first message: tokenizer and template are loaded."""
+
+
+class WorkerRefused(msgspec.Struct, frozen=True, array_like=True, tag="model"):
+    """The worker's first message instead: the model's files are at fault, so no other start helps."""
+
+    message: str
 
 
 class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
@@ -68,4 +83,4 @@ class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
     """A text that is sure to have more is refused before it is tokenised; None: none is refused."""
 
 
-FromTextWorker = WorkerReady | Encoded | JobRefused | JobFailed | MemoryExceeded
+FromTextWorker = WorkerReady | WorkerRefused | Encoded | JobRefused | JobFailed | MemoryExceeded

@@ -1,46 +1,211 @@
-"""Chat templates turn messages into a prompt's text, in Jinja's sandbox.
+"""Chat templates turn messages into a prompt's text, as transformers' `apply_chat_template` does.
 
-The sandbox bounds what a template can reach, not how long it runs: call it in the text worker.
+Jinja's sandbox bounds what a template can reach, not how long it runs: call it in the text worker.
 """
 
 import json
+import traceback
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
+from millrace_runtime.chat.jobs import RenderChat
+
+_PROBE = "0d7f1c"
+_CONTINUED = "CONTINUED_TEXT_ENDS_HERE "
+"""Marks the end of a message that the model continues. The space shows whether the template strips."""
+_OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+"""A message's reasoning, by the names that clients and templates use. The first is the usual one."""
 
 
 class ChatTemplate:
-    """A compiled chat template with the variables of its model."""
+    """A model's compiled chat templates with the variables of its tokenizer."""
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        """Compile the source. Raises BrokenTemplateError for a syntax error."""
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
+        """Compile the sources, by name: "default", perhaps "tool_use".
+
+        Raises BrokenTemplateError for one that does not compile, or that can't render one message.
+        """
+        self._special_tokens = special_tokens
+        self._templates = {name: _NamedTemplate(source, special_tokens) for name, source in sources.items()}
+
+    def render(self, chat: RenderChat) -> str:
+        """Return the prompt's text.
+
+        Raises TemplateError where the template refuses the messages (`raise_exception`) or the chat asks for
+        what no template can do, and BrokenTemplateError for any other failure of the template.
+        """
+        _refuse_variables(chat.variables)
+        return self._choose(chat).render(chat)
+
+    def _choose(self, chat: RenderChat) -> "_NamedTemplate":
+        wanted = "tool_use" if chat.tools is not None and "tool_use" in self._templates else "default"
+        try:
+            return self._templates[wanted]
+        except KeyError:
+            raise TemplateError(
+                f"this model's chat templates are {sorted(self._templates)}, and none of them is `default`"
+            ) from None
+
+
+class _NamedTemplate:
+    """One compiled template, and what it makes of messages."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         environment = _build_environment()
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except jinja2.TemplateSyntaxError as error:
+            raise BrokenTemplateError(
+                f"line {error.lineno} of the model's chat template does not compile: {error}"
+            ) from error
+        except Exception as error:  # Python's compiler refuses what is nested too deep
             raise BrokenTemplateError(f"the model's chat template does not compile: {error}") from error
+        self._source = source
         self._special_tokens = special_tokens
+        self._names_developer = "developer" in source
+        reads_text, reads_parts = self._try_text(), self._reads_parts()
+        self._needs_parts = reads_text is not None and reads_parts
+        """Whether its messages' content is a list of parts, even where a client sends text."""
+        self._takes_parts = reads_parts
+        if reads_text is not None and not reads_parts:
+            raise reads_text
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
-        """Return the prompt that asks for the assistant's next message. Raises TemplateError."""
+    def render(self, chat: RenderChat) -> str:
+        messages = [self._prepare(message) for message in chat.messages]
+        if not chat.continue_final_message:
+            return self._run(messages, chat)
+        field, text = _mark_end(messages[-1])
+        if field not in self._source:
+            raise TemplateError("`continue_final_message`: this model's chat template reads no `content`")
+        return _cut_at_mark(self._run(messages, chat), text)
+
+    def _prepare(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return the message as the template reads it: without nulls, its reasoning under each name."""
+        prepared = {key: value for key, value in message.items() if value is not None}
+        reasoning = next((prepared[name] for name in _REASONING_FIELDS if name in prepared), None)
+        if reasoning is not None:
+            prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
+        if prepared["role"] == "developer" and not self._names_developer:
+            prepared["role"] = "system"
+        content = prepared.get("content")
+        if isinstance(content, list) and not self._takes_parts:
+            prepared["content"] = "\n".join(part["text"] for part in content)
+        elif isinstance(content, str) and self._needs_parts:
+            prepared["content"] = [{"type": "text", "text": content}]
+        return prepared
+
+    def _run(self, messages: Sequence[Mapping[str, Any]], chat: RenderChat) -> str:
         try:
             return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens
+                messages=messages,
+                tools=chat.tools,
+                documents=chat.documents,
+                add_generation_prompt=chat.add_generation_prompt and not chat.continue_final_message,
+                **(dict(self._special_tokens) | chat.variables),
             )
         except MemoryError:
             raise
-        except Exception as error:  # a template can raise anything that its expressions can
+        except _RefusedError as error:
             raise TemplateError(f"the model's chat template refuses these messages: {error}") from error
+        except Exception as error:  # a template can raise anything that its expressions can
+            raise BrokenTemplateError(
+                f"{_locate(error)} of the model's chat template fails: {type(error).__name__}: {error}"
+            ) from error
+
+    def _try_text(self) -> BrokenTemplateError | None:
+        """Return how the template fails on one message, or None.
+
+        One that refuses it by `raise_exception` has its reasons: it may want a system message first.
+        """
+        try:
+            self._run([{"role": "user", "content": _PROBE}], RenderChat([]))
+        except BrokenTemplateError as error:
+            return error
+        except TemplateError:
+            pass
+        return None
+
+    def _reads_parts(self) -> bool:
+        """Whether the template reads a list of parts, as OpenAI's clients send, and not text alone."""
+        message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
+        try:
+            text = self._run([message], RenderChat([]))
+        except (TemplateError, BrokenTemplateError):
+            return False
+        return _PROBE in text and "'text'" not in text and '"text"' not in text
+
+
+def _refuse_variables(variables: Mapping[str, Any]) -> None:
+    for name in variables:
+        if name in _OWN_VARIABLES:
+            raise TemplateError(f"`chat_template_kwargs` can't set `{name}`: the request has a field for it")
+
+
+def _mark_end(message: dict[str, Any]) -> tuple[str, str]:
+    """Append the mark to the text that the model continues; return its field and the text."""
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = content + _CONTINUED
+        return "content", content
+    for place, part in reversed(list(enumerate(content or ()))):
+        if isinstance(part.get("text"), str):
+            marked = [*content]
+            marked[place] = part | {"text": part["text"] + _CONTINUED}
+            message["content"] = marked
+            return "content", part["text"]
+    raise TemplateError("`continue_final_message` needs a last message with text to continue")
+
+
+def _cut_at_mark(prompt: str, text: str) -> str:
+    place = prompt.rfind(_CONTINUED.strip())
+    if place < 0 or text.strip() not in prompt:
+        raise TemplateError("`continue_final_message`: this model's chat template changes the last message")
+    cut = prompt[:place].replace(_CONTINUED, "")  # a template may write a message twice
+    return cut if prompt.startswith(_CONTINUED, place) else cut.rstrip()
+
+
+def _locate(error: Exception) -> str:
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"
+    ]
+    return f"line {lines[-1]}" if lines else "a line"
+
+
+class _RefusedError(jinja2.TemplateError):
+    """The template called `raise_exception`."""
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's text for training. A prompt only contains what is inside."""
+
+    tags: ClassVar[set[str]] = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        """Return the body as a call's block, so that variables set inside end with it, as in transformers."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_write"), [], [], body).set_lineno(line)
+
+    @staticmethod
+    def _write(caller: Any) -> str:
+        return str(caller())
 
 
 def _build_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols], autoescape=False
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_GenerationTag, jinja2.ext.loopcontrols],
+        autoescape=False,
     )
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
@@ -50,12 +215,18 @@ def _build_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+    raise _RefusedError(message)
 
 
-def _strftime_now(layout: str) -> str:
-    return datetime.now().astimezone().strftime(layout)
+def _strftime_now(format: str) -> str:  # noqa: A002  a template may give it by this name
+    return datetime.now().strftime(format)  # noqa: DTZ005  transformers' has no zone either
 
 
-def _tojson(value: Any, indent: int | None = None, *, ensure_ascii: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _tojson(
+    x: Any,
+    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  in transformers' order, which templates rely on
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,  # noqa: FBT001, FBT002
+) -> str:
+    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

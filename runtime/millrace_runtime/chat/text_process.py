@@ -31,6 +31,7 @@ from millrace_runtime.chat.jobs import (
     TextJob,
     ToTextWorker,
     WorkerReady,
+    WorkerRefused,
 )
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.text_bound import read_bytes_per_token
@@ -62,13 +63,17 @@ class JobRunner:
     ) -> None:
         """`max_text_bytes` is the longest text that there is memory for.
 
-        `bytes_per_token` is the most text that a token stands for; None where that is not known.
+        `bytes_per_token` is the most text that a token stands for; None where that is not known. Raises
+        BrokenTemplateError for a chat template that is wrong whatever the messages are.
         """
         self._tokenizer = tokenizer
         self._max_text_bytes = max_text_bytes
         self._bytes_per_token = bytes_per_token
         self._read_body = read_body
-        self._template: ChatTemplate | None = None
+        config = tokenizer.config
+        self._template = (
+            ChatTemplate(config.chat_templates, config.special_tokens) if config.chat_templates else None
+        )
 
     def answer(self, message: ToTextWorker) -> FromTextWorker:
         """Return the job's answer. A failure is an answer too."""
@@ -94,8 +99,8 @@ class JobRunner:
 
     def _encode(self, job: TextJob, max_tokens: int | None) -> list[bytes]:
         match job:
-            case RenderChat(messages):
-                texts = [self._compiled_template().render(messages)]
+            case RenderChat():
+                texts = [self._require_template().render(job)]
             case EncodeTexts(texts):
                 pass
         self._refuse_too_long(texts, max_tokens)
@@ -116,13 +121,9 @@ class JobRunner:
                 None,
             )
 
-    def _compiled_template(self) -> ChatTemplate:
-        """Return the template, compiled at its first use: a broken one fails no plain prompt."""
+    def _require_template(self) -> ChatTemplate:
         if self._template is None:
-            config = self._tokenizer.config
-            if config.chat_template is None:
-                raise TemplateError("this model has no chat template: use /v1/completions, or give it one")
-            self._template = ChatTemplate(config.chat_template, config.special_tokens)
+            raise TemplateError("this model has no chat template: use /v1/completions, or give it one")
         return self._template
 
 
@@ -165,7 +166,11 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     with socket.socket(fileno=fd) as connection:
         tokenizer, bytes_per_token = Tokenizer.load(model_path), read_bytes_per_token(model_path)
         max_text_bytes = max(0, memory_bytes - _used_bytes()) // _MEMORY_PER_BYTE
-        runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body)
+        try:
+            runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body)
+        except BrokenTemplateError as error:
+            connection.sendall(encode_frame(WorkerRefused(str(error))))
+            return 0
         serve_jobs(connection, runner)
     return 0
 

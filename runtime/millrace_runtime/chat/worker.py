@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from millrace_runtime.chat.errors import (
+    BadModelTextError,
     BodyRefusedError,
     NoTextWorkerError,
     TextJobFailedError,
@@ -76,6 +77,8 @@ class TextWorker:
         self._is_ready = False
         self._refusal: str | None = "the text worker was not started"
         """Why no job may be queued; None if jobs may."""
+        self.is_model_at_fault = False
+        """Whether the failure is the model's: no other machine would serve it either."""
 
     @cached_property
     def failure(self) -> "asyncio.Future[str]":
@@ -159,7 +162,8 @@ class TextWorker:
                 except NoTextWorkerError as error:
                     await self._back_off(error)
         except Exception as error:
-            if not isinstance(error, NoTextWorkerError):
+            self.is_model_at_fault = isinstance(error, BadModelTextError)
+            if not isinstance(error, (NoTextWorkerError, BadModelTextError)):
                 logger.exception("the text worker is given up")
             why = str(error)
             self.failure.set_result(why)

@@ -10,8 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace_runtime.chat.errors import NoTextWorkerError, TextTimeoutError, TextWorkerDiedError
-from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady
+from millrace_runtime.chat.errors import (
+    BadModelTextError,
+    NoTextWorkerError,
+    TextTimeoutError,
+    TextWorkerDiedError,
+)
+from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady, WorkerRefused
 from millrace_runtime.protocol.encoding import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
@@ -50,7 +55,7 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
-        """Start a process and wait until it has loaded. Raises NoTextWorkerError."""
+        """Start a process and wait until it has loaded. Raises NoTextWorkerError and BadModelTextError."""
         try:
             started = cls(*await _spawn(model_path, limits, module), limits)
         except OSError as error:  # no process, memory or descriptor left
@@ -112,6 +117,8 @@ class WorkerProcess:
                 first = await self._receive()
         except (TimeoutError, EOFError, OSError, FrameError) as error:
             raise NoTextWorkerError("the text worker did not start") from error
+        if isinstance(first, WorkerRefused):
+            raise BadModelTextError(first.message)
         if not isinstance(first, WorkerReady):
             raise NoTextWorkerError("the text worker's first message is not what was expected")
 

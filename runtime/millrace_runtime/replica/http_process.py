@@ -166,7 +166,7 @@ def main(argv: list[str]) -> int:
         failure = runner.run(serve(app, limits, listener, heartbeat, settings.drain_seconds))
     if failure is not None:
         heartbeat.write_last_words(failure)
-        return EXIT_TEXT_FAILED
+        return contract.EXIT_BAD_MODEL if app.state.replica.text.is_model_at_fault else EXIT_TEXT_FAILED
     return 0
 
 

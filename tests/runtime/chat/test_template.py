@@ -1,53 +1,243 @@
+"""Prompts are what transformers' `apply_chat_template` renders, for templates in served models' idioms."""
+
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
+from millrace_runtime.chat.jobs import RenderChat
+from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.template import ChatTemplate
-from millrace_runtime.chat.tokenizer import Tokenizer, read_text_config
+from millrace_runtime.chat.tokenizer import Tokenizer
+from tests.runtime.text_model import build_byte_level
 
+FOLDER = Path(__file__).with_name("templates")
+TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = [{"role": "user", "content": "<hé>"}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "description": "Finds <things> & more.",
+            "parameters": {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"]},
+        },
+    }
+]
+CALLED = [
+    {"role": "system", "content": "Be brief. "},
+    {"role": "user", "content": "Who?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "abc123def", "type": "function", "function": {"name": "find", "arguments": {"who": "Zoë"}}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "abc123def", "name": "find", "content": "none"},
+]
+TALKED = [
+    {"role": "user", "content": " Hi "},
+    {"role": "assistant", "content": "<think>\nHm.\n</think>\n\nHello", "reasoning_content": "Hm."},
+    {"role": "user", "content": "More\n", "type": "text", "opts": {"visible": False}},
+]
+CHATS: dict[str, dict[str, Any]] = {
+    "one message": {"conversation": USER},
+    "a talk": {"conversation": TALKED},
+    "no answer begun": {"conversation": TALKED, "add_generation_prompt": False},
+    "continued": {"conversation": TALKED[:2], "continue_final_message": True},
+    "tools": {"conversation": USER, "tools": TOOLS},
+    "tools called": {"conversation": CALLED, "tools": TOOLS},
+    "documents": {"conversation": USER, "documents": [{"title": "T", "text": "t"}]},
+    "a variable": {"conversation": TALKED, "enable_thinking": False},
+    "no role known": {"conversation": [{"role": "villain", "content": "x"}]},
+}
 
 
-def test_special_tokens_and_generation_prompt_are_given() -> None:
-    source = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}{{ add_generation_prompt }}"
-    assert ChatTemplate(source, {"bos_token": "<s>"}).render(USER) == "<s><hé>True"
+@cache
+def compile_template(source: str) -> ChatTemplate:
+    return ChatTemplate({"default": source}, SPECIAL)
 
 
-def test_tojson_escapes_nothing_for_html() -> None:
-    assert (
-        ChatTemplate("{{ messages[0] | tojson }}", {}).render(USER) == '{"role": "user", "content": "<hé>"}'
+@cache
+def open_oracle() -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=build_byte_level(), **SPECIAL)
+
+
+def render(source: str, chat: dict[str, Any]) -> str:
+    known = {"tools", "documents", "add_generation_prompt", "continue_final_message"}
+    variables = {key: value for key, value in chat.items() if key not in {*known, "conversation"}}
+    fields = {key: value for key, value in chat.items() if key in known}
+    return compile_template(source).render(RenderChat(chat["conversation"], **fields, variables=variables))
+
+
+def render_by_transformers(source: str, chat: dict[str, Any]) -> str:
+    begins = not chat.get("continue_final_message")
+    prompt = open_oracle().apply_chat_template(
+        **{"add_generation_prompt": begins} | chat, chat_template=source, tokenize=False
     )
+    return str(prompt).replace("CONTINUE_FINAL_MESSAGE_TAG ", "")  # left where a message is written twice
+
+
+def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
+    """The prompt, or None where it is refused."""
+    try:
+        return str(of(source, chat))
+    except Exception:  # noqa: BLE001  transformers raises any
+        return None
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_prompts_are_those_of_transformers(name: str) -> None:
+    source = TEMPLATES[name]
+    assert {chat: outcome(render, source, fields) for chat, fields in CHATS.items()} == {
+        chat: outcome(render_by_transformers, source, fields) for chat, fields in CHATS.items()
+    }
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@given(
+    messages=st.lists(
+        st.fixed_dictionaries(
+            {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": st.text()},
+            optional={"name": st.text(), "reasoning_content": st.text(), "weight": st.integers()},
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_any_messages_are_rendered_as_by_transformers(name: str, messages: list[dict[str, Any]]) -> None:
+    chat = {"conversation": messages}
+    assert outcome(render, TEMPLATES[name], chat) == outcome(render_by_transformers, TEMPLATES[name], chat)
+
+
+def test_a_developer_is_the_system_unless_the_template_names_one() -> None:
+    chat = {"conversation": [{"role": "developer", "content": "Kites only."}, *USER]}
+    assert "<|system|>Kites only." in render(
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", chat
+    )
+    named = "{% for m in messages %}{{ 'D:' if m.role == 'developer' else 'O:' }}{{ m.content }}{% endfor %}"
+    assert render(named, chat) == "D:Kites only.O:<hé>"
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "a\nb"),
+        ("{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}", "[a][b]"),
+    ],
+)
+def test_parts_reach_a_template_that_reads_them_and_text_the_others(source: str, prompt: str) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert render(source, {"conversation": [{"role": "user", "content": parts}]}) == prompt
+
+
+def test_text_reaches_a_template_that_knows_parts_alone() -> None:
+    source = (
+        "{% for m in messages %}{{ m.content[0]['text'] }}{{ 1 // (m.content[0] is mapping) }}{% endfor %}"
+    )
+    assert render(source, {"conversation": USER}) == "<hé>1"
+
+
+def test_a_second_template_is_for_tools() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "with tools"}, {})
+    assert template.render(RenderChat(USER)) == "plain"
+    assert template.render(RenderChat(USER, tools=TOOLS)) == "with tools"
+    with pytest.raises(TemplateError, match=r"\['other'\], and none of them is `default`"):
+        ChatTemplate({"other": "x"}, {}).render(RenderChat(USER))
 
 
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{% for %}", "line 1 .* does not compile"),
+        ("a\n{{ 1 / 0 }}", "line 2 .* ZeroDivisionError"),
         ("{{ messages.__class__.__mro__ }}", "unsafe"),
         ("{{ messages.append(1) }}", "unsafe"),
-        ("{{ 1 / 0 }}", "division"),
+        ("a\nb\n{{ nobody.name.text }}", "line 3 .* 'nobody' is undefined"),
     ],
 )
-def test_what_a_template_may_not_do_is_an_error(source: str, said: str) -> None:
+def test_a_template_that_renders_no_message_is_broken_and_says_where(source: str, said: str) -> None:
+    with pytest.raises(BrokenTemplateError, match=said):
+        ChatTemplate({"default": source}, {})
+
+
+def test_only_what_the_template_refuses_is_the_clients_fault() -> None:
+    template = ChatTemplate(
+        {"default": "{% if messages[0].role != 'user' %}{{ raise_exception('users only') }}{% endif %}"}, {}
+    )
+    with pytest.raises(TemplateError, match="users only"):
+        template.render(RenderChat([{"role": "system", "content": "x"}]))
+    late = ChatTemplate(
+        {"default": "{% if messages | length > 1 %}\n{{ messages[1].name.first }}{% endif %}"}, {}
+    )
+    with pytest.raises(BrokenTemplateError, match="line 2"):
+        late.render(RenderChat(USER * 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"variables": {"messages": []}}, "can't set `messages`"),
+        ({"continue_final_message": True, "messages": [{"role": "assistant"}]}, "text to continue"),
+    ],
+)
+def test_what_a_chat_may_not_ask_is_refused(fields: dict[str, Any], said: str) -> None:
+    template = ChatTemplate({"default": "{% for m in messages %}{{ m.content }}{% endfor %}"}, {})
     with pytest.raises(TemplateError, match=said):
-        ChatTemplate(source, {}).render(USER)
+        template.render(RenderChat(**{"messages": USER} | fields))
 
 
-def test_a_template_that_does_not_compile_is_an_error() -> None:
-    with pytest.raises(BrokenTemplateError, match="compile"):
-        ChatTemplate("{% for %}", {})
+TOKEN_FILES: dict[str, dict[str, dict[str, Any]]] = {
+    "in the config": {
+        "tokenizer_config.json": {
+            "bos_token": "<s>",
+            "sep_token": {"__type": "AddedToken", "content": "<|end|>"},
+        }
+    },
+    "in the older file alone": {
+        "special_tokens_map.json": {"bos_token": "<s>", "pad_token": {"content": "</s>"}}
+    },
+    "in both, and the older counts": {
+        "tokenizer_config.json": {"eos_token": "<s>"},
+        "special_tokens_map.json": {"eos_token": {"content": "</s>", "lstrip": False}},
+    },
+    "in both, and added tokens are listed": {
+        "tokenizer_config.json": {"eos_token": "<s>", "added_tokens_decoder": {"0": {"content": "<s>"}}},
+        "special_tokens_map.json": {"eos_token": "</s>"},
+    },
+    "of its own": {
+        "tokenizer_config.json": {"image_token": "<image>", "extra_special_tokens": {"call_token": "<call>"}}
+    },
+}
 
 
-def test_text_config_reads_lists_dicts_and_template_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", TOKEN_FILES)
+def test_special_tokens_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    build_byte_level().save(str(tmp_path / "tokenizer.json"))
+    files = {"tokenizer_config.json": {}} | TOKEN_FILES[kind]
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    oracle = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert read_text_config(tmp_path).special_tokens == oracle.special_tokens_map
+
+
+def test_text_config_reads_ends_and_template_files(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
     (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}, "eos_token": null}')
     (tmp_path / "chat_template.jinja").write_text("hello")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
     config = read_text_config(tmp_path)
     assert config.end_token_ids == (7, 8)
-    assert config.special_tokens == {"bos_token": "<s>"}
-    assert config.chat_template == "hello"
+    assert config.chat_templates == {"default": "hello", "tool_use": "tools"}
 
 
 def test_bad_files_say_which(tmp_path: Path) -> None:
