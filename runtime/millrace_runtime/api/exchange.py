@@ -149,10 +149,11 @@ class Exchange:
             arrival=self._arrival,
             booking=self._booking,
             write=write,
+            tokenizer=replica.tokenizer,
         )
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
-            generation.add_prompt(prompt, max_tokens, replica.tokenizer)
+            generation.add_prompt(prompt, max_tokens)
         return generation
 
     def _start(self, generation: Generation) -> None:

@@ -11,7 +11,7 @@ from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.request.reading import GenerationRequest
-from millrace_runtime.chat.stop import build_stop_states
+from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import (
@@ -47,9 +47,11 @@ class Generation:
         arrival: float,
         booking: Booking,
         write: Write,
+        tokenizer: Tokenizer,
     ) -> None:
         self._request = request
-        self._stops = build_stop_states(request.stops)
+        self._stops = build_stops(request.stops, tokenizer.special_texts)
+        self._tokenizer = tokenizer
         self._engine = engine
         self._metrics = metrics
         self._arrival = arrival
@@ -61,10 +63,10 @@ class Generation:
         self.events = EventStream(engine, self._accept, self._note_begun)
         """What each step makes certain, from `start` on."""
 
-    def add_prompt(self, prompt: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> None:
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int) -> None:
         """Plan the choices of one prompt. `start` sends them."""
         request = self._request
-        ends = () if request.ignores_end else tokenizer.end_token_ids
+        ends = () if request.ignores_end else self._tokenizer.end_token_ids
         stop_ids = [*ends, *request.stop_token_ids]
         self._num_prompt_tokens += len(prompt)
         sequences = [
@@ -81,7 +83,7 @@ class Generation:
         )
         for sequence in sequences:
             self._choices[sequence.sequence_id] = Choice(
-                len(self._choices), len(prompt), tokenizer, self._stops, frozenset(stop_ids)
+                len(self._choices), prompt, self._tokenizer, self._stops, frozenset(stop_ids)
             )
 
     def start(self) -> None:

@@ -4,7 +4,7 @@ For byte-level vocabularies that is so for any tokens, for others where tokens s
 """
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 _MAX_HELD_TOKENS = 8
@@ -12,6 +12,7 @@ _MAX_HELD_TOKENS = 8
 _CONTEXT_TOKENS = 16
 """Tokens without text that are kept at either end of the window, as a decoder looks at neighbours."""
 _REPLACEMENT = "\ufffd"
+NONE_SHOWN: Mapping[int, str] = {}
 
 
 class Vocabulary(Protocol):
@@ -47,8 +48,10 @@ class ByteDetokenizer:
     token takes 0.7 us so, and 1.2 us through the decoder.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown: Mapping[int, str] = NONE_SHOWN) -> None:
+        """`shown` has the special tokens that are written, and their text."""
         self._vocabulary = vocabulary
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._is_inside_character = False
 
@@ -61,6 +64,8 @@ class ByteDetokenizer:
         return self._decoder.decode(b"", final=True)
 
     def _feed_one(self, token: int) -> str:
+        if self._shown and token in self._shown:
+            return self._shown[token]
         if not self._is_inside_character:
             text = self._vocabulary.token_text(token)
             if text is not None:
@@ -83,27 +88,45 @@ class WindowDetokenizer:
     here these have been returned by then. The text of other pieces is the same for any tokens.
     """
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, shown: Mapping[int, str] = NONE_SHOWN, prompt: Sequence[int] = ()
+    ) -> None:
+        """`shown` has the special tokens that are written, and their text.
+
+        The prompt's end is the first context, else the answer would lose its first space.
+        """
         self._vocabulary = vocabulary
-        self._written: list[int] = []
+        self._shown = shown
+        self._written = _whole_end([token for token in prompt if self._is_spelled(token)], vocabulary)
         self._held: list[int] = []
 
     def feed(self, tokens: Sequence[int]) -> str:
         """Return the new text, which is empty while it ends inside a character."""
+        if self._shown:
+            return "".join(map(self._feed_one, tokens))
+        return self._feed_spelled(tokens)
+
+    def finish(self) -> str:
+        """Return the text of the tokens still held."""
+        return self._release(self._new_text()) if self._held else ""
+
+    def _feed_one(self, token: int) -> str:
+        shown = self._shown.get(token)
+        return self._feed_spelled((token,)) if shown is None else self.finish() + shown
+
+    def _feed_spelled(self, tokens: Sequence[int]) -> str:
         self._held += filter(self._is_spelled, tokens)
         if not self._held:
             return ""
         text = self._new_text()
         if text.endswith(_REPLACEMENT) and len(self._held) < _MAX_HELD_TOKENS:
             return ""
+        return self._release(text)
+
+    def _release(self, text: str) -> str:
+        """Count the held tokens, whose text this is, as written."""
         # Tokens without text don't push the context out of the window.
         self._written = self._held if text else _cut_middle(self._written + self._held)
-        self._held = []
-        return text
-
-    def finish(self) -> str:
-        """Return the text of the tokens still held."""
-        text = self._new_text() if self._held else ""
         self._held = []
         return text
 
@@ -114,6 +137,14 @@ class WindowDetokenizer:
     def _new_text(self) -> str:
         before = self._vocabulary.decode(self._written)
         return self._vocabulary.decode(self._written + self._held)[len(before) :]
+
+
+def _whole_end(tokens: list[int], vocabulary: Vocabulary) -> list[int]:
+    """Return the last tokens, without those of a character that is not whole."""
+    end = tokens[-_CONTEXT_TOKENS:]
+    while end and vocabulary.decode(end).endswith(_REPLACEMENT):
+        end.pop()
+    return end
 
 
 def _cut_middle(tokens: list[int]) -> list[int]:

@@ -1,7 +1,10 @@
 """Stop strings: a text ends before the first of them, wherever its tokens begin and end."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
+
+_FIRST_SURROGATE = 0xD800
 
 
 class StopMatcher:
@@ -11,10 +14,11 @@ class StopMatcher:
     text; of two that are complete with the same character, the longer one.
     """
 
-    def __init__(self, states: "StopStates") -> None:
-        """`states` are those of `build_stop_states`, which matchers may share."""
-        self._has_stops = len(states) > 1
-        self._states = states
+    def __init__(self, stops: "StopStrings") -> None:
+        """`stops` come from `build_stops`; matchers may share them."""
+        self._states = stops.states
+        self._has_stops = len(self._states) > 1
+        self._is_kept = stops.is_kept
         self._state = self._states[0]
         self._held = ""
         self.is_matched = False
@@ -32,7 +36,7 @@ class StopMatcher:
             if state.num_matched:
                 self.is_matched = True
                 self._held = ""
-                return text[: place + 1 - state.num_matched]
+                return text[: place + 1 - (0 if self._is_kept else state.num_matched)]
         self._state = state
         certain = len(text) - state.depth
         self._held = text[certain:]
@@ -67,7 +71,39 @@ class _State(NamedTuple):
 StopStates: TypeAlias = tuple[_State, ...]
 
 
-def build_stop_states(stops: tuple[str, ...]) -> StopStates:
+class StopStrings(NamedTuple):
+    """The stop strings of a request, for all of its choices."""
+
+    states: StopStates
+    is_kept: bool
+    """Whether the text ends behind the stop string, and not before it."""
+    marks: Mapping[int, str]
+    """The special tokens that stop strings contain, each with the letter that stands for it."""
+
+
+def build_stops(
+    stops: tuple[str, ...], special_texts: Mapping[int, str], *, is_kept: bool = False
+) -> StopStrings:
+    """Return what `StopMatcher` needs.
+
+    Special tokens are no text, so a stop string that contains one would never match. So each of these tokens
+    gets a letter that no text has: a surrogate. It stands in the stop string and in the text that is
+    matched, and is taken out of what the matcher returns.
+    """
+    texts = {text: token for token, text in special_texts.items() if any(text in stop for stop in stops)}
+    letters = {text: chr(_FIRST_SURROGATE + number) for number, text in enumerate(texts)}
+    marked = {_replace_all(stop, letters) for stop in stops}
+    marks = {token: letters[text] for text, token in texts.items()}
+    return StopStrings(_build_states((*stops, *marked.difference(stops))), is_kept, marks)
+
+
+def _replace_all(text: str, letters: Mapping[str, str]) -> str:
+    for name in sorted(letters, key=len, reverse=True):  # one name may contain another
+        text = text.replace(name, letters[name])
+    return text
+
+
+def _build_states(stops: tuple[str, ...]) -> StopStates:
     """Return the states of Aho and Corasick's automaton, for all choices of a request.
 
     With it a token costs its length, however long and many the stops are. Looking for each beginning of each

@@ -1,7 +1,7 @@
 """A model's tokenizer: text to ids, ids to bytes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 import tokenizers
 
-from millrace_runtime.chat.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
+from millrace_runtime.chat.detokenizer import NONE_SHOWN, ByteDetokenizer, Detokenizer, WindowDetokenizer
 from millrace_runtime.chat.errors import TokenizerError, TokenizingError
 from millrace_runtime.chat.model_files import TextConfig, read_text_config
 
@@ -39,7 +39,8 @@ class Tokenizer:
         self._texts: dict[int, str | None] = {}
         self.config = config
         added = native.get_added_tokens_decoder()
-        self._special_ids = frozenset(number for number, token in added.items() if token.special)
+        self.special_texts = {number: token.content for number, token in added.items() if token.special}
+        """The text of each special token, by its id."""
         self.end_token_ids = self._find_end_token_ids()
 
     @classmethod
@@ -95,11 +96,18 @@ class Tokenizer:
 
     def is_special(self, token: int) -> bool:
         """Whether the token is a marker that never appears in text."""
-        return token in self._special_ids
+        return token in self.special_texts
 
-    def open_detokenizer(self) -> Detokenizer:
-        """Return a fresh incremental detokenizer for one sequence."""
-        return ByteDetokenizer(self) if self._is_byte_level else WindowDetokenizer(self)
+    def open_detokenizer(
+        self, prompt: Sequence[int] = (), shown: Mapping[int, str] = NONE_SHOWN
+    ) -> Detokenizer:
+        """Return a fresh incremental detokenizer for the sequence that continues `prompt`.
+
+        `shown` has the special tokens that are written, and their text.
+        """
+        if self._is_byte_level:
+            return ByteDetokenizer(self, shown)
+        return WindowDetokenizer(self, shown, prompt)
 
     def _find_end_token_ids(self) -> tuple[int, ...]:
         ids = dict.fromkeys(self.config.end_token_ids)

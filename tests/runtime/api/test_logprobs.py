@@ -12,11 +12,12 @@ import pytest
 from millrace_runtime.api.answer.choice import Choice, Delta, Position
 from millrace_runtime.api.answer.writer import ChatWriter, CompletionWriter, Envelope
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.chat.stop import build_stop_states
+from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
 from tests.runtime.api.conftest import Served
+from tests.runtime.text_model import build_sentencepiece, write_model
 
 ENVELOPE = Envelope("id", 1, "m", includes_usage=False)
 Writer = ChatWriter | CompletionWriter
@@ -45,7 +46,7 @@ def accept_all(tokenizer: Tokenizer, outputs: list[SequenceOutput]) -> list[Delt
     deltas = []
     for output in outputs:
         number = output.sequence_id
-        choice = choices.setdefault(number, Choice(number, 1, tokenizer, build_stop_states(()), frozenset()))
+        choice = choices.setdefault(number, Choice(number, [97], tokenizer, build_stops((), {}), frozenset()))
         deltas.append(choice.accept(output))
     return [delta for delta in deltas if delta is not None]
 
@@ -129,7 +130,7 @@ def test_an_answers_end_does_not_wait_for_all_of_them(
 
 def test_logprobs_are_told_though_a_stop_string_holds_the_text_back(tokenizer: Tokenizer) -> None:
     [token] = tokenizer.encode_batch(["st"], add_special_tokens=False)[0]
-    choice = Choice(0, 1, tokenizer, build_stop_states(("stop",)), frozenset())
+    choice = Choice(0, [97], tokenizer, build_stops(("stop",), {}), frozenset())
     delta = choice.accept(SequenceOutput(0, [token], [TokenLogprobs(-1.0, [], [])], None, None))
     assert delta is not None
     assert (delta.text, [position.token for position in delta.positions]) == ("", [token])
@@ -144,3 +145,46 @@ async def test_offsets_are_places_in_the_text_beyond_ascii_too(served: Served) -
     assert offsets[:6] == [0, 3, 4, 6, 6, 7]
     whole = [(token, offset) for token, offset in zip(tokens, offsets, strict=True) if "bytes:" not in token]
     assert all(choice.text[offset:].startswith(token) for token, offset in whole)
+
+
+def test_a_sentencepiece_answer_keeps_its_first_space(tmp_path: Path) -> None:
+    """The prompt's end is its context: its text is that of its tokens, and the offsets agree."""
+    tokenizer = Tokenizer.load(write_model(tmp_path, build_sentencepiece()))
+    [tokens] = tokenizer.encode_batch(["b a b"], add_special_tokens=False)
+    [prompt] = tokenizer.encode_batch(["a"], add_special_tokens=False)
+    choice = Choice(0, prompt, tokenizer, build_stops((), {}), frozenset())
+    items = [TokenLogprobs(-1.0, [], []) for _ in tokens]
+    delta = choice.accept(SequenceOutput(0, tokens, items, "length", None))
+    assert delta is not None
+    spelled = [tokenizer.token_bytes(token).decode() for token in tokens]
+    assert delta.text == " b a b" == "".join(spelled)
+    assert [delta.text[position.text_offset :] for position in delta.positions] == [
+        "".join(spelled[place:]) for place in range(len(tokens))
+    ]
+    stopped = Choice(0, prompt, tokenizer, build_stops((" b",), {}), frozenset())
+    ended = stopped.accept(SequenceOutput(0, tokens, [], None, None))
+    assert ended is not None
+    assert (ended.text, ended.finish_reason) == ("", "stop")
+
+
+def test_no_alternative_is_lost_where_two_have_one_text(tokenizer: Tokenizer) -> None:
+    end = tokenizer.end_token_ids[0]
+    twice = Tokenizer(tokenizer._native, tokenizer.config, is_byte_level=True)
+    twice._spelling = {7: b"x", 8: b"x", 9: b"x"}
+    writer = CompletionWriter(ENVELOPE, twice, has_logprobs=True)
+    item = TokenLogprobs(-3.0, [7, 8, end], [-0.5, -1.0, -2.0])
+    writer.add_delta(Delta(0, "x", [Position(9, 0, item)], "length"))
+    [choice] = orjson.loads(writer.encode_answer(Usage(1, 1)))["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [
+        {"x": -0.5, "token_id:8": -1.0, "<|end|>": -2.0, "token_id:9": -3.0}
+    ]
+
+
+def test_a_special_token_as_a_stop_string_ends_the_answer(tokenizer: Tokenizer) -> None:
+    end = tokenizer.end_token_ids[0]
+    stops = build_stops(("<|end|>",), tokenizer.special_texts)
+    choice = Choice(0, [97], tokenizer, stops, frozenset())
+    [tokens] = tokenizer.encode_batch(["st"], add_special_tokens=False)
+    delta = choice.accept(SequenceOutput(0, [*tokens, end, *tokens], [], None, None))
+    assert delta is not None
+    assert (delta.text, delta.finish_reason) == ("st", "stop")

@@ -1,13 +1,16 @@
 """One sequence's text as its tokens arrive: detokenised, cut at stop strings, timed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millrace_runtime.chat.stop import StopMatcher, StopStates
+from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP, SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
+
+_CONTEXT_TOKENS = 64
+"""Of the prompt's end, as context for the answer's first token."""
 
 
 class Position(NamedTuple):
@@ -36,20 +39,22 @@ class Choice:
     def __init__(
         self,
         index: int,
-        num_prompt_tokens: int,
+        prompt: Sequence[int],
         tokenizer: Tokenizer,
-        stops: StopStates,
+        stops: StopStrings,
         ends: frozenset[int],
     ) -> None:
         self.index = index
-        self.num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_tokens = len(prompt)
         self.num_tokens = 0
         """Generated so far, an ending stop token included."""
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
-        self._detokenizer = tokenizer.open_detokenizer()
+        self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], stops.marks)
         self._stop = StopMatcher(stops)
+        self._unmark = {ord(mark): None for mark in stops.marks.values()}
+        """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
         self._num_characters = 0
         """Characters so far, counted only where log-probabilities are asked for."""
@@ -72,6 +77,8 @@ class Choice:
             finish = FINISH_STOP
         elif finish is not None:
             text += self._stop.finish()
+        if self._unmark:
+            text = text.translate(self._unmark)
         if not text and not positions and finish is None:
             return None
         self.finish_reason = finish
@@ -84,5 +91,5 @@ class Choice:
         for token, item in zip(tokens, logprobs, strict=False):  # there is one for a token that ends it too
             positions.append(Position(token, self._num_characters, item))
             text = self._detokenizer.feed([token])
-            self._num_characters += len(text)
+            self._num_characters += len(text.translate(self._unmark))
             yield text

@@ -64,7 +64,7 @@ class CompletionLogprobs:
         numbers = [_encode_numbers(position.logprobs) for position in positions]
         self._tokens.add(labels)
         self._drawn.add([drawn for drawn, *_ in numbers])
-        self._tops.add(list(map(self._encode_top, positions, labels, numbers)))
+        self._tops.add(list(map(self._encode_top, positions, numbers)))
         self._offsets.add([b"%d" % position.text_offset for position in positions])
 
     def encode(self) -> list[bytes]:
@@ -76,11 +76,20 @@ class CompletionLogprobs:
             b',"text_offset":', *self._offsets.encode(), b"}",
         ]  # fmt: skip
 
-    def _encode_top(self, position: Position, label: bytes, numbers: list[bytes]) -> bytes:
+    def _encode_top(self, position: Position, numbers: list[bytes]) -> bytes:
         drawn, *others = numbers
-        labels = map(self._labels.__getitem__, position.logprobs.top_tokens)
-        tops = dict(zip(labels, others, strict=True)) | {label: drawn}
-        return b"{%b}" % b",".join([b"%b:%b" % pair for pair in tops.items()])
+        tops = position.logprobs.top_tokens
+        entries: dict[bytes, bytes] = {}
+        for token, number in zip(tops, others, strict=True):
+            entries[self._new_label(token, entries)] = drawn if token == position.token else number
+        if position.token not in tops:
+            entries[self._new_label(position.token, entries)] = drawn
+        return b"{%b}" % b",".join([b"%b:%b" % pair for pair in entries.items()])
+
+    def _new_label(self, token: int, entries: dict[bytes, bytes]) -> bytes:
+        """Return the token's text, or its id where a more likely token has the same text."""
+        label = self._labels[token]
+        return b'"token_id:%d"' % token if label in entries else label
 
 
 class _JsonList:
