@@ -151,6 +151,8 @@ class Exchange:
             write=write,
             tokenizer=replica.tokenizer,
         )
+        if request.includes_usage_so_far:
+            writer.read_usage = lambda: generation.usage
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens)

@@ -50,7 +50,7 @@ class Generation:
         tokenizer: Tokenizer,
     ) -> None:
         self._request = request
-        self._stops = build_stops(request.stops, tokenizer.special_texts)
+        self._stops = build_stops(request.stops, tokenizer.special_texts, is_kept=request.keeps_stop)
         self._tokenizer = tokenizer
         self._engine = engine
         self._metrics = metrics
@@ -83,7 +83,12 @@ class Generation:
         )
         for sequence in sequences:
             self._choices[sequence.sequence_id] = Choice(
-                len(self._choices), prompt, self._tokenizer, self._stops, frozenset(stop_ids)
+                len(self._choices),
+                prompt,
+                self._tokenizer,
+                self._stops,
+                frozenset(() if request.keeps_stop else stop_ids),
+                hides_special=request.hides_special,
             )
 
     def start(self) -> None:

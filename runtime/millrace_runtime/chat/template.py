@@ -7,7 +7,7 @@ import json
 import traceback
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
@@ -156,9 +156,10 @@ def _mark_end(message: dict[str, Any]) -> tuple[str, str]:
     if isinstance(content, str):
         message["content"] = content + _CONTINUED
         return "content", content
-    for place, part in reversed(list(enumerate(content or ()))):
+    parts: list[dict[str, Any]] = content or []
+    for place, part in reversed(list(enumerate(parts))):
         if isinstance(part.get("text"), str):
-            marked = [*content]
+            marked = list(parts)
             marked[place] = part | {"text": part["text"] + _CONTINUED}
             message["content"] = marked
             return "content", part["text"]
@@ -187,7 +188,7 @@ class _RefusedError(jinja2.TemplateError):
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}` marks the assistant's text for training. A prompt only contains what is inside."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  Jinja declares it so
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
         """Return the body as a call's block, so that variables set inside end with it, as in transformers."""

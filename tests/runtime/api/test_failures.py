@@ -168,11 +168,13 @@ async def test_without_a_text_worker_a_request_is_for_another_replica(
         await assert_conserved(served)
 
 
-async def test_a_template_that_does_not_compile_is_the_servers_fault(tmp_path: Path) -> None:
-    broken = write_model(tmp_path, build_byte_level(), "{% for %}")
+async def test_a_template_that_fails_on_some_messages_is_the_servers_fault(tmp_path: Path) -> None:
+    broken = write_model(
+        tmp_path, build_byte_level(), "{% if messages | length > 1 %}\n{{ 1 / 0 }}{% endif %}x"
+    )
     async with serve(broken, ApiSettings(served_name="tiny")) as served:
-        with pytest.raises(openai.InternalServerError, match="does not compile") as failed:
-            await served.openai.chat.completions.create(model="tiny", messages=HI)
+        with pytest.raises(openai.InternalServerError, match=r"line 2 .* ZeroDivisionError") as failed:
+            await served.openai.chat.completions.create(model="tiny", messages=[*HI, *HI])
         assert failed.value.status_code == 500
         await served.openai.completions.create(model="tiny", prompt="a", max_tokens=1)
 
@@ -247,16 +249,26 @@ async def test_bad_requests_say_what_to_change(served: Served) -> None:
     await assert_conserved(served)
 
 
+NESTED: list[object] = []
+for _ in range(17):
+    NESTED = [NESTED]
 BAD_CHATS = [
     ({"tools": [{"type": "function"}]}, "`tools` is not supported"),
     ({"top_logprobs": 2}, "logprobs: true"),
     ({"messages": []}, "length"),
     ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text parts"),
-    ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "`tool_calls` is not supported"),
-    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "y"}]}, "`tool_call_id` is not supp"),
-    ({"messages": [{"role": "user", "content": "x", "weight": 0}]}, "`weight` is not known"),
-    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "`continuous_usage_stats` is not"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts of type `text`"),
+    ({"messages": [{"role": "user", "content": {"text": "x"}}]}, "is a text or a list of parts"),
+    ({"messages": [{"role": "", "content": "x"}]}, "`messages[0].role` is a text of 1 to 64 letters"),
+    ({"messages": [{"content": "x"}]}, "`messages[0].role` is a text"),
+    ({"messages": [{"role": "user", "x": NESTED}]}, "more than 16 levels deep"),
+    ({"chat_template_kwargs": {"x": NESTED}}, "more than 16 levels deep"),
+    ({"chat_template_kwargs": {"messages": []}}, "can't set `messages`"),
+    ({"continue_final_message": True, "add_generation_prompt": True}, "exclude each other"),
+    (
+        {"continue_final_message": True, "messages": [{"role": "assistant", "tool_calls": [{}]}]},
+        "needs a last",
+    ),
     ({"prompt": "x"}, "`prompt` is not known"),
 ]
 

@@ -81,14 +81,11 @@ async def test_what_openais_client_made_of_an_answer_may_be_sent_back(served: Se
 ASKING = {
     "allowed_token_ids": [5],
     "bad_words": ["the"],
-    "include_stop_str_in_output": True,
-    "skip_special_tokens": False,
     "length_penalty": 2.0,
     "logits_processors": ["x"],
     "return_token_ids": True,
     "reasoning_effort": "high",
     "guided_decoding_backend": "x",
-    "chat_template_kwargs": {"enable_thinking": False},
     "truncate_prompt_tokens": -1,
     "moderation": {"model": "x"},
 }

@@ -338,3 +338,13 @@ async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWork
     assert killed.has_ended
     assert worker._maintenance is not None
     assert worker._maintenance.done()
+
+
+async def test_a_broken_template_ends_the_start_and_says_the_line(tmp_path: Path) -> None:
+    model = write_model(tmp_path, build_byte_level(), "a\n{% for %}")
+    worker = TextWorker(model, TextLimits(), "millrace_runtime.chat.text_process")
+    with pytest.raises(NoTextWorkerError, match="line 2 of the model's chat template does not compile"):
+        await worker.start()
+    assert worker.is_model_at_fault
+    assert "line 2" in await worker.failure
+    await worker.close()

@@ -43,7 +43,10 @@ class Choice:
         tokenizer: Tokenizer,
         stops: StopStrings,
         ends: frozenset[int],
+        *,
+        hides_special: bool = True,
     ) -> None:
+        """`ends` are the tokens that are no text where they end the sequence."""
         self.index = index
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = 0
@@ -51,7 +54,8 @@ class Choice:
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
-        self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], stops.marks)
+        shown = stops.marks if hides_special else tokenizer.special_texts
+        self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], shown)
         self._stop = StopMatcher(stops)
         self._unmark = {ord(mark): None for mark in stops.marks.values()}
         """Takes the marks of special tokens out of a text."""

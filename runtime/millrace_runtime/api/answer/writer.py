@@ -35,6 +35,10 @@ class Envelope:
         """Return a chunk from the end of its list of choices."""
         return b'],"usage":null}\n\n' if self.includes_usage else b"]}\n\n"
 
+    def encode_tail(self, usage: Usage) -> bytes:
+        """Return a chunk from the end of its list of choices, with the usage so far."""
+        return b'],"usage":' + orjson.dumps(_usage_fields(usage)) + b"}\n\n"
+
     def encode_usage_chunk(self, object_name: str, usage: Usage) -> bytes:
         """Return the chunk that has the usage and no choices."""
         body = self._fields(object_name) | {"choices": [], "usage": _usage_fields(usage)}
@@ -113,6 +117,13 @@ class Writer(ABC):
         self._head = envelope.chunk_head(self.chunk_object)
         self._tail = envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
+        self.read_usage: Callable[[], Usage] | None = None
+        """Reads the usage so far, where each chunk has it."""
+
+    @property
+    def tail(self) -> bytes:
+        """A chunk from the end of its list of choices."""
+        return self._tail if self.read_usage is None else self._envelope.encode_tail(self.read_usage())
 
     def encode_opening(self, num_choices: int) -> bytes:
         """Return the chunks before the first text; none, unless the dialect has some."""
@@ -161,7 +172,7 @@ class CompletionWriter(Writer):
             orjson.dumps(delta.text),
             b"".join(logprobs.encode()),
             _encode_reason(delta.finish_reason),
-            self._tail,
+            self.tail,
         )
 
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
@@ -184,7 +195,7 @@ class ChatWriter(Writer):
         """Return each choice's first chunk, which names the role."""
         return b"".join(
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
-            % (self._head, index, self._tail)
+            % (self._head, index, self.tail)
             for index in range(num_choices)
         )
 
@@ -199,7 +210,7 @@ class ChatWriter(Writer):
             content,
             b"".join(logprobs.encode()),
             _encode_reason(delta.finish_reason),
-            self._tail,
+            self.tail,
         )
 
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:

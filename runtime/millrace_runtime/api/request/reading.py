@@ -12,14 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.messages import check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_SEQUENCES,
     ChatBody,
-    ChatMessage,
     CompletionBody,
     GenerationBody,
-    TextPart,
-    refuse_in_message,
     refuse_unsupported,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
@@ -55,7 +53,14 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...]
     ignores_end: bool
     is_streaming: bool
+    keeps_stop: bool
+    """Whether the stop string or token that ended the text is its end."""
+    hides_special: bool
+    """Whether special tokens are left out of the text."""
     includes_usage: bool
+    """Whether a stream's last chunk has the usage."""
+    includes_usage_so_far: bool
+    """Whether each chunk has the usage so far."""
 
     @property
     def num_sequences(self) -> int:
@@ -105,28 +110,26 @@ def read_chat(data: bytes | bytearray) -> Reading:
     refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
-    messages = [_read_message(message, place) for place, message in enumerate(body.messages)]
     max_tokens = body.max_completion_tokens or body.max_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return Reading(build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs), RenderChat(messages))
+    return Reading(build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs), _read_conversation(body))
 
 
-def _read_message(message: ChatMessage, place: int) -> dict[str, Any]:
-    where = f"messages[{place}]"
-    refuse_in_message(message, where)
-    read: dict[str, Any] = {"role": message.role, "content": _read_content(message.content, where)}
-    return read if message.name is None else read | {"name": message.name}
-
-
-def _read_content(content: str | list[TextPart] | None, where: str) -> str:
-    if not isinstance(content, list):
-        return content or ""
-    for part in content:
-        if part.type != "text" or part.text is None:
-            raise BadRequestError(
-                f"only text parts are supported, this one is {part.type!r}", param=f"{where}.content"
-            )
-    return "\n".join(part.text or "" for part in content)
+def _read_conversation(body: ChatBody) -> RenderChat:
+    if body.continue_final_message and body.add_generation_prompt:
+        raise BadRequestError(
+            "`continue_final_message` and `add_generation_prompt` exclude each other: send one",
+            param="continue_final_message",
+        )
+    check_depth(body.chat_template_kwargs, "chat_template_kwargs")
+    check_depth(body.documents, "documents")
+    return RenderChat(
+        messages=read_messages(body.messages),
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=bool(body.continue_final_message),
+        variables=body.chat_template_kwargs or {},
+    )
 
 
 READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {
@@ -175,7 +178,8 @@ def build_request(
             "split the request",
             param="prompt",
         )
-    includes_usage = bool(body.stream_options and body.stream_options.include_usage)
+    options = body.stream_options
+    includes_usage = bool(options and options.include_usage)
     if includes_usage and not body.stream:
         raise BadRequestError("`stream_options` needs `stream: true`", param="stream_options")
     return GenerationRequest(
@@ -190,13 +194,17 @@ def build_request(
         stop_token_ids=tuple(body.stop_token_ids or ()),
         ignores_end=bool(body.ignore_eos),
         is_streaming=bool(body.stream),
+        keeps_stop=bool(body.include_stop_str_in_output),
+        hides_special=body.skip_special_tokens is not False,
         includes_usage=includes_usage,
+        includes_usage_so_far=includes_usage and bool(options and options.continuous_usage_stats),
     )
 
 
 def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
     return Sampling(
-        temperature=1.0 if body.temperature is None else body.temperature,
+        # Of the smallest set of tokens, at least one is left: the most likely one.
+        temperature=0.0 if body.top_p == 0 else 1.0 if body.temperature is None else body.temperature,
         top_p=body.top_p or 1.0,
         top_k=max(0, body.top_k or 0),
         min_p=body.min_p or 0.0,

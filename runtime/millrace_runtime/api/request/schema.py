@@ -30,7 +30,6 @@ TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
-Role = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -39,8 +38,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: Any = None
     """Ignored: padding that hides the lengths of a stream's chunks."""
-    continuous_usage_stats: Any = None
-    """Not supported: the usage with each chunk."""
+    continuous_usage_stats: bool | None = None
+    """The usage so far with each chunk."""
 
 
 class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +86,6 @@ class Unsupported(Harmless, kw_only=True):
     guided_json: Any = None
     guided_regex: Any = None
     guided_whitespace_pattern: Any = None
-    include_stop_str_in_output: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
     logit_bias: Any = None
@@ -103,7 +101,6 @@ class Unsupported(Harmless, kw_only=True):
     response_format: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
-    skip_special_tokens: Any = None
     structural_tag: Any = None
     structured_outputs: Any = None
     suffix: Any = None
@@ -122,7 +119,7 @@ class GenerationBody(Unsupported, kw_only=True):
     model: Name | None = None
     max_tokens: TokenCount | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-_INT63, le=_INT63)] | None = None
@@ -130,6 +127,8 @@ class GenerationBody(Unsupported, kw_only=True):
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stream: bool | None = None
@@ -146,41 +145,14 @@ class CompletionBody(GenerationBody, kw_only=True):
     logprobs: TopLogprobs | None = None
 
 
-class TextPart(msgspec.Struct):
-    """A part of a message's content; only type "text" is supported."""
-
-    type: Role
-    text: str | None = None
-
-
-class UnsupportedInMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields of a message that would change the prompt; empty ones come with OpenAI's own answers."""
-
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    function_call: Any = None
-    refusal: Any = None
-    audio: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
-
-
-class ChatMessage(UnsupportedInMessage, kw_only=True):
-    """One message of a conversation."""
-
-    role: Role
-    content: str | Annotated[list[TextPart], Meta(max_length=1024)] | None = None
-    name: Name | None = None
-    annotations: Any = None
-    """Ignored: the sources that an answer of OpenAI's names."""
-    parsed: Any = None
-    """Ignored: `content`, as OpenAI's client parsed it."""
-
-
 class ChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=4096)]
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
+    documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
@@ -207,7 +179,6 @@ _INERT: dict[str, _Inert] = {
     "echo": lambda value: value is False,
     "function_call": _is_one_of("none", "auto"),
     "functions": _is_one_of([]),
-    "include_stop_str_in_output": lambda value: value is False,
     "length_penalty": _is_one_of(1),
     "logit_bias": _is_one_of({}),
     "logits_processors": _is_one_of([]),
@@ -219,7 +190,6 @@ _INERT: dict[str, _Inert] = {
     "response_format": _is_text_format,
     "return_token_ids": lambda value: value is False,
     "return_tokens_as_token_ids": lambda value: value is False,
-    "skip_special_tokens": lambda value: value is True,
     "suffix": _is_one_of(""),
     "tool_choice": _is_one_of("none", "auto"),
     "tools": _is_one_of([]),
@@ -239,20 +209,10 @@ def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_t
         "best_of": _is_one_of(1, num_choices),
         "add_special_tokens": lambda value: value is adds_special_tokens,
     }
-    for name in Unsupported.__annotations__:
+    for name in Unsupported.__annotations__.keys() - type(body).__annotations__.keys():
         value = getattr(body, name)
         if value is not None and not inert.get(name, lambda _: False)(value):
             raise _unsupported(name, name)
-    options = body.stream_options
-    if options is not None and options.continuous_usage_stats:
-        raise _unsupported("continuous_usage_stats", "stream_options.continuous_usage_stats")
-
-
-def refuse_in_message(message: UnsupportedInMessage, where: str) -> None:
-    """Raise BadRequestError for the first field of a message that has a value and is not supported."""
-    for name in UnsupportedInMessage.__struct_fields__:
-        if getattr(message, name):
-            raise _unsupported(name, f"{where}.{name}")
 
 
 def _unsupported(name: str, param: str) -> BadRequestError:

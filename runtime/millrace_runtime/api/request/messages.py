@@ -1,0 +1,88 @@
+"""Reads a conversation's messages. The chat template gets each as the client sent it.
+
+Only what the template can't be trusted with is checked: the role, the kinds of parts, and how deep it goes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from millrace_runtime.api.errors import BadRequestError
+
+MAX_DEPTH = 16
+"""Of objects and lists inside one another: a template that calls itself for each must end."""
+_MAX_ROLE = 64
+_TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the messages as the chat template gets them. Raises BadRequestError naming the field."""
+    return [_read_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def check_depth(value: Any, where: str) -> None:
+    """Raise BadRequestError where objects and lists lie more than MAX_DEPTH deep."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise BadRequestError(f"`{where}` goes more than {MAX_DEPTH} levels deep: make it flatter", param=where)
+
+
+def _inside(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return [item for item in value.values() if isinstance(item, (dict, list))]
+    return [item for item in value if isinstance(item, (dict, list))] if isinstance(value, list) else ()
+
+
+def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if not isinstance(role, str) or not 0 < len(role) <= _MAX_ROLE:
+        raise BadRequestError(
+            f"`{where}.role` is a text of 1 to {_MAX_ROLE} letters, such as `user`", param=f"{where}.role"
+        )
+    check_depth(message, where)
+    read = dict(message)
+    if "content" in message:
+        read["content"] = _read_content(message["content"], f"{where}.content")
+    if isinstance(calls := message.get("tool_calls"), list):
+        read["tool_calls"] = [_read_call(call) for call in calls]
+    elif read.get("content") is None:
+        read["content"] = ""  # templates add it to other text
+    return read
+
+
+def _read_content(content: Any, where: str) -> str | list[dict[str, Any]] | None:
+    if content is None or isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequestError(f"`{where}` is a text or a list of parts", param=where)
+    return [_read_part(part, where) for part in content]
+
+
+def _read_part(part: Any, where: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "text", "text": part["refusal"]}
+    if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+        raise BadRequestError(
+            f"only parts of type `text` with a `text` are supported, this one is {kind!r}", param=where
+        )
+    return {**part, "type": "text"}
+
+
+def _read_call(call: Any) -> Any:
+    """Return a call with its arguments as an object: clients send a text, and templates read an object."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = msgspec.json.decode(function["arguments"] or "{}", type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return call  # what the model wrote wrong, it may read again
+    check_depth(arguments, "tool_calls")
+    return call | {"function": function | {"arguments": arguments}}
