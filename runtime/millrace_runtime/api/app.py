@@ -98,6 +98,7 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
             "object": "model",
             "created": created,
             "owned_by": "millrace",
+            "default_sampling": msgspec.to_builtins(replica.settings.author_defaults),
             "max_model_len": ready.max_model_length if ready else None,
             "replica": describe_replica(ready) if ready else None,
         }

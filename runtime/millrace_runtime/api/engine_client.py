@@ -52,6 +52,8 @@ class EventStream:
         self._events: deque[bytes] = deque()
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
+        self.last_at = time.monotonic()
+        """When events came last, or the stream was opened."""
 
     def __aiter__(self) -> Self:
         return self
@@ -85,9 +87,16 @@ class EventStream:
             self.fail(error)
             return
         if events is not None:
+            self.last_at = now
             self._events.append(events)
         if events is not None or not self._open_ids:
             self._notify()
+
+    def add(self, events: bytes) -> None:
+        """Add events that no sequence brought, and wake the reader."""
+        self.last_at = time.monotonic()
+        self._events.append(events)
+        self._notify()
 
     def drop(self, sequence_id: int) -> None:
         """Await a sequence no longer, and abort it unless the engine has ended it."""

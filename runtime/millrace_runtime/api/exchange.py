@@ -10,6 +10,7 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime.api.admission import Booking
+from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.writer import DONE, ChatWriter, CompletionWriter, Envelope, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
@@ -82,6 +83,7 @@ class Exchange:
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
             request, prompts = await self._read_prompts(body, ready)
+            request = request.with_defaults(self._replica.settings.author_defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
             writer = self._open_writer(request)
@@ -89,7 +91,7 @@ class Exchange:
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # packed by now
             self._booking.resize(generation.num_choices, num_tokens)
-            self._start(generation)
+            self._start(generation, is_streaming=request.is_streaming)
             await self._write(request, generation, writer)
 
     async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
@@ -141,7 +143,7 @@ class Exchange:
     ) -> Generation:
         """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
-        write = writer.encode_delta if request.is_streaming else writer.add_delta
+        write = writer.encode_delta if request.is_streaming else partial(self._collect, writer)
         generation = Generation(
             request,
             engine=replica.engine,
@@ -158,9 +160,11 @@ class Exchange:
             generation.add_prompt(prompt, max_tokens)
         return generation
 
-    def _start(self, generation: Generation) -> None:
+    def _start(self, generation: Generation, *, is_streaming: bool) -> None:
         self._replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()
+        if is_streaming:
+            generation.keep_alive(self._replica.settings.sse_keep_alive_seconds)
         self._generation = generation
         if self._body.is_disconnected:
             generation.events.disconnect()
@@ -188,6 +192,10 @@ class Exchange:
         async for _ in generation.events:  # there are none: the writer takes what comes
             pass
         await self._answer.send_json(200, writer.encode_answer(generation.usage))
+
+    def _collect(self, writer: Writer, delta: Delta) -> None:
+        """Hold a delta until the answer is whole: its bytes count as those of streams do."""
+        self._booking.hold_events(writer.add_delta(delta))
 
     def _disconnect(self) -> None:
         if self._generation is not None:

@@ -1,5 +1,6 @@
 """A request under way: its sequences in the engine, their text as it comes, their latencies counted."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -31,6 +32,8 @@ class Usage(NamedTuple):
     num_completion_tokens: int
 
 
+_COMMENT = b": waiting\n\n"
+"""Clients of server-sent events skip it."""
 Write = Callable[[Delta], bytes | None]
 """Writes a delta. Returns its events, or None where the answer comes in one piece."""
 
@@ -60,6 +63,7 @@ class Generation:
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
+        self._alarm: asyncio.TimerHandle | None = None
         self.events = EventStream(engine, self._accept, self._note_begun)
         """What each step makes certain, from `start` on."""
 
@@ -96,8 +100,20 @@ class Generation:
         prompts, self._prompts = self._prompts, []  # else they would be held for as long as the answer takes
         self._engine.generate(prompts, self.events)
 
+    def keep_alive(self, seconds: float) -> None:
+        """Add a comment to the events whenever there were none for so long."""
+        now = time.monotonic()
+        rest = self.events.last_at + seconds - now
+        if rest <= 0:
+            self._booking.hold_events(len(_COMMENT))
+            self.events.add(_COMMENT)
+            rest = seconds
+        self._alarm = asyncio.get_running_loop().call_later(rest, self.keep_alive, seconds)
+
     def close(self, *, has_failed: bool) -> None:
         """Abort and count the sequences that have not ended."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         self.events.close()
         for choice in self._choices.values():
             if choice.finish_reason is None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from millrace_runtime.chat.author_defaults import NO_DEFAULTS, AuthorDefaults
+
 TEXT_MODULE = "millrace_runtime.api.request.text_process"
 """What the text worker runs. It is not imported here: templates take 0.06 s to load, at every start."""
 
@@ -29,6 +31,10 @@ class ApiSettings:
 
     served_name: str
     """The model's name in requests, answers and metric labels."""
+    author_defaults: AuthorDefaults = NO_DEFAULTS
+    """The sampling of a request that says nothing about it."""
+    sse_keep_alive_seconds: float = 15.0
+    """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
     max_requests: int = 1024
     """Sequences (choices of prompts) in flight, waiting ones included; more are answered 429."""
     max_queued_tokens: int = 1 << 20

@@ -1,14 +1,19 @@
 """What clients send in chats, as everybody else serves it."""
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace_runtime.api.request.messages import read_messages
 from millrace_runtime.api.request.reading import read_chat
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.author_defaults import AuthorDefaults, read_author_defaults
+from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
-from tests.runtime.api.conftest import REPLY, Served
+from tests.runtime.api.conftest import REPLY, Served, serve
 
 HI = {"role": "user", "content": "hi"}
 
@@ -54,8 +59,8 @@ def test_the_template_gets_the_message_as_it_was_sent() -> None:
 
 def test_the_template_gets_the_variables_of_the_request() -> None:
     body = (
-        b'{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false},'
-        b'"documents": [{"title": "t"}], "add_generation_prompt": false}'
+        b'{"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"enable_thinking": false}'
+        b', "documents": [{"title": "t"}], "add_generation_prompt": false}'
     )
     assert read_chat(body).prompts == RenderChat(
         messages=[{"role": "user", "content": "x"}],
@@ -97,3 +102,52 @@ async def test_a_stop_string_may_be_kept_and_special_tokens_shown(served: Served
     ask = {"prompt": "a", "skip_special_tokens": False, "ignore_eos": True, "max_tokens": 100}
     shown = await served.client.post("/v1/completions", json=ask)
     assert REPLY + "<|end|>" in shown.json()["choices"][0]["text"]
+
+
+async def test_the_authors_sampling_counts_where_the_request_says_nothing(model_path: Path) -> None:
+    author = AuthorDefaults(temperature=0.01, top_k=1, top_p=0.5, max_new_tokens=3)
+    async with serve(model_path, ApiSettings(served_name="tiny", author_defaults=author)) as served:
+        chats = served.openai.chat.completions
+        answer = await chats.create(model="tiny", messages=[HI])
+        assert answer.usage.completion_tokens == 3
+        await chats.create(model="tiny", messages=[HI], temperature=1, top_p=1, max_tokens=5)
+        drawn = [prompt.sequences[0].sampling for prompt in served.engine.seen]
+        assert [(d.temperature, d.top_k, d.top_p) for d in drawn] == [(0.01, 1, 0.5), (1.0, 1, 1.0)]
+        listed = (await served.client.get("/v1/models")).json()["data"][0]["default_sampling"]
+        assert listed == {"temperature": 0.01, "top_k": 1, "top_p": 0.5, "max_new_tokens": 3}
+
+
+def test_the_authors_file_is_read_within_the_bounds_of_a_request(tmp_path: Path) -> None:
+    assert read_author_defaults(tmp_path) == AuthorDefaults()
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"do_sample": true, "temperature": 0.6, "top_k": 20, "eos_token_id": [1]}')
+    assert str(read_author_defaults(tmp_path)) == "temperature 0.6, top_k 20"
+    file.write_text('{"temperature": -1}')
+    with pytest.raises(TokenizerError, match=r"generation_config\.json .* --generation-config none"):
+        read_author_defaults(tmp_path)
+
+
+async def test_a_stream_that_waits_is_not_silent(model_path: Path) -> None:
+    """Load balancers cut a connection of which they see nothing, not even its status."""
+    settings = ApiSettings(served_name="tiny", sse_keep_alive_seconds=0.05)
+    async with serve(model_path, settings) as served:
+        served.engine.is_frozen = True
+        ask = {"prompt": "a", "stream": True}
+        async with served.client.stream("POST", "/v1/completions", json=ask) as answer:
+            pieces = answer.aiter_lines()
+            assert answer.status_code == 200
+            assert [await anext(pieces) for _ in range(4)] == [": waiting", ""] * 2
+            served.engine.is_frozen = False
+            lines = [line async for line in pieces if line.startswith("data")]
+            assert lines[-1] == "data: [DONE]"
+        await served.until(lambda: served.replica.admission.num_event_bytes == 0)
+
+
+async def test_an_answer_that_is_held_until_it_is_whole_counts_as_memory(served: Served) -> None:
+    served.engine.pauses_after = 5
+    ask = {"prompt": "a", "logprobs": 1, "max_tokens": 50}
+    asked = asyncio.create_task(served.client.post("/v1/completions", json=ask))
+    await served.until(lambda: served.replica.admission.num_event_bytes > 100)
+    served.engine.pauses_after = None
+    assert (await asked).status_code == 200
+    await served.until(lambda: served.replica.admission.num_event_bytes == 0)

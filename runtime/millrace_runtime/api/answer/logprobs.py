@@ -18,8 +18,8 @@ from millrace_runtime.protocol.step import TokenLogprobs
 class Logprobs(Protocol):
     """Log-probabilities of one chunk, or of one choice of a whole answer."""
 
-    def add(self, positions: Sequence[Position]) -> None:
-        """Append more positions, in order."""
+    def add(self, positions: Sequence[Position]) -> int:
+        """Append more positions, in order. Return how many bytes they take."""
 
     def encode(self) -> list[bytes]:
         """Return the JSON of all of them, in pieces: together they may be megabytes, to be copied once."""
@@ -32,9 +32,9 @@ class ChatLogprobs:
         self._entries = _chat_entries(tokenizer)
         self._positions = _JsonList()
 
-    def add(self, positions: Sequence[Position]) -> None:
-        """Append more positions, in order."""
-        self._positions.add([self._encode_position(position) for position in positions])
+    def add(self, positions: Sequence[Position]) -> int:
+        """Append more positions, in order. Return how many bytes they take."""
+        return self._positions.add([self._encode_position(position) for position in positions])
 
     def encode(self) -> list[bytes]:
         """Return the JSON of all of them, in pieces."""
@@ -58,14 +58,16 @@ class CompletionLogprobs:
         self._labels = _completion_labels(tokenizer)
         self._tokens, self._drawn, self._tops, self._offsets = (_JsonList() for _ in range(4))
 
-    def add(self, positions: Sequence[Position]) -> None:
-        """Append more positions, in order."""
+    def add(self, positions: Sequence[Position]) -> int:
+        """Append more positions, in order. Return how many bytes they take."""
         labels = [self._labels[position.token] for position in positions]
         numbers = [_encode_numbers(position.logprobs) for position in positions]
-        self._tokens.add(labels)
-        self._drawn.add([drawn for drawn, *_ in numbers])
-        self._tops.add(list(map(self._encode_top, positions, numbers)))
-        self._offsets.add([b"%d" % position.text_offset for position in positions])
+        return (
+            self._tokens.add(labels)
+            + self._drawn.add([drawn for drawn, *_ in numbers])
+            + self._tops.add(list(map(self._encode_top, positions, numbers)))
+            + self._offsets.add([b"%d" % position.text_offset for position in positions])
+        )
 
     def encode(self) -> list[bytes]:
         """Return the JSON of all of them, in pieces."""
@@ -98,10 +100,12 @@ class _JsonList:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
-    def add(self, values: list[bytes]) -> None:
-        if values:
-            separator = b"," if self._pieces else b""
-            self._pieces.append(separator + b",".join(values))
+    def add(self, values: list[bytes]) -> int:
+        if not values:
+            return 0
+        separator = b"," if self._pieces else b""
+        self._pieces.append(separator + b",".join(values))
+        return len(self._pieces[-1])
 
     def encode(self) -> list[bytes]:
         return [b"[", *self._pieces, b"]"]
@@ -110,8 +114,10 @@ class _JsonList:
 class _NoLogprobs:
     """For a request that asks for no log-probabilities."""
 
-    def add(self, positions: Sequence[Position]) -> None:
+    def add(self, positions: Sequence[Position]) -> int:
         """Ignore the positions."""
+        del positions
+        return 0
 
     def encode(self) -> list[bytes]:
         """Return null."""

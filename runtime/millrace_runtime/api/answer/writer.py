@@ -74,11 +74,11 @@ class WholeChoice:
         """The text so far."""
         return "".join(self._texts)
 
-    def add(self, delta: Delta) -> None:
-        """Append the choice's next delta."""
+    def add(self, delta: Delta) -> int:
+        """Append the choice's next delta. Return how many bytes it takes, as far as characters are bytes."""
         self._texts.append(delta.text)
-        self.logprobs.add(delta.positions)
         self.finish_reason = delta.finish_reason
+        return len(delta.text) + self.logprobs.add(delta.positions)
 
 
 class WholeChoices:
@@ -88,11 +88,11 @@ class WholeChoices:
         self._open_logprobs = open_logprobs
         self._choices: dict[int, WholeChoice] = {}
 
-    def add(self, delta: Delta) -> None:
-        """Append a delta to the choice that it is of."""
+    def add(self, delta: Delta) -> int:
+        """Append a delta to the choice that it is of. Return how many bytes it takes."""
         if delta.index not in self._choices:
             self._choices[delta.index] = WholeChoice(self._open_logprobs())
-        self._choices[delta.index].add(delta)
+        return self._choices[delta.index].add(delta)
 
     def __iter__(self) -> Iterator[tuple[int, WholeChoice]]:
         """Yield each index with its choice, in their order."""
@@ -138,9 +138,9 @@ class Writer(ABC):
         """Return the chunk that holds the usage."""
         return self._envelope.encode_usage_chunk(self.chunk_object, usage)
 
-    def add_delta(self, delta: Delta) -> None:
-        """Collect a delta for an answer in one piece."""
-        self._choices.add(delta)
+    def add_delta(self, delta: Delta) -> int:
+        """Collect a delta for an answer in one piece. Return how many bytes it takes."""
+        return self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the answer in one piece: each choice is the sum of its deltas."""

@@ -3,6 +3,7 @@
 Pure, so that the text worker can read large bodies.
 """
 
+import dataclasses
 import random
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from millrace_runtime.api.request.schema import (
     GenerationBody,
     refuse_unsupported,
 )
+from millrace_runtime.chat.author_defaults import AuthorDefaults
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 from millrace_runtime.protocol.sampling import Sampling
 
@@ -27,6 +29,8 @@ Body = TypeVar("Body", bound=GenerationBody)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 """As msgspec says it."""
 _MAX_NAME = 64
+_AUTHORS = ("temperature", "top_p", "top_k", "min_p")
+"""Fields of a request for which a model's author may recommend a value."""
 _SEED_BITS = 63
 _SEED_MASK = (1 << _SEED_BITS) - 1
 _COMPLETION_TOKENS = 16
@@ -48,6 +52,8 @@ class GenerationRequest:
     """The tokens for a client that does not say, or fewer if no more fit."""
     sampling: Sampling
     """Its seed is ignored: each sequence gets its own from `seed_of`."""
+    unset: tuple[str, ...]
+    """Fields of `sampling` of which the client says nothing: the model's author may."""
     seed: int | None
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -66,6 +72,16 @@ class GenerationRequest:
     def num_sequences(self) -> int:
         """Choices of all prompts."""
         return self.num_prompts * self.num_choices
+
+    def with_defaults(self, defaults: AuthorDefaults) -> "GenerationRequest":
+        """Return the request with what the model's author recommends, where the client says nothing."""
+        said = {name: value for name in self.unset if (value := getattr(defaults, name)) is not None}
+        most = defaults.max_new_tokens or self.default_max_tokens
+        return dataclasses.replace(
+            self,
+            sampling=_build_sampling(msgspec.structs.asdict(self.sampling) | said),
+            default_max_tokens=min(self.default_max_tokens, most),
+        )
 
     def seed_of(self, choice: int) -> int:
         """Return the seed of a prompt's choice: the client's plus the choice's number, or a random one."""
@@ -189,6 +205,7 @@ def build_request(
         max_tokens=max_tokens,
         default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
+        unset=tuple(name for name in _AUTHORS if getattr(body, name) is None),
         seed=body.seed,
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
@@ -202,16 +219,19 @@ def build_request(
 
 
 def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
-    return Sampling(
-        # Of the smallest set of tokens, at least one is left: the most likely one.
-        temperature=0.0 if body.top_p == 0 else 1.0 if body.temperature is None else body.temperature,
-        top_p=body.top_p or 1.0,
-        top_k=max(0, body.top_k or 0),
-        min_p=body.min_p or 0.0,
-        frequency_penalty=body.frequency_penalty or 0.0,
-        presence_penalty=body.presence_penalty or 0.0,
-        num_logprobs=num_logprobs,
-    )
+    said = {
+        name: value
+        for name in ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+        if (value := getattr(body, name)) is not None
+    }
+    return _build_sampling(said | {"num_logprobs": num_logprobs})
+
+
+def _build_sampling(fields: dict[str, Any]) -> Sampling:
+    """Return the sampling with what clients write in several ways in one."""
+    if fields.get("top_p") == 0:  # of the smallest set of tokens, at least one is left: the most likely one
+        fields = fields | {"temperature": 0.0, "top_p": 1.0}
+    return Sampling(**fields | {"top_k": max(0, fields.get("top_k", 0))})
 
 
 def encode_request(request: GenerationRequest) -> bytes:
