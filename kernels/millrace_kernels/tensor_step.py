@@ -19,6 +19,9 @@ from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
 from millrace_kernels.step import Angles, Format, Heads, Matrix, Shares, SideBySide
 
+_HEAD_ROWS = 512
+"""Of a head, widened at once: 4 MB of 2,048 columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
@@ -118,12 +121,12 @@ class TensorStep:
     """Called in every layer, so that a long step is seen to advance."""
     group: Group = field(default_factory=Alone)
     """The workers that hold the model together."""
-    widen: Callable[[Tensor], Tensor] = Tensor.float
-    """Makes float32 of the products that are logits."""
+    store: Callable[[Tensor], Tensor] | None = None
+    """Copies the logits to where a recorded step keeps them."""
 
     @classmethod
     def without_tokens(
-        cls, kernels: Kernels, group: Group, widen: Callable[[Tensor], Tensor] = Tensor.float
+        cls, kernels: Kernels, group: Group, store: Callable[[Tensor], Tensor] | None = None
     ) -> "TensorStep":
         """Return a step for operations on hidden states alone, as those of a head."""
         nothing = torch.empty(0, dtype=torch.int64)
@@ -136,7 +139,7 @@ class TensorStep:
             attend=_attend_to_nothing,
             on_layer=_note_nothing,
             group=group,
-            widen=widen,
+            store=store,
         )
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
@@ -179,9 +182,10 @@ class TensorStep:
         return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
-        """Multiply, and return the products in float32."""
-        mine = _multiply(x, weight)
-        return self.widen(mine if shares is None else self.group.gather(mine.float(), shares))
+        """Multiply, and return the products in float32, never rounded to x's type."""
+        mine = _multiply_wide(x, weight)
+        logits = mine if shares is None else self.group.gather(mine, shares)
+        return logits if self.store is None else self.store(logits)
 
 
 def _attend_to_nothing(query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:  # noqa: ARG001
@@ -207,6 +211,21 @@ def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
         return quantized_linear_reference(x, matrix.weight, matrix.bias)
     dense = _dense(matrix)
     return linear_reference(x, dense.weight, dense.bias)
+
+
+def _multiply_wide(x: Tensor, matrix: Matrix) -> Tensor:
+    """Return the product in float32. Rounded to bfloat16, 3 to 7 % of random rows tie at their maximum."""
+    if x.dtype == torch.float32 or not isinstance(matrix, DenseMatrix):
+        return _multiply(x, matrix).float()
+    if x.is_cuda:
+        product = torch.mm(x, matrix.weight.t(), out_dtype=torch.float32)
+    else:  # torch has no such product on CPUs. By slices, as a whole copy of the weight would be gigabytes.
+        wide, weight = x.float(), matrix.weight
+        begins = range(0, len(weight), _HEAD_ROWS)
+        product = torch.cat(
+            [linear_reference(wide, weight[at : at + _HEAD_ROWS].float(), None) for at in begins], dim=-1
+        )
+    return product if matrix.bias is None else product + matrix.bias.float()
 
 
 def _dense(matrix: Matrix) -> DenseMatrix:

@@ -11,7 +11,7 @@ import pytest
 
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel import crew, vitals
-from millrace_runtime.execution.parallel.executor import ParallelExecutor
+from millrace_runtime.execution.parallel.executor import ParallelExecutor, read_num_threads
 from millrace_runtime.execution.parallel.vitals import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Placement, Row, StepPlan
@@ -229,3 +229,8 @@ def test_a_worker_keeps_its_heads_alone(
     # 2 layers of a key and a value for one KV head of 8 numbers in float32, for 16 tokens
     assert executor.limits.groups[0].num_blocks == (1 << 20) // (2 * 2 * 8 * 4 * 16)
     assert "each of 2 workers has a KV cache of" in lines[-1]
+
+
+@pytest.mark.parametrize(("said", "threads"), [("4,2", 4), ("3", 3), ("", None), ("many", None), ("0", None)])
+def test_the_threads_of_the_outermost_level_count(said: str, threads: int | None) -> None:
+    assert read_num_threads({"OMP_NUM_THREADS": said}) == (threads or os.cpu_count())

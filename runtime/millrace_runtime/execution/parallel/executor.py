@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,9 +91,15 @@ def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
     return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}")
 
 
+def read_num_threads(environment: Mapping[str, str]) -> int:
+    """Return the threads of the outermost level: OpenMP takes a list, such as "4,2", one for each level."""
+    first = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else os.cpu_count() or 1
+
+
 def _environment(count: int) -> dict[str, str]:
     """Return the workers' environment: they share the cores, and speak on this machine alone."""
-    limit = int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1))
+    limit = read_num_threads(os.environ)
     threads = max(1, count_threads(limit) // count)
     meeting = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     return {**meeting, **os.environ, "OMP_NUM_THREADS": str(threads)}
