@@ -1,5 +1,5 @@
 """A replica's HTTP: the OpenAI dialect, health, metrics and admission.
 
-It talks to the engine over a socket and to the text worker over another; it must not know torch, the
-scheduler or how the processes are composed.
+It talks to the engine and to the text worker over one socket each. It must not know torch, the scheduler or
+how the processes are composed.
 """

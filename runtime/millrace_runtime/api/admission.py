@@ -13,13 +13,13 @@ from millrace_runtime.protocol.messages import FINISH_ABORT
 
 _MAX_RETRY_SECONDS = 60
 _BYTES_PER_TOKEN = 4
-"""A first guess at a body's tokens, so that admission can decide while it arrives."""
+"""An estimate of a body's tokens, so that admission can decide while the body arrives."""
 _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
 
 
 class Refusal(NamedTuple):
-    """Why a request may not enter, and after how long to try again."""
+    """Why admission refuses a request, and when the client may retry."""
 
     message: str
     retry_after_seconds: int
@@ -27,7 +27,7 @@ class Refusal(NamedTuple):
 
 @dataclass(eq=False)
 class Ticket:
-    """What one admitted request holds. Admission alone changes it."""
+    """What one admitted request holds. Only Admission changes it."""
 
     num_sequences: int = 0
     num_tokens: int = 0
@@ -36,10 +36,10 @@ class Ticket:
 
 
 class Admission:
-    """Bounds sequences in flight, prompt tokens that wait for a first step, bodies, and unread answers.
+    """Limits sequences in flight, prompt tokens that wait for a first step, bodies, and unread answers.
 
-    A sequence is in flight until the engine has ended it. So clients that read slowly keep nobody from an
-    idle engine; only the memory of their unread answers is bounded.
+    A sequence is in flight until the engine has ended it. So a client that reads slowly keeps no other client
+    from an idle engine: admission limits only the memory of its unread answer.
     """
 
     def __init__(
@@ -59,21 +59,22 @@ class Admission:
         """Hold one sequence, or return a refusal."""
         if self.num_event_bytes > self._max_event_bytes:
             return self._refuse(
-                f"{self.num_event_bytes} bytes of answers are not read yet and {self._max_event_bytes} may be"
+                f"clients have not read {self.num_event_bytes} bytes of answers, and the limit is"
+                f" {self._max_event_bytes}"
             )
         return self.resize(ticket, 1, 0)
 
     def grow(self, ticket: Ticket, num_body_bytes: int, *, max_tokens: int) -> Refusal | None:
-        """Hold `num_body_bytes` of the body that have come, and the tokens that they may be.
+        """Hold the `num_body_bytes` that have arrived, and an estimate of their tokens.
 
-        The tokens are a guess, until they are counted. They are at most `max_tokens` for each sequence, as
-        the model takes no more: else a body of spaces would fill the queue. Bytes that a client only declares
-        are not held, because they may never come. A body alone always fits, as do its tokens.
+        The estimate is at most `max_tokens` for each sequence, because the model takes no more: otherwise a
+        body of spaces would fill the queue. Bytes that a client only declares do not count, because they may
+        never arrive. A single body always fits, and so do its tokens.
         """
         others = self.num_body_bytes - ticket.num_body_bytes
         if others and others + num_body_bytes > self._max_body_bytes:
             return self._refuse(
-                f"{others} bytes of request bodies are held and {self._max_body_bytes} may be"
+                f"it holds {others} bytes of request bodies, and the limit is {self._max_body_bytes}"
             )
         num_tokens = min(num_body_bytes // _BYTES_PER_TOKEN, max_tokens * ticket.num_sequences)
         refusal = self.resize(ticket, ticket.num_sequences, num_tokens)
@@ -82,44 +83,44 @@ class Admission:
         return refusal
 
     def drop_body(self, ticket: Ticket) -> None:
-        """Give back the body; its tokens are still held."""
+        """Release the body and keep its tokens."""
         self._set_body(ticket, 0)
 
     def resize(self, ticket: Ticket, num_sequences: int, num_tokens: int) -> Refusal | None:
-        """Set what the ticket holds, or return a refusal and leave it as it was.
+        """Set what the ticket holds, or return a refusal and leave the ticket unchanged.
 
-        A request alone in the queue always fits, so no bound can lock out a long prompt for ever.
+        A request that is alone in the queue always fits, so no limit can refuse a long prompt for ever.
         """
         others = self.num_sequences - ticket.num_sequences
         if others + num_sequences > self._max_sequences:
-            return self._refuse(f"{others} sequences are in flight and {self._max_sequences} may be")
+            return self._refuse(f"{others} sequences are in flight, and the limit is {self._max_sequences}")
         queued = self.num_queued_tokens - ticket.num_tokens
         if queued and num_tokens > ticket.num_tokens and queued + num_tokens > self._max_queued_tokens:
-            return self._refuse(f"{queued} prompt tokens wait and {self._max_queued_tokens} may")
+            return self._refuse(f"{queued} prompt tokens wait, and the limit is {self._max_queued_tokens}")
         self._set(ticket, num_sequences, num_tokens)
         return None
 
     def start(self, ticket: Ticket, num_tokens: int) -> None:
-        """Give back the `num_tokens` prompt tokens of a sequence that has its first token."""
+        """Release the `num_tokens` prompt tokens of a sequence that has its first token."""
         self._set(ticket, ticket.num_sequences, max(0, ticket.num_tokens - num_tokens))
 
     def end(self, ticket: Ticket) -> None:
-        """Give back one sequence that has ended."""
+        """Release one sequence that has ended."""
         self._set(ticket, ticket.num_sequences - 1, ticket.num_tokens)
 
     def hold_events(self, ticket: Ticket, num_bytes: int) -> None:
-        """Hold `num_bytes` of the answer in all. Nothing is refused here: they have been computed."""
+        """Hold `num_bytes` of the answer in total. It refuses nothing: they are already computed."""
         self.num_event_bytes += num_bytes - ticket.num_event_bytes
         ticket.num_event_bytes = num_bytes
 
     def release(self, ticket: Ticket) -> None:
-        """Give back whatever the ticket still holds."""
+        """Release everything that the ticket still holds."""
         self._set(ticket, 0, 0)
         self._set_body(ticket, 0)
         self.hold_events(ticket, 0)
 
     def observe_step(self, num_tokens: int, seconds: float) -> None:
-        """Update the engine's throughput, from which Retry-After follows, by one step."""
+        """Update the engine's throughput with one step. Retry-After follows from the throughput."""
         if seconds > 0:
             rate = num_tokens / seconds
             known = self._tokens_per_second or rate
@@ -142,9 +143,9 @@ class Admission:
 
 
 class Booking:
-    """One request's ticket and counts. A refusal of admission is raised as OverloadedError.
+    """One request's ticket and counts. It raises admission's refusals as OverloadedError.
 
-    As a context manager it gives back at the end whatever it holds.
+    As a context manager it releases at the end everything that it still holds.
     """
 
     def __init__(self, admission: Admission, metrics: ReplicaMetrics) -> None:
@@ -152,7 +153,7 @@ class Booking:
         self._metrics = metrics
         self._ticket = Ticket()
         self._num_sequences = 0
-        """Sequences received whose end is not counted yet."""
+        """Sequences that count as received, and not yet as ended."""
 
     def __enter__(self) -> None:
         pass
@@ -161,7 +162,7 @@ class Booking:
         self._admission.release(self._ticket)
 
     def admit(self) -> None:
-        """Hold one sequence: how many the request has is not known yet."""
+        """Hold one sequence. The number of the request's sequences is not known yet."""
         self._receive(1)
         _check(self._admission.admit(self._ticket))
 
@@ -170,21 +171,21 @@ class Booking:
         _check(self._admission.grow(self._ticket, num_body_bytes, max_tokens=max_tokens))
 
     def drop_body(self) -> None:
-        """Give back the body."""
+        """Release the body."""
         self._admission.drop_body(self._ticket)
 
     def resize(self, num_sequences: int, num_tokens: int | None = None) -> None:
-        """Hold `num_sequences`, and `num_tokens` prompt tokens that wait; None: as many as before."""
+        """Hold `num_sequences` and `num_tokens` waiting prompt tokens; None: as many tokens as before."""
         self._receive(num_sequences)
         num_tokens = self._ticket.num_tokens if num_tokens is None else num_tokens
         _check(self._admission.resize(self._ticket, num_sequences, num_tokens))
 
     def start_sequence(self, num_tokens: int) -> None:
-        """Give back the `num_tokens` prompt tokens of a sequence that waits no longer."""
+        """Release the `num_tokens` prompt tokens of a sequence that no longer waits."""
         self._admission.start(self._ticket, num_tokens)
 
     def end_sequence(self) -> None:
-        """Give back one sequence: the engine has ended it, however slowly the client reads."""
+        """Release one sequence that the engine has ended. Its client may still read the answer."""
         self._admission.end(self._ticket)
 
     def hold_events(self, num_bytes: int) -> None:
@@ -192,16 +193,16 @@ class Booking:
         self._admission.hold_events(self._ticket, self._ticket.num_event_bytes + num_bytes)
 
     def drop_events(self, num_bytes: int) -> None:
-        """Give back `num_bytes` of the answer: they are written."""
+        """Release `num_bytes` of the answer that are written."""
         self._admission.hold_events(self._ticket, self._ticket.num_event_bytes - num_bytes)
 
     def reject(self, failure: ApiError) -> None:
-        """Count the sequences as refused. A request that was not admitted counts as one."""
+        """Count the sequences as refused. A request without any counts as one sequence."""
         self._receive(max(1, self._num_sequences))
         self._metrics.rejected[failure.reason] += self._num_sequences
 
     def abort(self) -> None:
-        """Count the sequences of a client that left before the engine knew of them."""
+        """Count the sequences of a client that left before they reached the engine."""
         self._metrics.finished[FINISH_ABORT] += self._num_sequences
 
     def _receive(self, num_sequences: int) -> None:

@@ -30,7 +30,7 @@ _LONGEST_WAIT_SECONDS = 60
 def create_app(
     engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
 ) -> FastAPI:
-    """Return the application, which is not ready before the engine and the text worker have started.
+    """Return the application. It is ready once the engine and the text worker have started.
 
     `app.state.replica` is its ReplicaState.
     """
@@ -41,7 +41,7 @@ def create_app(
         version=version,
         lifespan=_lifespan_of(replica),
         redirect_slashes=False,
-        openapi_url=None,  # it would describe no body: FastAPI parses none
+        openapi_url=None,  # a schema would describe no body, because FastAPI parses none
     )
     app.state.replica = replica
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -122,10 +122,9 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get("/health")
     @app.get(contract.PATH_READY)
     async def ready(wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0) -> JSONResponse:
-        """Answer 200 and what the replica is while requests are accepted, else 503 and why not.
+        """Answer 200 with a description while the replica accepts requests, else 503 with the reason.
 
-        vLLM's clients ask for it as /health. While the replica starts, hold the answer for up to `wait`
-        seconds.
+        vLLM's clients call it /health. While the replica starts, the answer waits for up to `wait` seconds.
         """
         await replica.wait_started(wait)
         why, ready = replica.why_not_ready, replica.engine.ready
@@ -163,7 +162,7 @@ Description = dict[str, str | int]
 
 
 def describe_replica(ready: EngineReady) -> Description:
-    """Return what the replica computes with, and how much it holds."""
+    """Return the replica's device, number types and limits."""
     return {
         **msgspec.structs.asdict(ready.placement),
         "kv_cache_tokens": ready.kv_tokens,

@@ -1,4 +1,4 @@
-"""The asyncio side of the engine's socket: sends sequences, hands each request its new tokens."""
+"""The HTTP process's end of the engine's socket: sends sequences, and gives each request its new tokens."""
 
 import asyncio
 import logging
@@ -26,25 +26,25 @@ logger = logging.getLogger(__name__)
 _ENGINE_GONE = "the engine of this replica ended"
 _NO_STATS = Stats(num_waiting=0, num_running=0, num_blocks=0, num_free_blocks=0, num_preemptions=0)
 _MAX_PIECE_BYTES = 64 << 10
-"""As much as uvicorn lets a connection's buffer have before it makes the writer wait."""
+"""The size of a connection's buffer at which uvicorn makes the writer wait."""
 
 Accept = Callable[[SequenceOutput, float], bytes | None]
-"""Takes an output and the time it came. Returns the events to send, or None while there are none."""
+"""Takes an output and the time it arrived. Returns the events to send, or None without any."""
 NoteBegun = Callable[[float], None]
 """Takes the time at which a sequence's first step began."""
 
 
 class EventStream:
-    """The events of one request's sequences. An iteration gives all that have come, so a step wakes once.
+    """The events of one request's sequences. Each iteration returns all new ones, so a step wakes it once.
 
-    Outputs are accepted as they come, also while the reader is slow: so the engine is what is measured, a
-    sequence that has ended counts as ended, and there is never much to encode at once. Iteration ends
-    after every sequence's finish reason. It raises GenerationError when the engine ends or fails on a
-    sequence, and ClientGoneError after `disconnect`.
+    The stream accepts outputs as they arrive, even while the reader is slow. So the metrics measure the
+    engine and not the reader, an ended sequence counts as ended, and no single encoding is large. Iteration
+    ends after the finish reason of the last sequence. It raises GenerationError when the engine ends or fails
+    on a sequence, and ClientGoneError after `disconnect`.
     """
 
     def __init__(self, client: "EngineClient", accept: Accept, note_begun: NoteBegun) -> None:
-        """It awaits no sequence yet: `EngineClient.generate` adds them."""
+        """A new stream has no sequences: `EngineClient.generate` adds them."""
         self._client = client
         self._accept = accept
         self.note_begun = note_begun
@@ -59,7 +59,7 @@ class EventStream:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the events that have come, in pieces of some 64 KiB where the reader was slow."""
+        """Return the new events, in pieces of some 64 KiB if the reader was slow."""
         while not self._events:
             if self._failure is not None:
                 raise self._failure
@@ -70,11 +70,11 @@ class EventStream:
         return b"".join(self._pop_piece())
 
     def expect(self, sequence_ids: set[int]) -> None:
-        """Await these sequences too: iteration ends behind the last of all."""
+        """Add sequences. Iteration ends after the last of all sequences."""
         self._open_ids |= sequence_ids
 
     def put(self, output: SequenceOutput, now: float) -> None:
-        """Accept a sequence's output, which came at `now`, and wake the reader if it brought events."""
+        """Accept a sequence's output, which arrived at `now`, and wake the reader if it has events."""
         if output.finish_reason is not None:
             self._open_ids.discard(output.sequence_id)
             self._client.forget(output.sequence_id)
@@ -83,7 +83,7 @@ class EventStream:
             return
         try:
             events = self._accept(output, now)
-        except Exception as error:  # noqa: BLE001  this request's alone: others' outputs came with it
+        except Exception as error:  # noqa: BLE001  the same message has other requests' outputs
             self.fail(error)
             return
         if events is not None:
@@ -99,7 +99,7 @@ class EventStream:
         self._notify()
 
     def drop(self, sequence_id: int) -> None:
-        """Await a sequence no longer, and abort it unless the engine has ended it."""
+        """Stop waiting for a sequence, and abort it unless the engine has ended it."""
         if sequence_id in self._open_ids:
             self._open_ids.discard(sequence_id)
             self._client.abort(sequence_id)
@@ -109,7 +109,7 @@ class EventStream:
         self.fail(ClientGoneError())
 
     def fail(self, failure: Exception) -> None:
-        """End the iteration with an exception, after what has already come."""
+        """End the iteration with an exception, after the events that have already arrived."""
         self._failure = self._failure or failure
         self._notify()
 
@@ -141,15 +141,15 @@ class EngineClient:
         self._next_id = 1
         self._timing_observers: list[Callable[[StepTiming], None]] = []
         self.ready: EngineReady | None = None
-        """The engine's limits, once it is ready; None again when it is gone."""
+        """The engine's limits; None before the engine is ready, and after it has ended."""
         self.is_gone = False
-        """Whether the socket has closed: this process can serve nothing any more."""
+        """Whether the socket has closed. This process can then serve nothing."""
         self.stats = _NO_STATS
         """The engine's newest state."""
 
     @property
     def num_open(self) -> int:
-        """Sequences sent, neither ended nor aborted."""
+        """Sequences that were sent, and have neither ended nor been aborted."""
         return len(self._streams)
 
     async def start(self) -> EngineReady:
@@ -183,7 +183,7 @@ class EngineClient:
             self._transport.write(encode_frame(prompt))
 
     def abort(self, sequence_id: int) -> None:
-        """Make the engine drop a sequence, and ignore what it still sends of it."""
+        """Make the engine drop a sequence, and ignore its further outputs."""
         if self._streams.pop(sequence_id, None) is not None and self._transport is not None:
             self._transport.write(encode_frame(Abort(sequence_id)))
 
@@ -215,13 +215,13 @@ class EngineClient:
                         observe(timing)
 
     def lose(self, error: Exception | None) -> None:
-        """Fail every stream and be ready no more: the socket has closed."""
+        """Fail every stream: the socket has closed, so the engine is not ready any more."""
         if error is not None:
             logger.error("the engine's socket failed: %s", error)
         self.ready, self.is_gone, self.stats = None, True, _NO_STATS
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(UnavailableError(_ENGINE_GONE))
-            self._ready.exception()  # nobody may be waiting for it
+            self._ready.exception()  # without a reader asyncio would log it
         streams, self._streams = set(self._streams.values()), {}
         for stream in streams:
             stream.fail(GenerationError(_ENGINE_GONE, code="engine_gone"))
@@ -229,13 +229,13 @@ class EngineClient:
     def _note_begun(self, sequence_ids: list[int], now: float) -> None:
         for sequence_id in sequence_ids:
             stream = self._streams.get(sequence_id)
-            if stream is not None:  # else its client left while this message came: it counts nowhere
+            if stream is not None:  # else its client has left, and nothing counts it
                 stream.note_begun(now)
 
     def _deliver(self, outputs: list[SequenceOutput], now: float) -> None:
         for output in outputs:
             stream = self._streams.get(output.sequence_id)
-            if stream is not None:  # else aborted, and the engine had not heard yet
+            if stream is not None:  # else it was aborted, and the engine did not know yet
                 stream.put(output, now)
 
 
@@ -254,7 +254,7 @@ class _EngineProtocol(asyncio.Protocol):
         try:
             messages = self._decoder.feed(data)
         except FrameError:
-            logger.exception("the engine sent what is no message")
+            logger.exception("the engine sent bytes that are no message")
             if self._transport is not None:
                 self._transport.close()
             return

@@ -3,13 +3,13 @@
 ApiError                        any refusal or failure, with its HTTP status
 ├── BadRequestError             400: the request is at fault; `param` names the field
 │   ├── ModelNotFoundError      404: another model is served here
-│   ├── RequestTimeoutError     408: head or body did not come in time
+│   ├── RequestTimeoutError     408: head or body did not arrive in time
 │   ├── BodyTooLargeError       413: the body is over the limit
 │   └── HeadTooLargeError       431: request line and headers are over the limit
-├── OverloadedError             429: admission's bounds are reached; Retry-After says when to come back
+├── OverloadedError             429: admission's limits are reached; Retry-After says when to retry
 ├── UnavailableError            503: loading, draining, no engine, or too busy; Retry-After
 └── GenerationError             500: the engine or the text worker failed on this request
-ClientGoneError                 the client closed its connection: nobody to answer
+ClientGoneError                 the client closed its connection, so it gets no answer
 """
 
 from typing import Any
@@ -87,7 +87,7 @@ class RequestTimeoutError(BadRequestError):
 
 
 class OverloadedError(ApiError):
-    """Admission's bounds are reached."""
+    """Admission's limits are reached."""
 
     status = 429
     error_type = "overloaded_error"

@@ -58,7 +58,7 @@ class Exchange:
         self._generation: Generation | None = None
 
     async def run(self) -> None:
-        """Serve the request. Whatever fails in it is answered to its client, and harms no other."""
+        """Serve the request. A failure is answered to its own client, and affects no other request."""
         failure: ApiError | None = None
         try:
             with self._replica.open_request() as ready, self._booking:
@@ -89,7 +89,7 @@ class Exchange:
             writer = self._open_writer(request)
             generation = self._plan_generation(request, prompts, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
-            del prompts  # packed by now
+            del prompts  # the generation has packed them
             self._booking.resize(generation.num_choices, num_tokens)
             self._start(generation, is_streaming=request.is_streaming)
             await self._write(request, generation, writer)
@@ -178,7 +178,7 @@ class Exchange:
     async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         """Send each step's chunks in one write.
 
-        The status goes out with the first, so that an earlier failure can have a status of its own.
+        The status goes out with the first chunk, so that an earlier failure can have its own status.
         """
         opening = writer.encode_opening(generation.num_choices)
         async for events in generation.events:
@@ -189,7 +189,7 @@ class Exchange:
         await self._answer.end_events(usage + DONE)
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
-        async for _ in generation.events:  # there are none: the writer takes what comes
+        async for _ in generation.events:  # it yields nothing: the writer collects the deltas
             pass
         await self._answer.send_json(200, writer.encode_answer(generation.usage))
 
@@ -204,7 +204,7 @@ class Exchange:
             self._reading.cancel()
 
     def _close(self, failure: ApiError | None) -> None:
-        """Abort what still runs, and count the request once."""
+        """Abort the sequences that still run, and count the request once."""
         if self._generation is not None:
             self._generation.close(has_failed=failure is not None)
         elif failure is not None:

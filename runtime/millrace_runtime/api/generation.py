@@ -1,4 +1,4 @@
-"""A request under way: its sequences in the engine, their text as it comes, their latencies counted."""
+"""A request in progress: its sequences in the engine, their text as it arrives, and their latencies."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 _COMMENT = b": waiting\n\n"
 """Clients of server-sent events skip it."""
 Write = Callable[[Delta], bytes | None]
-"""Writes a delta. Returns its events, or None where the answer comes in one piece."""
+"""Writes a delta. Returns its events, or None if the answer is one JSON document."""
 
 
 class Generation:
@@ -65,7 +65,7 @@ class Generation:
         self._num_prompt_tokens = 0
         self._alarm: asyncio.TimerHandle | None = None
         self.events = EventStream(engine, self._accept, self._note_begun)
-        """What each step makes certain, from `start` on."""
+        """The events of each step, from `start` on."""
 
     def add_prompt(self, prompt: Sequence[int], max_tokens: int) -> None:
         """Plan the choices of one prompt. `start` sends them."""
@@ -97,7 +97,7 @@ class Generation:
 
     def start(self) -> None:
         """Send the prompts to the engine. Raises UnavailableError."""
-        prompts, self._prompts = self._prompts, []  # else they would be held for as long as the answer takes
+        prompts, self._prompts = self._prompts, []  # else they would stay in memory until the end
         self._engine.generate(prompts, self.events)
 
     def keep_alive(self, seconds: float) -> None:
@@ -141,7 +141,7 @@ class Generation:
         if choice.finish_reason is not None:
             self._metrics.finish(choice, self._arrival, now)
             self._booking.end_sequence()
-            self.events.drop(output.sequence_id)  # at a stop string the engine would go on
+            self.events.drop(output.sequence_id)  # the engine knows no stop strings and would go on
         events = None if delta is None else self._write(delta)
         self._booking.hold_events(len(events or b""))
         return events

@@ -87,12 +87,12 @@ class ReplicaMetrics(Collector):
 
     @property
     def num_in_flight(self) -> int:
-        """Sequences received and neither rejected nor finished."""
+        """Sequences that were received, and neither rejected nor finished."""
         return self.num_received - self.rejected.total() - self.finished.total()
 
     @property
     def num_running(self) -> int:
-        """Sequences that the engine computes. One whose prompt is read or tokenised counts as waiting.
+        """Sequences that the engine computes. During the reading and tokenising a sequence counts as waiting.
 
         The engine's newest stats may still count sequences that have been aborted since.
         """
@@ -129,9 +129,9 @@ class ReplicaMetrics(Collector):
         stats = self._engine.stats
         running = self.num_running
         used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
-        yield self._gauge(contract.METRIC_WAITING, "Sequences waiting.", self.num_in_flight - running)
-        yield self._gauge(contract.METRIC_RUNNING, "Sequences in the engine's steps.", running)
-        yield self._gauge(contract.METRIC_KV_USAGE, "Part of the KV blocks in use, 0 to 1.", used)
+        yield self._gauge(contract.METRIC_WAITING, "Sequences that wait.", self.num_in_flight - running)
+        yield self._gauge(contract.METRIC_RUNNING, "Sequences that the engine computes.", running)
+        yield self._gauge(contract.METRIC_KV_USAGE, "Share of the KV blocks in use, 0 to 1.", used)
 
     def _counters(self) -> Iterator[Metric]:
         yield self._counter(contract.METRIC_RECEIVED, "Sequences received.", {(): self.num_received})
@@ -154,64 +154,73 @@ class ReplicaMetrics(Collector):
             {(): self._generation_tokens.total},
         )
         stats = self._engine.stats
-        yield self._counter(METRIC_PREEMPTIONS, "Sequences put back to wait.", {(): stats.num_preemptions})
-        text = "Kernels compiled since the replica was ready; steps waited for each."
+        text = "Preemptions: how often the engine put a sequence back into its queue."
+        yield self._counter(METRIC_PREEMPTIONS, text, {(): stats.num_preemptions})
+        text = "Kernels compiled since the replica was ready. Steps waited for each."
         yield self._counter(METRIC_COMPILATIONS, text, {(): stats.num_compiled})
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, histogram in (
             (
                 contract.METRIC_QUEUE,
-                "From arrival to the first step of a sequence, seconds.",
+                "Seconds from a request's arrival to the first step of a sequence.",
                 self.queue_time,
             ),
-            (contract.METRIC_TTFT, "From arrival to the first token, seconds.", self.time_to_first_token),
-            (contract.METRIC_ITL, "Between two outputs of a sequence, seconds.", self.inter_token),
+            (
+                contract.METRIC_TTFT,
+                "Seconds from a request's arrival to the first token of a sequence.",
+                self.time_to_first_token,
+            ),
+            (contract.METRIC_ITL, "Seconds between two outputs of a sequence.", self.inter_token),
             (
                 contract.METRIC_TPOT,
-                "(last - first token) / (tokens - 1), seconds.",
+                "Average seconds between the tokens of a sequence, from its first to its last.",
                 self._time_per_output_token,
             ),
-            (contract.METRIC_E2E, "From arrival to the last token, seconds.", self._request_seconds),
+            (
+                contract.METRIC_E2E,
+                "Seconds from a request's arrival to the last token of a sequence.",
+                self._request_seconds,
+            ),
             (contract.METRIC_PROMPT_TOKENS, "Prompt tokens of a sequence.", self._prompt_tokens),
             (contract.METRIC_GENERATION_TOKENS, "Generated tokens of a sequence.", self._generation_tokens),
             (contract.METRIC_STEP_SEQUENCES, "Sequences in a step.", self._step_sequences),
-            (contract.METRIC_STEP_CONTEXT_TOKENS, "KV tokens a step read.", self._step_context_tokens),
-            (contract.METRIC_STEP_TOKENS, "Tokens a step computed.", self._step_tokens),
+            (contract.METRIC_STEP_CONTEXT_TOKENS, "KV tokens that a step read.", self._step_context_tokens),
+            (contract.METRIC_STEP_TOKENS, "Tokens that a step computed.", self._step_tokens),
         ):
             yield self._histogram(name, text, {(): histogram})
         kinds: dict[tuple[str, ...], Histogram] = {
             (kind,): histogram for kind, histogram in self._step_seconds.items()
         }
-        yield self._histogram(contract.METRIC_STEP_SECONDS, "Time of a step, seconds.", kinds, "kind")
+        yield self._histogram(contract.METRIC_STEP_SECONDS, "Seconds of a step.", kinds, "kind")
 
     def _engine_facts(self) -> Iterator[Metric]:
         ready = self._engine.ready
         if ready is None:
             return
         startup = GaugeMetricFamily(
-            contract.METRIC_STARTUP, "Seconds a phase of starting took.", labels=["model_name", "phase"]
+            contract.METRIC_STARTUP, "Seconds of a phase of the start.", labels=["model_name", "phase"]
         )
         for phase, seconds in ready.startup_seconds.items():
             startup.add_metric([self._model_name, phase], seconds)
         yield startup
         trials = GaugeMetricFamily(
             contract.METRIC_TRIAL_STEP,
-            "Seconds of a step that was tried before the first request.",
+            "Seconds of a trial step before the first request.",
             labels=["model_name", "tokens", "context_tokens"],
         )
         for step in ready.trial_steps:
-            of_what = [str(step.num_tokens), str(step.num_context_tokens)]
-            trials.add_metric([self._model_name, *of_what], step.seconds)
+            sizes = [str(step.num_tokens), str(step.num_context_tokens)]
+            trials.add_metric([self._model_name, *sizes], step.seconds)
         yield trials
         yield self._gauge(contract.METRIC_KV_TOKENS, "Tokens that the KV cache holds.", ready.kv_tokens)
         yield self._gauge(
             contract.METRIC_MAX_MODEL_LENGTH,
-            "Tokens of prompt and output together at most.",
+            "The most tokens of prompt and output together.",
             ready.max_model_length,
         )
         yield self._gauge(
-            contract.METRIC_MAX_SEQUENCES, "Sequences that a step computes at most.", ready.max_sequences
+            contract.METRIC_MAX_SEQUENCES, "The most sequences that a step computes.", ready.max_sequences
         )
         shape = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
         yield self._info(METRIC_CACHE_CONFIG, "The KV cache's shape.", shape)
@@ -219,7 +228,7 @@ class ReplicaMetrics(Collector):
         yield self._info(contract.METRIC_REPLICA, "What the replica computes with.", placement)
 
     def _info(self, name: str, text: str, labels: Mapping[str, str | int]) -> Metric:
-        """Return a gauge that is always 1: its labels say it."""
+        """Return a gauge that is always 1; the information is in its labels."""
         family = GaugeMetricFamily(name, text, labels=["model_name", *labels])
         family.add_metric([self._model_name, *map(str, labels.values())], 1)
         return family

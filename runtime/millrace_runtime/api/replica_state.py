@@ -1,4 +1,4 @@
-"""What all requests of one replica share: engine, text worker, admission, metrics, and whether it serves."""
+"""The state that all requests of a replica share: engine, text worker, admission, metrics, readiness."""
 
 import asyncio
 import contextlib
@@ -37,12 +37,12 @@ class ReplicaState:
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
         self._num_requests = 0
-        """In flight."""
+        """Requests in flight."""
         self._starting: list[asyncio.Task[None]] = []
         engine.observe_timing(self._observe_step)
 
     def start(self) -> None:
-        """Begin to wait for the engine and the text worker; `why_not_ready` names what is missing."""
+        """Begin to wait for the engine and the text worker. `why_not_ready` names the missing one."""
         self._starting = [asyncio.create_task(self._start_engine()), asyncio.create_task(self._start_text())]
 
     async def close(self) -> None:
@@ -54,11 +54,11 @@ class ReplicaState:
         await self.text.close()
 
     def begin_drain(self) -> None:
-        """Refuse new requests from now on; those in flight go on."""
+        """Refuse new requests from now on. Requests in flight continue."""
         self.is_draining = True
 
     async def wait_started(self, seconds: float) -> None:
-        """Wait while the engine or the text worker only starts, `seconds` at most."""
+        """Wait while the engine or the text worker starts, for up to `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self._is_starting:  # noqa: ASYNC110  polled only while starting
@@ -71,7 +71,7 @@ class ReplicaState:
 
     @property
     def why_not_ready(self) -> str | None:
-        """Why requests are refused now; None while they are accepted."""
+        """Why the replica refuses requests; None while it accepts them."""
         if self.is_draining:
             return "this replica is draining"
         if self.engine.is_gone:
@@ -85,7 +85,7 @@ class ReplicaState:
         return self.why_not_ready is not None and not (self.is_draining or self.engine.is_gone)
 
     def require_ready(self) -> EngineReady:
-        """Return the engine's limits. Raises UnavailableError while requests are refused."""
+        """Return the engine's limits. Raises UnavailableError while the replica refuses requests."""
         why = self.why_not_ready
         if why is not None or self.engine.ready is None:
             raise UnavailableError(why or "not ready", retry_after=_RETRY_SECONDS)
@@ -102,11 +102,11 @@ class ReplicaState:
             self._num_requests -= 1
 
     async def _start_engine(self) -> None:
-        with contextlib.suppress(UnavailableError):  # `is_gone` says it
+        with contextlib.suppress(UnavailableError):  # `is_gone` shows it
             await self.engine.start()
 
     async def _start_text(self) -> None:
-        with contextlib.suppress(NoTextWorkerError):  # `text.failure` says it
+        with contextlib.suppress(NoTextWorkerError):  # `text.failure` has the reason
             await self.text.start()
 
     def _observe_step(self, timing: StepTiming) -> None:

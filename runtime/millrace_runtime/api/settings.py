@@ -5,21 +5,22 @@ from dataclasses import dataclass
 from millrace_runtime.chat.author_defaults import NO_DEFAULTS, AuthorDefaults
 
 TEXT_MODULE = "millrace_runtime.api.request.text_process"
-"""What the text worker runs. It is not imported here: templates take 0.06 s to load, at every start."""
+"""The module that the text worker runs. Nothing imports it here: loading templates takes 0.06 s a start."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How much time and memory one connection may cost beside its requests' own work."""
+    """Limits on a connection's time and memory, beside those of its requests."""
 
     head_seconds: float = 10.0
-    """From the connection's beginning, or a later request's first byte, to the end of its head."""
+    """From the start of the connection, or a later request's first byte, to the end of the head."""
     body_seconds: float = 60.0
-    """For a request's body, and for the rest of one that was answered before it had come."""
+    """For a request's body, and for the rest of a body that arrives after its answer."""
     keep_alive_seconds: int = 5
-    """How long a connection may be idle between two requests; the gateway closes its own after four."""
+    """How long a connection may be idle between two requests. The gateway closes its own after 4 s."""
     write_stall_seconds: float = 60.0
-    """A client that reads nothing of its buffered answer for so long is cut off, within twice that time."""
+    """The server disconnects a client that reads nothing of its buffered answer for so long. It notices this
+    within twice that time."""
     max_head_bytes: int = 32 << 10
     """Request line and headers; more is answered 431."""
     max_headers: int = 100
@@ -42,11 +43,11 @@ class ApiSettings:
     max_body_bytes: int = 8 << 20
     """A longer request body is answered 413."""
     inline_body_bytes: int = 128 << 10
-    """A longer body is parsed in the text worker. The event loop pauses for one of this length, by 3 ms where
-    it is token ids of one digit or many short messages."""
+    """The text worker parses longer bodies. A body of this length stops the event loop for up to 3 ms: token
+    ids of one digit, or many short messages."""
     max_body_memory: int = 128 << 20
     """Bytes of all bodies that are being read, parsed or tokenised; more are answered 429."""
     max_event_bytes: int = 256 << 20
-    """Bytes of streams that wait for their clients; while there are more, requests are answered 429."""
+    """Bytes of streams that wait for their clients. Above this, requests are answered 429."""
     body_seconds: float = ConnectionLimits.body_seconds
     """A body that takes longer to arrive is answered 408."""

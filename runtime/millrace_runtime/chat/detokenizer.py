@@ -1,6 +1,7 @@
-"""Turns tokens into text as they arrive, in whole characters. In sum it is what decoding all at once gives.
+"""Turns tokens into text as they arrive, in whole characters.
 
-For byte-level vocabularies that is so for any tokens, for others where tokens spell whole characters.
+All pieces together are the text of decoding all tokens at once: for byte-level vocabularies always, for
+others if the tokens spell whole characters.
 """
 
 import codecs
@@ -8,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 _MAX_HELD_TOKENS = 8
-"""A character has at most four bytes, so after this many tokens U+FFFD is what the model wrote."""
+"""A character has at most four bytes, so after this many tokens the model really wrote U+FFFD."""
 _CONTEXT_TOKENS = 16
-"""Tokens without text that are kept at either end of the window, as a decoder looks at neighbours."""
+"""Tokens without text that the window keeps at each end, because a decoder looks at neighbours."""
 _REPLACEMENT = "\ufffd"
 NONE_SHOWN: Mapping[int, str] = {}
 
@@ -22,7 +23,7 @@ class Vocabulary(Protocol):
         """Return the bytes that a token spells."""
 
     def token_text(self, token: int) -> str | None:
-        """Return the text of a byte-level token that is whole characters; None for one that is not."""
+        """Return a byte-level token's text; None if the token is not whole characters."""
 
     def is_special(self, token: int) -> bool:
         """Whether a token never appears in text."""
@@ -35,17 +36,17 @@ class Detokenizer(Protocol):
     """Turns one sequence's tokens into text."""
 
     def feed(self, tokens: Sequence[int]) -> str:
-        """Return the text that these tokens make certain, which may be empty."""
+        """Return the new certain text, which may be empty."""
 
     def finish(self) -> str:
-        """Return the rest at the sequence's end: U+FFFD for a character that is not whole."""
+        """Return the rest at the sequence's end: U+FFFD for an incomplete character."""
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies, where a text's bytes are its tokens' bytes: constant work a token.
+    """For byte-level vocabularies, where a text's bytes are its tokens' bytes: constant work for each token.
 
-    Most tokens are whole characters, whose text the vocabulary remembers: with what `api/choice.py` does, a
-    token takes 0.7 us so, and 1.2 us through the decoder.
+    Most tokens are whole characters, and the vocabulary keeps their text. With the work of
+    `api/answer/choice.py` such a token takes 0.7 µs, and 1.2 µs through the decoder.
     """
 
     def __init__(self, vocabulary: Vocabulary, shown: Mapping[int, str] = NONE_SHOWN) -> None:
@@ -80,12 +81,12 @@ class ByteDetokenizer:
 class WindowDetokenizer:
     """For vocabularies whose decoder looks at neighbours (SentencePiece's leading space).
 
-    It decodes a short window twice: the tokens already written, and those plus the new ones. The window is
-    bounded, so the work for a token does not grow with the tokens before it, even where none gave text.
+    It decodes a short window twice: the written tokens, and the written and the new tokens. The window has a
+    maximum length, so the work for a token does not grow with the tokens before it, even without any text.
 
-    In sum it is what decoding at once gives, where runs of byte pieces are whole characters. In a run that
-    is not, decoding at once turns every byte into U+FFFD, also those of whole characters before the fault;
-    here these have been returned by then. The text of other pieces is the same for any tokens.
+    The text differs from decoding all tokens at once only in runs of byte pieces with an incomplete
+    character. There, decoding at once turns every byte into U+FFFD, also those of the whole characters before
+    the fault. This detokenizer has already returned these characters.
     """
 
     def __init__(

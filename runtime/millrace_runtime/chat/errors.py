@@ -1,4 +1,4 @@
-"""What can go wrong with text.
+"""The failures of text handling.
 
 ChatError
 ├── TokenizerError          the model's tokenizer files are absent or unusable
@@ -17,7 +17,7 @@ ChatError
 
 
 class ChatError(Exception):
-    """Any failure with text. Its message is fit for the client."""
+    """Any failure with text. The client may read its message."""
 
 
 class TokenizerError(ChatError):
@@ -33,7 +33,7 @@ class TemplateError(ChatError):
 
 
 class BrokenTemplateError(ChatError):
-    """The chat template is itself wrong, whatever the messages."""
+    """The chat template is itself wrong, with any messages."""
 
 
 class BadModelTextError(ChatError):
@@ -41,7 +41,7 @@ class BadModelTextError(ChatError):
 
 
 class BodyRefusedError(ChatError):
-    """A request's body is at fault; `param` says where."""
+    """A request's body is at fault; `param` names the part."""
 
     def __init__(self, message: str, param: str | None, code: str | None) -> None:
         super().__init__(message)

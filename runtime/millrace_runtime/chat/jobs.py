@@ -27,7 +27,7 @@ class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
 
 
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):
-    """Read a whole request, and tokenise its prompts. Only a worker that was given a reader can."""
+    """Read a whole request, and tokenise its prompts. The worker needs a reader for it."""
 
     dialect: str
     """The reader's name."""
@@ -62,7 +62,7 @@ class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
 
 
 class JobFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """The job met a fault that is not the client's."""
+    """The job failed, and the client did not cause it."""
 
     message: str
 
@@ -76,11 +76,11 @@ AnyJob = TextJob | ReadBody
 
 
 class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
-    """A job, and the most tokens that a prompt may have."""
+    """A job, and the maximum length of a prompt."""
 
     job: AnyJob
     max_prompt_tokens: int | None
-    """A text that is sure to have more is refused before it is tokenised; None: none is refused."""
+    """The worker refuses a text that surely has more, before it tokenises it; None: it refuses none."""
 
 
 FromTextWorker = WorkerReady | WorkerRefused | Encoded | JobRefused | JobFailed | MemoryExceeded

@@ -1,4 +1,4 @@
-"""Stop strings: a text ends before the first of them, wherever its tokens begin and end."""
+"""Stop strings: a text ends before the first stop string, which may begin and end inside tokens."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ _FIRST_SURROGATE = 0xD800
 
 
 class StopMatcher:
-    """Returns text as it comes, except an end that may yet become a stop string.
+    """Returns text as it arrives, and holds back an end that may become a stop string.
 
-    A stop string and what follows it are never returned. The stop that is complete first ends the
-    text; of two that are complete with the same character, the longer one.
+    It never returns a stop string or the text after it. The first complete stop string ends the text. If two
+    are complete at the same character, the longer one does.
     """
 
     def __init__(self, stops: "StopStrings") -> None:
@@ -56,16 +56,16 @@ class StopMatcher:
 
 
 class _State(NamedTuple):
-    """A beginning of some stop string: the longest one that the text ends with."""
+    """A prefix of a stop string: the longest one that the text ends with."""
 
     depth: int
     """Its length."""
     following: dict[str, int]
-    """By the next letter, the state that it leads to."""
+    """The next state, by the next letter."""
     fallback: int | None
-    """The state of the longest shorter beginning that this one ends with; None for the empty one."""
+    """The state of the longest shorter prefix that this prefix ends with; None for the empty prefix."""
     num_matched: int
-    """Length of the longest stop string that this beginning ends with; 0 for none."""
+    """Length of the longest stop string that this prefix ends with; 0 for none."""
 
 
 StopStates: TypeAlias = tuple[_State, ...]
@@ -106,9 +106,9 @@ def _replace_all(text: str, letters: Mapping[str, str]) -> str:
 def _build_states(stops: tuple[str, ...]) -> StopStates:
     """Return the states of Aho and Corasick's automaton, for all choices of a request.
 
-    With it a token costs its length, however long and many the stops are. Looking for each beginning of each
-    stop instead took up to 0.7 ms a token. The largest automaton of one request, of 16 stops of 256 letters,
-    takes 5 ms to build and holds 1.3 MB.
+    Its cost for a token depends on the token's length alone, and not on the stop strings. A search for each
+    prefix of each stop string took up to 0.7 ms a token. The largest automaton of one request, for 16 stop
+    strings of 256 letters, takes 5 ms to build and holds 1.3 MB.
     """
     following: list[dict[str, int]] = [{}]
     num_matched = [0]
@@ -117,7 +117,7 @@ def _build_states(stops: tuple[str, ...]) -> StopStates:
     depth = [0] * len(following)
     fallback: list[int | None] = [None] * len(following)
     queue = deque([0])
-    while queue:  # a state's fallback is shorter, so it is complete before
+    while queue:  # a state's fallback is shorter, so it was completed earlier
         state = queue.popleft()
         for letter, longer in following[state].items():
             depth[longer] = depth[state] + 1
@@ -139,7 +139,7 @@ def _add_stop(stop: str, following: list[dict[str, int]], num_matched: list[int]
 
 
 def _fall_back(following: list[dict[str, int]], fallback: list[int | None], state: int, letter: str) -> int:
-    """Return the state of the longest shorter beginning that `state` with `letter` ends with."""
+    """Return the state of the longest shorter prefix that `state` with `letter` ends with."""
     shorter = fallback[state]
     while shorter is not None and letter not in following[shorter]:
         shorter = fallback[shorter]

@@ -1,7 +1,7 @@
-"""The most bytes of text that a token can stand for, where a tokenizer's file makes that certain.
+"""The maximum bytes of text for one token, if the tokenizer's file implies one.
 
-A text of more bytes than a model's limit times this can't fit. That is known without tokenising it, which
-takes seconds and a gigabyte for 8 MiB.
+A text with more bytes than this maximum times the model's limit can't fit. The text worker refuses it without
+tokenising it, which takes seconds and a gigabyte for 8 MiB.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ import msgspec
 from millrace_runtime.chat.tokenizer import BYTE_PIECES, byte_of_letter
 
 _NFC_SHRINKS = 4
-"""Composing makes a text less than four times smaller: at most 7 bytes become 2 (U+1FBE U+0308 U+0301)."""
+"""Composing makes a text less than four times shorter: at most 7 bytes become 2 (U+1FBE U+0308 U+0301)."""
 _LOSSLESS = ("ByteLevel", "Metaspace", "Digits", "Split")
 """Pre-tokenizers that drop nothing (Split: unless its behavior is Removed)."""
 
@@ -37,9 +37,9 @@ class _File(msgspec.Struct):
 
 
 def read_bytes_per_token(model_path: Path) -> int | None:
-    """Return the most bytes of text that a token stands for; None where there may be no bound.
+    """Return the maximum bytes of text for one token; None if there may be no maximum.
 
-    The folder's tokenizer.json must be one that loads.
+    The folder's tokenizer.json must be loadable.
     """
     return measure_bytes_per_token((model_path / "tokenizer.json").read_bytes())
 
@@ -58,7 +58,7 @@ def measure_bytes_per_token(tokenizer_json: bytes) -> int | None:
 
 
 def _longest_piece(file: _File, vocabulary: dict[str, int]) -> int | None:
-    """Return the bytes of the longest piece; None where some byte has no piece, so that text may be lost."""
+    """Return the bytes of the longest piece; None if a byte has no piece, so that text may be lost."""
     if file.model.type != "BPE":
         return None
     if file.model.byte_fallback:
@@ -83,7 +83,7 @@ def _drops_nothing(file: _File) -> bool:
 
 
 def _max_shrinkage(normalizer: dict[str, Any] | None) -> int | None:
-    """Return how many times smaller a normalized text may be; None where there may be no bound."""
+    """Return how many times shorter a normalized text may be; None if there may be no maximum."""
     factor = 1
     for step in _steps(normalizer, "normalizers"):
         match step:

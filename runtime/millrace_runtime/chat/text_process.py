@@ -1,4 +1,4 @@
-"""The text worker's process: one job after the other, until its socket closes.
+"""The text worker's process: it runs one job after the other, until its socket closes.
 
 python -m millrace_runtime.chat.text_process MODEL_PATH PARENT_PID SOCKET_FD MEMORY_BYTES
 """
@@ -41,9 +41,9 @@ from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame, pack_
 
 _READ_BYTES = 1 << 20
 _MEMORY_PER_BYTE = 512
-"""Memory that a byte of text takes at most: 440 bytes in the tokenizer, where each letter and each line break
-is a piece of its own, and some for the copies of the text itself. Without memory the tokenizer's library
-raises no MemoryError, but ends the process."""
+"""The most memory for a byte of text: 440 bytes in the tokenizer, if each letter and each line break is a
+piece of its own, and some for the copies of the text. Without memory the tokenizer's library raises no
+MemoryError: it ends the process."""
 Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
 """Takes a dialect and a body. Returns the prompts, as token ids of 31 bits or a job, and the encoded request.
 
@@ -61,7 +61,7 @@ class JobRunner:
     def __init__(
         self, tokenizer: Tokenizer, max_text_bytes: int, bytes_per_token: int | None, read_body: Reader
     ) -> None:
-        """`max_text_bytes` is the longest text that there is memory for.
+        """`max_text_bytes` is the longest text that fits into memory.
 
         `bytes_per_token` is the most text that a token stands for; None where that is not known. Raises
         BrokenTemplateError for a chat template that is wrong whatever the messages are.
@@ -131,7 +131,7 @@ def _refuse_beyond_context(num_bytes: int, max_tokens: int, bytes_per_token: int
     max_bytes = max_tokens * bytes_per_token
     if num_bytes > max_bytes:
         raise BodyRefusedError(
-            f"the prompt has {num_bytes} bytes, and none of more than {max_bytes} is within this model's "
+            f"the prompt has {num_bytes} bytes, and more than {max_bytes} bytes are over this model's "
             f"limit of {max_tokens} tokens: shorten the prompt",
             None,
             "context_length_exceeded",
@@ -156,11 +156,11 @@ def _used_bytes() -> int:
 def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     """Limit memory, load the model's text files, and serve."""
     model_path, parent_pid, fd, memory_bytes = Path(argv[0]), *map(int, argv[1:])
-    end_with_parent(parent_pid)  # in the middle of a job too
+    end_with_parent(parent_pid)  # even in the middle of a job
     # Data, not address space: allocators reserve far more addresses than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # A Ctrl-C or a drain reaches the whole process group; we end when our socket closes.
+    # A Ctrl-C or a drain reaches the whole process group. This process ends when its socket closes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
@@ -177,5 +177,5 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    # No interpreter teardown: nothing here needs it, and a drain should not wait for it.
+    # Skip the interpreter's teardown: nothing here needs it, and a drain should not wait for it.
     os._exit(main(sys.argv[1:]))

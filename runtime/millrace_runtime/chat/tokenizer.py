@@ -22,7 +22,7 @@ SPACE = "\u2581"
 
 
 class _TokenizerFile(msgspec.Struct):
-    """The one part of tokenizer.json that we read ourselves."""
+    """The only part of tokenizer.json that this module reads itself."""
 
     decoder: dict[str, Any] | None = None
 
@@ -45,7 +45,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_path: Path) -> "Tokenizer":
-        """Load the tokenizer of a model's folder. Raises TokenizerError saying what is missing."""
+        """Load the tokenizer of a model's folder. Raises TokenizerError, which names the missing file."""
         path = model_path / "tokenizer.json"
         if not path.is_file():
             raise TokenizerError(
@@ -87,7 +87,7 @@ class Tokenizer:
         return spelled
 
     def token_text(self, token: int) -> str | None:
-        """Return the text of a byte-level token that is whole characters; None for one that is not."""
+        """Return a byte-level token's text; None if the token is not whole characters."""
         try:
             return self._texts[token]
         except KeyError:

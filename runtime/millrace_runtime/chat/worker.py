@@ -1,4 +1,4 @@
-"""The asyncio side of the text worker: starts the process, hands it jobs, and replaces it when it fails."""
+"""The text worker as the HTTP process sees it: starts the process, sends it jobs, replaces it if it fails."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class ReadPrompts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _QueuedJob:
-    """A job in the queue. Its answer is cancelled if the caller leaves."""
+    """A job in the queue. A caller that leaves cancels the answer."""
 
     frame: bytes
     answer: "asyncio.Future[FromTextWorker]"
@@ -57,12 +57,12 @@ class _QueuedJob:
 class TextWorker:
     """Renders and tokenises in a process of its own, one job at a time in order of arrival.
 
-    A job that runs too long, uses too much memory or crashes the process fails alone: the jobs behind it
-    wait for a fresh process. One task keeps the process and hands out the jobs.
+    If a job runs too long, uses too much memory or crashes the process, only this job fails. The jobs after
+    it wait for a new process. One task owns the process and sends it the jobs.
     """
 
     def __init__(self, model_path: Path, limits: TextLimits, module: str) -> None:
-        """`module` is what the process runs: chat/text_process.py, with readers of bodies or without."""
+        """`module` is what the process runs: `chat/text_process.py`, with or without readers of bodies."""
         self._model_path = model_path
         self._module = module
         self._limits = limits
@@ -72,7 +72,7 @@ class TextWorker:
         self._has_started = asyncio.Event()
         self._process: WorkerProcess | None = None
         self._pauses = iter(self._limits.retry_seconds)
-        """The pauses that are left before further tries. A process that was of use starts them anew."""
+        """The pauses that are left before further retries. A proven process resets them."""
         self._maintenance: asyncio.Task[None] | None = None
         self._is_ready = False
         self._refusal: str | None = "the text worker was not started"
@@ -82,20 +82,20 @@ class TextWorker:
 
     @cached_property
     def failure(self) -> "asyncio.Future[str]":
-        """Done when no process can be started any more, with the reason. Then every job fails at once."""
+        """Gets the reason when the worker stops retrying. From then on every job fails at once."""
         return asyncio.get_running_loop().create_future()
 
     @property
     def is_ready(self) -> bool:
-        """Whether jobs are run: a process has started, and no try to replace it has failed since.
+        """Whether the worker runs jobs: a process has started, and no attempt to replace it has failed since.
 
-        While a replacement's first try is under way, jobs wait for it: a job that is killed must not
-        make the whole replica unready.
+        During the first attempt to replace a process, jobs wait: one killed job must not make the whole
+        replica unready.
         """
         return self._is_ready
 
     async def start(self) -> None:
-        """Start the process and wait until it has loaded. Raises NoTextWorkerError after the last try."""
+        """Start the process and wait until it has loaded. Raises NoTextWorkerError after the last attempt."""
         self._refusal = None
         self._maintenance = asyncio.create_task(self._maintain_process())
         started = asyncio.create_task(self._has_started.wait())
@@ -110,14 +110,14 @@ class TextWorker:
     ) -> Coroutine[None, None, Sequence[Tokens]]:
         """Return each prompt's token ids. Raises BodyRefusedError or a TextWorkerError.
 
-        The job is encoded before this returns, so that nobody has to hold it while it waits.
+        It encodes the job before it returns, so that no caller has to keep the job meanwhile.
         """
         return self._run_text(_encode(job, max_prompt_tokens))
 
     def read(
         self, dialect: str, body: bytes | bytearray, max_prompt_tokens: int | None = None
     ) -> Coroutine[None, None, ReadPrompts]:
-        """Return what the module's reader reads in a body. It encodes at once, and raises, as `run`."""
+        """Return a body's request and prompts, by the module's reader. Encodes and raises as `run` does."""
         return self._run(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
 
     async def close(self) -> None:
@@ -134,8 +134,8 @@ class TextWorker:
     async def _run(self, frame: bytes) -> ReadPrompts:
         """Run a job in its turn.
 
-        The job of a caller that is cancelled leaves the queue. If it runs already, it runs to its end or is
-        killed, so that its time is never charged to the job behind it.
+        If the caller is cancelled, its job leaves the queue. A job that already runs goes on until it ends or
+        is killed, so that its time never counts as the next job's.
         """
         self._require_open()
         job = _QueuedJob(frame, asyncio.get_running_loop().create_future())
@@ -164,33 +164,34 @@ class TextWorker:
         except Exception as error:
             self.is_model_at_fault = isinstance(error, BadModelTextError)
             if not isinstance(error, (NoTextWorkerError, BadModelTextError)):
-                logger.exception("the text worker is given up")
+                logger.exception("the text worker failed and is not restarted")
             why = str(error)
             self.failure.set_result(why)
         finally:
             self._refuse_all(why)
 
     async def _use_process(self) -> None:
-        """Start a process and hand it jobs until it fails. Raises NoTextWorkerError if it was of no use.
+        """Start a process and send it jobs until it fails.
 
-        A process that a job killed was of use: else clients could make us give the worker up.
+        Raises NoTextWorkerError if the process does not start or ends at once. A process that a job killed
+        raises nothing: else clients could use up the retries.
         """
         process = await WorkerProcess.start(self._model_path, self._limits, self._module)
         self._process = process
         self._is_ready = True
         self._has_started.set()
         process.call_at_end(self._has_news.set)
-        failed = await self._hand_out_jobs(process)
+        failed = await self._run_jobs(process)
         await process.kill()
         if process.is_proven:
             self._pauses = iter(self._limits.retry_seconds)
         elif failed is None:
             raise NoTextWorkerError("the text worker ended as soon as it had started")
         fault = "ended while it was idle" if failed is None else f"failed a job ({failed})"
-        logger.warning("text worker %s: starting another", fault)
+        logger.warning("the text worker %s: starting another", fault)
 
     async def _back_off(self, error: NoTextWorkerError) -> None:
-        """Wait before the next try. Raises NoTextWorkerError after the last one."""
+        """Wait before the next attempt. Raises NoTextWorkerError after the last one."""
         self._is_ready = False
         seconds = next(self._pauses, None)
         if seconds is None:
@@ -198,20 +199,20 @@ class TextWorker:
             raise NoTextWorkerError(
                 f"the text worker does not start, tried {num_tries} times; the log says why"
             ) from error
-        logger.warning("%s; again in %g s", error, seconds)
+        logger.warning("%s; retrying in %g s", error, seconds)
         await asyncio.sleep(seconds)
 
-    async def _hand_out_jobs(self, process: WorkerProcess) -> TextWorkerError | None:
-        """Hand the process one job after the other. Return how one failed, or None if it ended idle."""
+    async def _run_jobs(self, process: WorkerProcess) -> TextWorkerError | None:
+        """Send the process one job after the other. Return a job's failure, or None if it ended idle."""
         while (job := await self._next_job(process)) is not None:
             failed = await _answer(process, job)
-            del job  # else its frame would be held until the next job
+            del job  # else its frame would stay in memory until the next job
             if failed is not None:
                 return failed
         return None
 
     async def _next_job(self, process: WorkerProcess) -> _QueuedJob | None:
-        """Return the next job that somebody waits for; None when the process has ended."""
+        """Return the next job whose caller still waits; None when the process has ended."""
         while not process.has_ended:
             self._has_news.clear()
             while self._queue:
@@ -222,7 +223,7 @@ class TextWorker:
         return None
 
     def _refuse_all(self, why: str) -> None:
-        """Fail every job that waits, and every later one."""
+        """Fail every waiting job, and every later one."""
         self._is_ready = False
         self._refusal = why
         while self._queue:
@@ -234,7 +235,7 @@ def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
 
 
 async def _answer(process: WorkerProcess, job: _QueuedJob) -> TextWorkerError | None:
-    """Hand a job to the process, and its outcome to the caller. Return how it failed, or None."""
+    """Run a job and give its outcome to the caller. Return the failure, or None."""
     outcome: FromTextWorker | TextWorkerError = NoTextWorkerError(_CLOSED)
     try:
         outcome = await process.ask(job.frame)
@@ -265,4 +266,4 @@ def _interpret(answer: FromTextWorker) -> ReadPrompts:
             raise TextJobFailedError(message)
         case MemoryExceeded():
             raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
-    raise TextJobFailedError(f"the text worker answered out of turn: {answer!r}")
+    raise TextJobFailedError(f"the text worker sent an unexpected answer: {answer!r}")

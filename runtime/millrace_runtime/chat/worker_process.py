@@ -1,4 +1,4 @@
-"""One process of the text worker: it is started, runs one job at a time, and is killed."""
+"""One process of the text worker: starting it, running one job at a time, killing it."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class TextLimits:
-    """Bounds of the worker's time and memory."""
+    """Limits on the worker's time and memory."""
 
     job_seconds: float = 10.0
     """A job that runs longer is killed with the worker."""
@@ -37,7 +37,7 @@ class TextLimits:
     proof_seconds: float = 30.0
     """A process that ends earlier, and has answered no job, counts as a failed start."""
     retry_seconds: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0, 8.0)
-    """Pauses between the tries to start it; one try more than pauses."""
+    """The pauses between attempts to start it: there is one attempt more than pauses."""
 
 
 class WorkerProcess:
@@ -79,11 +79,11 @@ class WorkerProcess:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has answered a job or has lived long. If not, its successor may fail as it did."""
+        """Whether it has answered a job or has lived long. If not, the next process may fail the same way."""
         return self._has_answered or time.monotonic() - self._started_at >= self._limits.proof_seconds
 
     def call_at_end(self, callback: Callable[[], None]) -> None:
-        """Call back once the process is gone."""
+        """Call `callback` once the process has ended."""
         self._exit.add_done_callback(lambda _: callback())
 
     async def ask(self, frame: bytes) -> FromTextWorker:
@@ -120,7 +120,7 @@ class WorkerProcess:
         if isinstance(first, WorkerRefused):
             raise BadModelTextError(first.message)
         if not isinstance(first, WorkerReady):
-            raise NoTextWorkerError("the text worker's first message is not what was expected")
+            raise NoTextWorkerError("the text worker's first message does not say that it is ready")
 
     async def _receive(self) -> FromTextWorker:
         while not self._messages:
@@ -159,5 +159,5 @@ def _environment(limits: TextLimits) -> dict[str, str]:
     return os.environ | {
         "RAYON_NUM_THREADS": str(limits.num_threads),
         "TOKENIZERS_PARALLELISM": "true",
-        "MALLOC_ARENA_MAX": "2",  # each reserves memory that would count
+        "MALLOC_ARENA_MAX": "2",  # each arena reserves memory that would count
     }

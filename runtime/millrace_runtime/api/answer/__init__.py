@@ -1,1 +1,1 @@
-"""What a client gets: text, log-probabilities and chunks, in the dialect that it asked in."""
+"""Answers: a sequence's text and log-probabilities, as the chunks or the JSON of each dialect."""

@@ -24,12 +24,12 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Delta:
-    """What is new of a choice: text that is certain, its tokens' log-probabilities, perhaps its end."""
+    """The new part of a choice: certain text, log-probabilities, and at the end the finish reason."""
 
     index: int
     text: str
     positions: list[Position]
-    """The new tokens, where log-probabilities were asked for; their text may still be held back."""
+    """The new tokens, if the client asked for log-probabilities. Their text may still be held back."""
     finish_reason: str | None
 
 
@@ -50,7 +50,7 @@ class Choice:
         self.index = index
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = 0
-        """Generated so far, an ending stop token included."""
+        """Generated tokens, with the stop token at the end."""
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
@@ -61,10 +61,10 @@ class Choice:
         """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
         self._num_characters = 0
-        """Characters so far, counted only where log-probabilities are asked for."""
+        """Characters so far, counted only if the client asked for log-probabilities."""
 
     def accept(self, output: SequenceOutput) -> Delta | None:
-        """Return the delta that the output makes certain; None if it makes nothing certain."""
+        """Return the new part of the choice; None while no new text is certain."""
         tokens, finish = output.tokens, output.finish_reason
         self.num_tokens += len(tokens)
         if finish == FINISH_STOP and tokens and tokens[-1] in self._end_ids:
@@ -92,7 +92,7 @@ class Choice:
         self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]
     ) -> Iterator[str]:
         """Yield each token's text, and append its position to `positions`."""
-        for token, item in zip(tokens, logprobs, strict=False):  # there is one for a token that ends it too
+        for token, item in zip(tokens, logprobs, strict=False):  # the stop token has one too
             positions.append(Position(token, self._num_characters, item))
             text = self._detokenizer.feed([token])
             self._num_characters += len(text.translate(self._unmark))

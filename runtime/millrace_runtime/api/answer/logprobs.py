@@ -22,7 +22,7 @@ class Logprobs(Protocol):
         """Append more positions, in order. Return how many bytes they take."""
 
     def encode(self) -> list[bytes]:
-        """Return the JSON of all of them, in pieces: together they may be megabytes, to be copied once."""
+        """Return their JSON in pieces: together they may be megabytes, which should be copied once."""
 
 
 class ChatLogprobs:
@@ -37,7 +37,7 @@ class ChatLogprobs:
         return self._positions.add([self._encode_position(position) for position in positions])
 
     def encode(self) -> list[bytes]:
-        """Return the JSON of all of them, in pieces."""
+        """Return their JSON in pieces."""
         return [b'{"content":', *self._positions.encode(), b',"refusal":null}']
 
     def _encode_position(self, position: Position) -> bytes:
@@ -70,7 +70,7 @@ class CompletionLogprobs:
         )
 
     def encode(self) -> list[bytes]:
-        """Return the JSON of all of them, in pieces."""
+        """Return their JSON in pieces."""
         return [
             b'{"tokens":', *self._tokens.encode(),
             b',"token_logprobs":', *self._drawn.encode(),
@@ -152,7 +152,7 @@ def _chat_entries(tokenizer: Tokenizer) -> _Spelling:
 
 @lru_cache(maxsize=1)
 def _completion_labels(tokenizer: Tokenizer) -> _Spelling:
-    """Return each token's text; for one that is no text by itself, `bytes:` and its bytes."""
+    """Return each token's text. For a token that is not valid UTF-8 it is `bytes:` and the bytes."""
 
     def spell(token: int) -> bytes:
         data = tokenizer.token_bytes(token)
@@ -165,5 +165,5 @@ def _completion_labels(tokenizer: Tokenizer) -> _Spelling:
 
 
 def _encode_numbers(logprobs: TokenLogprobs) -> list[bytes]:
-    """Return the drawn token's number and the others', as JSON."""
+    """Return the log-probabilities as JSON: the drawn token's, then the others'."""
     return orjson.dumps([logprobs.drawn, *logprobs.top_logprobs])[1:-1].split(b",")

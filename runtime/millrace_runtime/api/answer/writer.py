@@ -27,12 +27,12 @@ class Envelope:
     """Whether a last chunk has the usage; then the others have `"usage": null`."""
 
     def chunk_head(self, object_name: str) -> bytes:
-        """Return a chunk up to the inside of its list of choices."""
+        """Return the beginning of a chunk, up to its first choice."""
         return b"data: " + orjson.dumps(self._fields(object_name))[:-1] + b',"choices":['
 
     @property
     def chunk_tail(self) -> bytes:
-        """Return a chunk from the end of its list of choices."""
+        """Return the end of a chunk, after its last choice."""
         return b'],"usage":null}\n\n' if self.includes_usage else b"]}\n\n"
 
     def encode_tail(self, usage: Usage) -> bytes:
@@ -40,12 +40,12 @@ class Envelope:
         return b'],"usage":' + orjson.dumps(_usage_fields(usage)) + b"}\n\n"
 
     def encode_usage_chunk(self, object_name: str, usage: Usage) -> bytes:
-        """Return the chunk that has the usage and no choices."""
+        """Return the chunk with the usage and without choices."""
         body = self._fields(object_name) | {"choices": [], "usage": _usage_fields(usage)}
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def encode_answer(self, object_name: str, choices: Iterable[list[bytes]], usage: Usage) -> bytes:
-        """Return a whole answer's JSON. A choice is its JSON in pieces, which are copied once."""
+        """Return a whole answer's JSON. Each choice comes in pieces, so that they are copied once."""
         pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
         for number, choice in enumerate(choices):
             pieces += [b",", *choice] if number else choice
@@ -95,7 +95,7 @@ class WholeChoices:
         return self._choices[delta.index].add(delta)
 
     def __iter__(self) -> Iterator[tuple[int, WholeChoice]]:
-        """Yield each index with its choice, in their order."""
+        """Yield each index and its choice, in order."""
         return iter(sorted(self._choices.items(), key=lambda item: item[0]))
 
 
@@ -105,7 +105,7 @@ class Writer(ABC):
     id_prefix: ClassVar[str]
     """The prefix of request ids."""
     answer_object: ClassVar[str]
-    """The `object` of an answer in one piece."""
+    """The `object` of a whole answer."""
     chunk_object: ClassVar[str]
     """The `object` of a stream's chunks."""
     logprobs_type: ClassVar[type[ChatLogprobs | CompletionLogprobs]]
@@ -126,7 +126,7 @@ class Writer(ABC):
         return self._tail if self.read_usage is None else self._envelope.encode_tail(self.read_usage())
 
     def encode_opening(self, num_choices: int) -> bytes:
-        """Return the chunks before the first text; none, unless the dialect has some."""
+        """Return the chunks before the first text. Most dialects have none."""
         del num_choices
         return b""
 
@@ -143,7 +143,7 @@ class Writer(ABC):
         return self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
-        """Return the answer in one piece: each choice is the sum of its deltas."""
+        """Return the whole answer: each choice is the sum of its deltas."""
         choices = (self._encode_choice(index, choice) for index, choice in self._choices)
         return self._envelope.encode_answer(self.answer_object, choices, usage)
 

@@ -1,1 +1,1 @@
-"""A connection of HTTP: bounds that uvicorn does not have, and the two halves of an exchange."""
+"""HTTP connections: limits that uvicorn lacks, and the two halves of an exchange."""

@@ -1,7 +1,7 @@
-"""httptools' parser, except that it ignores an offer to upgrade, as a server may.
+"""httptools' parser, but it ignores an offer to upgrade, as a server may.
 
-Java's HttpClient offers h2c with its first request. httptools takes what follows such a head for the other
-protocol: the body would be lost, and the next request could not be read.
+Java's HttpClient offers h2c with its first request. httptools takes the bytes after such a head for the other
+protocol: the server would lose the body and could not read the next request.
 """
 
 import httptools
@@ -11,9 +11,9 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Parser:
-    """Parses requests. Behind a head with an offer, a fresh parser reads on.
+    """Parses requests. After a head with an offer, a new parser goes on.
 
-    It is first fed a copy of that head without the offer, from which it learns the body's length.
+    The new parser first gets a copy of that head without the offer, and learns the body's length from it.
     """
 
     def __init__(self, protocol: HttpToolsProtocol) -> None:
@@ -55,17 +55,17 @@ class Parser:
         return self._parser.get_http_version()
 
     def on_message_begin(self) -> None:
-        """Pass it on, unless it is the copy's."""
+        """Pass the call on, unless the parser reads the copy."""
         if not self._is_in_copy:
             self._protocol.on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Pass it on, unless it is the copy's."""
+        """Pass the call on, unless the parser reads the copy."""
         if not self._is_in_copy:
             self._protocol.on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Pass it on, unless it is the copy's."""
+        """Pass the call on, unless the parser reads the copy."""
         if not self._is_in_copy:
             self._protocol.on_header(name, value)
 
@@ -81,6 +81,6 @@ class Parser:
         self._protocol.on_body(body)
 
     def on_message_complete(self) -> None:
-        """Pass the message's end on, unless httptools ends it early for the offer's sake."""
+        """Pass the message's end on, unless httptools ends it early because of the offer."""
         if not self._parser.should_upgrade():
             self._protocol.on_message_complete()

@@ -1,19 +1,18 @@
-"""uvicorn's server, with the bounds on a connection that uvicorn does not have.
+"""uvicorn's server, with limits on a connection that uvicorn lacks.
 
-uvicorn bounds how long a kept connection idles, and with h11 how large a head may be. With httptools it
-bounds neither a head's size nor its time, and with neither how long a client may leave its answer unread.
-So our protocol counts and times around uvicorn's own:
+uvicorn limits how long a kept connection may be idle, and with h11 the size of a head. With httptools it
+limits neither the size nor the time of a head. With either, a client may leave its answer unread for ever. So
+our protocol wraps uvicorn's and limits more:
 
-- The head's time: while no request is served, the connection's beginning or any byte starts a clock that
-  only a complete head stops. What is left of a body whose answer came first has a body's time.
-- The head's size, and of anything else that is not a body's content: trailers, chunk extensions.
-- The answer's reading: a client that reads nothing of a full write buffer is cut off. uvicorn then tells the
-  application that it has left, which gives back all that its request holds.
-- What comes behind a request that is being answered: uvicorn stops reading at a second head, and then nobody
-  notices that the client leaves. We read on, a little.
-- An answer that ends the connection before all of the request has come: closing at once would reset the
-  connection, and with it take the answer from a client that has not read it yet. What it still sends is read
-  for a moment.
+- The time of a head. While the server serves no request, the start of the connection or any byte starts a
+  clock, and only a complete head stops it. The rest of a body after its answer has a body's time.
+- The size of a head, and of everything else that is no content of a body: trailers, chunk extensions.
+- The time without reading. The server disconnects a client that reads nothing of a full write buffer. uvicorn
+  then reports this to the application, which releases everything that the request holds.
+- The bytes after a request that is being answered. uvicorn stops reading at a second head, and then does not
+  notice that the client leaves. Our protocol reads on, up to a limit.
+- The end of a connection before the whole request has arrived. An immediate close would reset the connection,
+  and a client that has not read the answer yet would lose it. So the server reads on for a moment.
 """
 
 from asyncio import TimerHandle, Transport
@@ -34,10 +33,10 @@ from millrace_runtime.api.settings import ConnectionLimits
 
 _HEADER_OVERHEAD = 4
 """`: ` and the line's end."""
-_MAX_BYTES_BEHIND = 64 << 10
-"""What may come behind a request that is being answered: room for every head, and for small bodies."""
+_MAX_PIPELINED_BYTES = 64 << 10
+"""The most bytes after a request that is being answered: room for every head, and for small bodies."""
 _LINGER_SECONDS = 1.0
-"""How long a client that is still sending is read on, so that it finds our answer."""
+"""How long the server reads on while the client still sends, so that the client gets the answer."""
 
 
 def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int) -> uvicorn.Config:
@@ -60,27 +59,27 @@ class _TooLargeError(Exception):
 
 
 class _BoundedProtocol(HttpToolsProtocol):
-    """One connection, whose bytes and times are counted."""
+    """One connection, with limits on its bytes and times."""
 
     def __init__(self, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
         self.parser = Parser(self)  # type: ignore[assignment]
         self._limits = limits
         self._clock: TimerHandle | None = None
-        """Bounds a head, what is left of a body that was answered early, or the connection's end."""
+        """Limits the time of a head, of the rest of a body after its answer, or of lingering."""
         self._stall_clock: StallClock
         self._unanswered: deque[RequestResponseCycle] = deque()
         """Requests with a whole head: the first is being served, the others wait for it."""
-        self._num_bytes_behind = 0
-        """Received since the first of them was complete."""
+        self._num_pipelined_bytes = 0
+        """Bytes received since the first of them was complete."""
         self._num_pending_bytes = 0
-        """Received since the last complete head, piece of a body or end of a message."""
+        """Bytes received since the last complete head, piece of a body or end of a message."""
         self._num_header_bytes = 0
         self._is_body_open = False
-        """Whether more of the last request is to come, answered or not."""
+        """Whether the last request is not complete yet, whether or not it is answered."""
         self._is_too_large = False
         self._is_over = False
-        """Whether no more is served: what still comes is dropped."""
+        """Whether the server serves nothing more here, and drops further bytes."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
@@ -89,7 +88,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks, and end every request as left by its client: uvicorn ends only the last."""
+        """Stop the clocks, and end every request as disconnected: uvicorn ends only the last."""
         self._stop_clock()
         self._stall_clock.stop()
         super().connection_lost(exc)
@@ -103,12 +102,12 @@ class _BoundedProtocol(HttpToolsProtocol):
         if not self._unanswered:
             self._start_clock()
         elif not self._unanswered[0].more_body:
-            self._num_bytes_behind += len(data)
+            self._num_pipelined_bytes += len(data)
         self._num_pending_bytes += len(data)
         super().data_received(data)
         if self._num_pending_bytes > self._limits.max_head_bytes:
             self._refuse_size()
-        elif self._num_bytes_behind > _MAX_BYTES_BEHIND:
+        elif self._num_pipelined_bytes > _MAX_PIPELINED_BYTES:
             self.transport.close()
 
     def on_message_begin(self) -> None:
@@ -122,34 +121,34 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, or one of the trailers behind a chunked body."""
+        """Count a header, or a trailer of a chunked body."""
         if len(self.headers) >= self._limits.max_headers:
             self._stop_parsing()
         self._count_header_bytes(len(name) + len(value) + _HEADER_OVERHEAD)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the request, whose head came in time; it may wait for the one before."""
+        """Begin the request. It may wait for the request before it."""
         self._stop_clock()
-        if not self.flow.write_paused:  # what is left of the answer before says nothing about this one
+        if not self.flow.write_paused:  # an unread rest of the last answer says nothing about this one
             self._stall_clock.stop()
         self._num_pending_bytes = 0
         super().on_headers_complete()
         self._is_body_open = True
         self._unanswered.append(self.cycle)
         self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
-        close = partial(self._close_behind, self.cycle)
+        close = partial(self._close_after, self.cycle)
         self.cycle.transport = AnswerTransport(self.transport, close)  # type: ignore[assignment]
         if len(self._unanswered) > 1:
             self.flow.resume_reading()
 
     def on_body(self, body: bytes) -> None:
-        """Pass a piece of the body on; its size is the application's to bound."""
+        """Pass a piece of the body on. The application limits the body's size."""
         self._num_pending_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Begin to count the next head. Its time starts too if this request is answered already."""
+        """Begin to count the next head, and its time if this request is already answered."""
         self._num_pending_bytes = 0
         self._is_body_open = False
         super().on_message_complete()
@@ -158,18 +157,18 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what can't be parsed, or the size at which we stopped the parser."""
+        """Refuse a request that can't be parsed, or a head that is too large."""
         if self._is_too_large:
             self._refuse_size()
         else:
             self._refuse(BadRequestError(msg))
 
     def on_response_complete(self) -> None:
-        """Begin to time how the client reads the answer's rest and sends the body's."""
+        """Begin the time in which the client reads the rest of the answer and sends the rest of the body."""
         cycle = self._unanswered.popleft()
-        del cycle.scope["extensions"]  # it refers to the request, and it to the scope
-        cycle.transport = self.transport  # ours refers to the request too
-        self._num_bytes_behind = 0
+        del cycle.scope["extensions"]  # a reference cycle: it refers to the request
+        cycle.transport = self.transport  # the AnswerTransport refers to the request too
+        self._num_pipelined_bytes = 0
         super().on_response_complete()
         self._stall_clock.start()
         if self._is_answered_early:
@@ -177,7 +176,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def shutdown(self) -> None:
-        """End the connection behind its answers. One that lingers already ends by itself."""
+        """End the connection after its answers. A lingering connection ends by itself."""
         if self._unanswered or not self._is_over:
             super().shutdown()
 
@@ -187,7 +186,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._stall_clock.start()
 
     def resume_writing(self) -> None:
-        """Stop watching, as the client reads. Behind the last answer, watch how it reads the rest."""
+        """Stop watching, because the client reads. After the last answer, watch it read the rest."""
         self._stall_clock.stop()
         super().resume_writing()
         if not self._unanswered:
@@ -218,7 +217,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, error: ApiError) -> None:
         """Refuse the newest request and end the connection.
 
-        Requests before it are answered first, and then the connection ends without the refusal.
+        If requests before it are unanswered, the server answers those, and the refusal is not sent.
         """
         if self.transport.is_closing() or self._is_over:
             return
@@ -231,15 +230,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         if at_fault is not None:
             disconnect(at_fault)
         if self._unanswered:
-            self._unanswered[-1].keep_alive = False  # uvicorn closes behind its answer
+            self._unanswered[-1].keep_alive = False  # uvicorn closes after its answer
         elif at_fault is not None and at_fault.response_started:
             self.transport.close()
         else:
             self.transport.write(_render_refusal(error))
             self._linger()
 
-    def _close_behind(self, cycle: RequestResponseCycle) -> None:
-        """Close behind an answer, or within one that failed. Linger if the client is still sending."""
+    def _close_after(self, cycle: RequestResponseCycle) -> None:
+        """Close after an answer, or inside a failed one. Linger if the client is still sending."""
         is_sending = self._is_body_open or self._is_over
         if cycle.response_complete and is_sending and not self.transport.is_closing():
             self._linger()
@@ -247,7 +246,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send what is buffered, serve no more, and close after a moment."""
+        """Send the buffered bytes, serve nothing more, and close after a moment."""
         self._is_over = True
         self.pipeline.clear()
         self._stop_clock()

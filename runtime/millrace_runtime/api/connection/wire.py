@@ -1,4 +1,4 @@
-"""The two halves of an ASGI exchange: a bounded body that can be watched, and an answer of ready bytes."""
+"""The two halves of an ASGI exchange: a body that is read within limits, and an answer of encoded bytes."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,17 +18,17 @@ from millrace_runtime.contract import HEADER_DRAINING
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx in between would collect chunks
+    (b"x-accel-buffering", b"no"),  # else an nginx between would buffer the chunks
 ]
 
 
 CHUNKS = "millrace.chunks"
-"""An ASGI extension of our server. Its `write` writes bytes as the next chunk of a begun answer and returns
-True, or returns False where `send` must write them."""
+"""An ASGI extension of our server. Its `write` writes bytes as the next chunk of a started answer and returns
+True. It returns False if `send` must write them."""
 
 
 class Body:
-    """A request's body: read once, within a size and a time, then watched for the client's leaving."""
+    """A request's body. It is read once, within a size and a time; then a watch reports a disconnect."""
 
     def __init__(self, scope: Scope, receive: Receive, max_bytes: int, max_seconds: float) -> None:
         self._receive = receive
@@ -38,14 +38,14 @@ class Body:
         self.is_disconnected = False
 
     def check_declared(self) -> None:
-        """Raise BodyTooLargeError if the client says that the body is too large."""
+        """Raise BodyTooLargeError if the declared length is too large."""
         self._check_size(self._declared_bytes)
 
     async def read(self, on_growth: Callable[[int], None]) -> bytearray:
-        """Return the body. `on_growth` is called with its size whenever a piece has come.
+        """Return the body, and call `on_growth` with its size after each piece.
 
-        Raises BodyTooLargeError as soon as that is certain, RequestTimeoutError, ClientGoneError, and what
-        `on_growth` raises.
+        Raises BodyTooLargeError as soon as the body is too large, RequestTimeoutError, ClientGoneError, and
+        the errors of `on_growth`.
         """
         try:
             async with asyncio.timeout(self._max_seconds):
@@ -86,7 +86,7 @@ class Body:
 
 
 class Answer:
-    """A request's answer: one JSON document, or server-sent events, which begin with their first write."""
+    """A request's answer: one JSON document, or server-sent events. The first write sends the status."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._send = send
@@ -118,11 +118,11 @@ class Answer:
         await self.send_events(events, more=False)
 
     async def fail(self, error: ApiError, *, closes: bool = False) -> None:
-        """Answer with the error: by status, or as the last event of a stream that has begun.
+        """Answer with the error: as the status, or as the last event of a started stream.
 
-        `closes` ends the connection behind the answer, so that the client may ask another replica.
+        `closes` ends the connection after the answer, so that the client may ask another replica.
         """
-        closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never come
+        closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never arrive
         if self._is_started:
             await self.end_events(b"data: " + error.encode() + b"\n\n")
             return

@@ -1,1 +1,1 @@
-"""What a client asks for: its body, read, checked and tokenised."""
+"""Requests: reading, checking and tokenising a client's body."""

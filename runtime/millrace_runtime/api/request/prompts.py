@@ -1,4 +1,4 @@
-"""Turns a body into prompts of token ids that fit the model, in the text worker where that takes long."""
+"""Turns a body into prompts of token ids that fit the model. The text worker does the long parts."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -39,9 +39,9 @@ async def read_prompts(
 ) -> Prompted:
     """Return a body's request and prompts. `on_request` gets the request before a text is tokenised.
 
-    `body` is emptied as soon as it is read, or encoded for the worker: it is held once, as admission counts.
+    `body` is emptied as soon as it is read or encoded for the worker, because admission counts it once.
 
-    Raises BadRequestError, UnavailableError, GenerationError, and what `on_request` raises.
+    Raises BadRequestError, UnavailableError, GenerationError, and the errors of `on_request`.
     """
     if len(body) > inline_bytes:
         reading = text.read(dialect, body, max_prompt_tokens)
@@ -63,8 +63,8 @@ async def read_prompts(
 async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
     """Return the job's answer. Raises the ApiError that the client gets.
 
-    A large body that took too long, or ended the worker, would do so again: it is refused for good. A small
-    one met a busy machine, or a fault of the model's files, and may be sent again.
+    A large body that took too long or ended the worker would do so again, so the client must shorten it. A
+    small one met a busy machine or a fault of the model's files, so the client may retry.
     """
     try:
         return await job

@@ -27,7 +27,7 @@ from millrace_runtime.protocol.sampling import Sampling
 
 Body = TypeVar("Body", bound=GenerationBody)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-"""As msgspec says it."""
+"""msgspec's message."""
 _MAX_NAME = 64
 _AUTHORS = ("temperature", "top_p", "top_k", "min_p")
 """Fields of a request for which a model's author may recommend a value."""
@@ -47,9 +47,9 @@ class GenerationRequest:
     model: str | None
     num_choices: int
     max_tokens: int | None
-    """None where the client does not say."""
+    """None if the client sets no limit."""
     default_max_tokens: int
-    """The tokens for a client that does not say, or fewer if no more fit."""
+    """The limit for a client that sets none. The model's length may leave room for fewer."""
     sampling: Sampling
     """Its seed is ignored: each sequence gets its own from `seed_of`."""
     unset: tuple[str, ...]
@@ -91,15 +91,15 @@ class GenerationRequest:
 
 
 class Reading(NamedTuple):
-    """What a body asks for."""
+    """A body's request and its prompts."""
 
     request: GenerationRequest
     prompts: TextJob | list[list[int]]
-    """A job for the text worker, or token ids already."""
+    """A job for the text worker, or token ids."""
 
 
 def read_completion(data: bytes | bytearray) -> Reading:
-    """Return what a body of POST /v1/completions asks for. Raises BadRequestError."""
+    """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
     body = _decode_body(data, CompletionBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
     prompts, num_prompts = _read_prompts(body.prompt)
@@ -116,12 +116,14 @@ def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], i
     if len(kinds) > 1:
         raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
     if len(prompt) > MAX_SEQUENCES:
-        raise BadRequestError(f"`prompt` has {len(prompt)} items and {MAX_SEQUENCES} may be", param="prompt")
+        raise BadRequestError(
+            f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
+        )
     return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
 
 
 def read_chat(data: bytes | bytearray) -> Reading:
-    """Return what a body of POST /v1/chat/completions asks for. Raises BadRequestError."""
+    """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
     body = _decode_body(data, ChatBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
     if body.top_logprobs and not body.logprobs:
@@ -152,7 +154,7 @@ READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {
     "completion": read_completion,
     "chat": read_chat,
 }
-"""By the dialect's name, which the text worker gets too."""
+"""By the dialect's name, which the job for the text worker has too."""
 
 
 def _decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
@@ -186,7 +188,7 @@ def build_request(
     default_max_tokens: int,
     num_logprobs: int | None,
 ) -> GenerationRequest:
-    """Return the request of a decoded body. Raises BadRequestError for what can't be honoured."""
+    """Return the request of a decoded body. Raises BadRequestError for too many sequences and the like."""
     num_choices = body.n or 1
     if num_prompts * num_choices > MAX_SEQUENCES:
         raise BadRequestError(

@@ -43,7 +43,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Fields that change no answer: who asks, what for, and how it might be served faster."""
+    """Fields that change no answer: names of the user, notes, and hints for faster serving."""
 
     user: Any = None
     metadata: Any = None
@@ -64,7 +64,7 @@ class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Unsupported(Harmless, kw_only=True):
-    """Fields that would change the answer and that this server can't honour yet."""
+    """Fields that would change the answer and that this server does not support yet."""
 
     add_generation_prompt: Any = None
     add_special_tokens: Any = None
@@ -114,7 +114,7 @@ class Unsupported(Harmless, kw_only=True):
 
 
 class GenerationBody(Unsupported, kw_only=True):
-    """The parameters that both endpoints share. null means the default."""
+    """The parameters that all endpoints share. null means the default."""
 
     model: Name | None = None
     max_tokens: TokenCount | None = None
@@ -197,13 +197,13 @@ _INERT: dict[str, _Inert] = {
     "verbosity": _is_one_of("medium"),
     "vllm_xargs": _is_one_of({}),
 }
-"""Values that ask for nothing, which clients send as defaults. null asks for nothing in every known field."""
+"""Defaults that clients send and that change nothing. null changes nothing in any known field."""
 
 
 def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_tokens: bool) -> None:
-    """Raise BadRequestError for the first field that asks for what is not supported.
+    """Raise BadRequestError for the first field with an unsupported value.
 
-    `adds_special_tokens` is what this endpoint does, and what `add_special_tokens` may therefore ask for.
+    `adds_special_tokens` says what this endpoint does: the only value that `add_special_tokens` may have.
     """
     inert = _INERT | {
         "best_of": _is_one_of(1, num_choices),

@@ -1,4 +1,4 @@
-"""The text worker with our readers of bodies: large ones are parsed there, beside the event loop.
+"""The text worker's process with the readers of bodies: it parses the large ones, beside the event loop.
 
 python -m millrace_runtime.api.request.text_process, with the arguments of chat/text_process.py
 """
@@ -23,5 +23,5 @@ def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], byt
 
 
 if __name__ == "__main__":
-    # No interpreter teardown: nothing here needs it, and a drain should not wait for it.
+    # Skip the interpreter's teardown: nothing here needs it, and a drain should not wait for it.
     os._exit(main(sys.argv[1:], read_body))
