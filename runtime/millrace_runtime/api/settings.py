@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace_runtime.chat.author_defaults import NO_DEFAULTS, AuthorDefaults
+from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults
 
 TEXT_MODULE = "millrace_runtime.api.request.text_process"
 """The module that the text worker runs. Nothing imports it here: loading templates takes 0.06 s a start."""

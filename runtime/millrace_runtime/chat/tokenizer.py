@@ -57,7 +57,9 @@ class Tokenizer:
             decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
         except Exception as error:  # the native library raises plain Exception
             raise TokenizerError(f"{path} can't be loaded as a tokenizer: {error}") from error
-        return cls(native, read_text_config(model_path), is_byte_level=_is_byte_level(decoder))
+        config = read_text_config(model_path)
+        _add_tokens(native, config)
+        return cls(native, config, is_byte_level=_is_byte_level(decoder))
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         """Return each text's token ids. Raises TokenizingError."""
@@ -115,6 +117,23 @@ class Tokenizer:
         if named is not None:
             ids[named] = None
         return tuple(ids)
+
+
+def _add_tokens(native: tokenizers.Tokenizer, config: TextConfig) -> None:
+    """Add the tokens that other files name, as transformers does. Raises TokenizerError for one too many."""
+    known = {token.content for token in native.get_added_tokens_decoder().values()}
+    for token in config.added_tokens:
+        if token["content"] not in known:
+            known.add(token["content"])
+            native.add_tokens([tokenizers.AddedToken(**{"normalized": False, "special": True} | token)])
+    if config.num_rows is None:
+        return
+    for number, added in native.get_added_tokens_decoder().items():
+        if number >= config.num_rows:
+            raise TokenizerError(
+                f"the tokenizer's token {added.content!r} has the id {number}, and the model knows ids below "
+                f"{config.num_rows}: take the token out of the tokenizer's files, or fix `vocab_size`"
+            )
 
 
 def _as_text(data: bytes) -> str | None:

@@ -57,12 +57,14 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kernels=values.kernels,
         weights=values.weights,
         tensor_parallel=values.tensor_parallel,
+        takes_author_defaults=values.generation_config == "auto",
         drain_seconds=values.drain_seconds,
         request_head_seconds=values.request_head_seconds,
         body_memory=values.body_memory,
         request_body_seconds=values.request_body_seconds,
         write_stall_seconds=values.write_stall_seconds,
         keep_alive_seconds=values.keep_alive_seconds,
+        sse_keep_alive_seconds=values.sse_keep_alive_seconds,
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
         is_demo=values.demo,
@@ -97,6 +99,13 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_name,
         metavar="NAME",
         help="what clients write as model (default: the folder's name)",
+    )
+    parser.add_argument(
+        "--generation-config",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: generation_config.json gives the sampling of a request that says nothing about it"
+        " (default: %(default)s)",
     )
 
 
@@ -210,6 +219,13 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         default=ConnectionLimits.keep_alive_seconds,
         metavar="S",
         help="how long a connection may idle between two requests (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sse-keep-alive-seconds",
+        type=seconds(1),
+        default=ApiSettings.sse_keep_alive_seconds,
+        metavar="S",
+        help="how long a stream may be silent before it gets a comment (default: %(default)g)",
     )
 
 

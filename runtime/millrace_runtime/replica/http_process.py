@@ -21,6 +21,7 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
+from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults, read_author_defaults
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -29,6 +30,7 @@ from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.settings import ReplicaSettings
 
+logger = logging.getLogger(__name__)
 EXIT_TEXT_FAILED = 71  # EX_OSERR
 _BEAT_SECONDS = 1.0
 _START_POLL_SECONDS = 0.05
@@ -58,8 +60,18 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             served_name=settings.served_name,
             max_body_memory=settings.body_memory,
             body_seconds=settings.request_body_seconds,
+            author_defaults=_read_defaults(settings),
+            sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
         ),
     )
+
+
+def _read_defaults(settings: ReplicaSettings) -> AuthorDefaults:
+    """Return the sampling of the model's author, unless a flag says no. Raises TokenizerError."""
+    defaults = read_author_defaults(settings.model_path) if settings.takes_author_defaults else NO_DEFAULTS
+    if defaults != NO_DEFAULTS:
+        logger.info("what a request leaves open is as generation_config.json says: %s", defaults)
+    return defaults
 
 
 def connection_limits(settings: ReplicaSettings) -> ConnectionLimits:

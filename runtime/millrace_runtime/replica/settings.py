@@ -44,6 +44,8 @@ class ReplicaSettings:
     """One of WEIGHTS: kept as the files have them, or rounded while they are loaded."""
     tensor_parallel: int
     """Workers that hold the model together, each on a device of its own; 1: the engine computes itself."""
+    takes_author_defaults: bool
+    """Whether generation_config.json gives the sampling of a request that says nothing about it."""
     drain_seconds: float
     """How long streams in flight may go on after SIGTERM."""
     request_head_seconds: float
@@ -56,6 +58,8 @@ class ReplicaSettings:
     """How long a client may read nothing of an answer that waits for it."""
     keep_alive_seconds: int
     """How long a connection may idle between two requests."""
+    sse_keep_alive_seconds: float
+    """How long a stream may be silent before it gets a comment."""
     startup_deadline_seconds: float
     """/livez fails when loading or warming up takes longer."""
     step_deadline_seconds: float

@@ -10,9 +10,9 @@ import pytest
 from millrace_runtime.api.request.messages import read_messages
 from millrace_runtime.api.request.reading import read_chat
 from millrace_runtime.api.settings import ApiSettings
-from millrace_runtime.chat.author_defaults import AuthorDefaults, read_author_defaults
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
+from millrace_runtime.chat.model_files import AuthorDefaults, read_author_defaults
 from tests.runtime.api.conftest import REPLY, Served, serve
 
 HI = {"role": "user", "content": "hi"}

@@ -15,7 +15,7 @@ from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
-from tests.runtime.text_model import build_byte_level
+from tests.runtime.text_model import build_byte_level, write_model
 
 FOLDER = Path(__file__).with_name("templates")
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
@@ -199,34 +199,51 @@ TOKEN_FILES: dict[str, dict[str, dict[str, Any]]] = {
     "in the config": {
         "tokenizer_config.json": {
             "bos_token": "<s>",
-            "sep_token": {"__type": "AddedToken", "content": "<|end|>"},
+            "sep_token": {"__type": "AddedToken", "content": "<sep>", "lstrip": True},
         }
     },
     "in the older file alone": {
-        "special_tokens_map.json": {"bos_token": "<s>", "pad_token": {"content": "</s>"}}
+        "special_tokens_map.json": {"bos_token": "<s>", "pad_token": {"content": "the"}}
     },
     "in both, and the older counts": {
         "tokenizer_config.json": {"eos_token": "<s>"},
         "special_tokens_map.json": {"eos_token": {"content": "</s>", "lstrip": False}},
     },
     "in both, and added tokens are listed": {
-        "tokenizer_config.json": {"eos_token": "<s>", "added_tokens_decoder": {"0": {"content": "<s>"}}},
+        "tokenizer_config.json": {
+            "eos_token": "<s>",
+            "added_tokens_decoder": {"263": {"content": "<b>", "special": True}, "262": {"content": "<a>"}},
+        },
         "special_tokens_map.json": {"eos_token": "</s>"},
     },
     "of its own": {
         "tokenizer_config.json": {"image_token": "<image>", "extra_special_tokens": {"call_token": "<call>"}}
     },
+    "without names": {"tokenizer_config.json": {"extra_special_tokens": ["<one>", "<two>"]}},
+    "without names, as written once": {"tokenizer_config.json": {"additional_special_tokens": ["<one>"]}},
 }
+MARKED = "the<s> <sep></s><a><b><image><call><one><two>the <|end|>"
 
 
 @pytest.mark.parametrize("kind", TOKEN_FILES)
 def test_special_tokens_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     build_byte_level().save(str(tmp_path / "tokenizer.json"))
-    files = {"tokenizer_config.json": {}} | TOKEN_FILES[kind]
-    for name, content in files.items():
+    for name, content in ({"tokenizer_config.json": {}} | TOKEN_FILES[kind]).items():
         (tmp_path / name).write_text(json.dumps(content))
     oracle = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    assert read_text_config(tmp_path).special_tokens == oracle.special_tokens_map
+    mine = Tokenizer.load(tmp_path)
+    assert mine.config.special_tokens == oracle.special_tokens_map
+    [ids] = mine.encode_batch([MARKED], add_special_tokens=False)
+    assert ids == oracle.encode(MARKED, add_special_tokens=False)
+    assert mine.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
+
+
+def test_a_token_beyond_the_models_rows_is_refused_by_its_name(tmp_path: Path) -> None:
+    model = write_model(tmp_path, build_byte_level())
+    (model / "config.json").write_text('{"vocab_size": 262}')
+    (model / "special_tokens_map.json").write_text('{"pad_token": "<pad>"}')
+    with pytest.raises(TokenizerError, match="'<pad>' has the id 262, and the model knows ids below 262"):
+        Tokenizer.load(model)
 
 
 def test_text_config_reads_ends_and_template_files(tmp_path: Path) -> None:

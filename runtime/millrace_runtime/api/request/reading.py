@@ -21,8 +21,8 @@ from millrace_runtime.api.request.schema import (
     GenerationBody,
     refuse_unsupported,
 )
-from millrace_runtime.chat.author_defaults import AuthorDefaults
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+from millrace_runtime.chat.model_files import AuthorDefaults
 from millrace_runtime.protocol.sampling import Sampling
 
 Body = TypeVar("Body", bound=GenerationBody)
