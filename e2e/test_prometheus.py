@@ -41,13 +41,12 @@ from e2e.scraped import (
     serving_pages,
 )
 from millrace_gateway.route.objects import ServiceKey as GatewayKey
-from millrace_kubectl.simulation.asking import Asking
-from millrace_kubectl.simulation.history import Past, fetch
+from millrace_kubectl.simulation.prometheus import Prometheus
+from millrace_kubectl.simulation.traffic import Past, fetch_history
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.autoscaler.decide.decision import Decision, Reason
-from millrace_operator.autoscaler.run.access import Access
 from millrace_operator.autoscaler.run.inventory import Inventory
-from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
+from millrace_operator.autoscaler.run.settings import Access, PrometheusSettings, ScalingSettings
 from millrace_operator.autoscaler.run.tick import ScalingLoop
 from millrace_operator.autoscaler.signals.observation import Latency, Signals, TrialStep
 from millrace_operator.controller.cache import Cache
@@ -411,7 +410,7 @@ def test_at_the_usual_interval_signals_never_go_missing_and_steps_are_learned_fr
     assert recorded.ending["thirty"].arrivals_per_second == pytest.approx(2 * RATE, rel=0.15)
     interval = RECORDED["thirty"]
     past = Past(recorded.clock(), 4.0 * interval, interval)
-    [step] = fetch(Asking(Access(recorded.settings())), "thirty", "chat", past).steps
+    [step] = fetch_history(Prometheus(Access(recorded.settings())), "thirty", "chat", past).steps
     assert step == pytest.approx((2 * RATE, PROMPT_TOKENS, GENERATION_TOKENS), rel=0.15)
     model = recorded.loop._memories[ServiceKey("thirty", "chat")].model
     assert model.num_samples > model.num_tried

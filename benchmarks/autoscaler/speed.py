@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.machine import describe_machine
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.autoscaler.simulate.policies.contestants import build_ours
 from millrace_operator.autoscaler.simulate.run import Choice, Scaler, Static
 from millrace_operator.autoscaler.simulate.workloads import Ramp, Workload, ramp

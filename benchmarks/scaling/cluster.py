@@ -12,7 +12,7 @@ from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import CHART, install_chart, wait_for_product
 from e2e.external_metrics import read_prometheus, serving
 from e2e.hpa import apply_adapter
-from millrace_operator.autoscaler.signals.windows import fit_windows
+from millrace_operator.autoscaler.signals.scrapes import fit_windows
 
 NAMESPACE = "bench-scaling"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.words import show_rate
+from millrace_kubectl.wording import show_rate
 from millrace_operator.api.quantities import parse_number
 
 LEAST_RATIO = 1.1

@@ -1,7 +1,6 @@
 """`kubectl millrace SUB-COMMAND`: kubectl runs `kubectl-millrace` from PATH."""
 
 import argparse
-import importlib
 import sys
 import time
 from collections.abc import Sequence
@@ -9,23 +8,24 @@ from typing import Any
 
 from millrace_kubectl.errors import AnsweredError, PluginError, UsageError
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.words import strip_unprintable
+from millrace_kubectl.subcommands import explain, models, pin, rollout, simulate, size, status
+from millrace_kubectl.wording import strip_unprintable
 
 PROGRAM = "kubectl millrace"
-SUB_COMMANDS = (
-    "status",
-    "explain",
-    "pin",
-    "freeze",
-    "unpin",
-    "promote",
-    "abort",
-    "refresh",
-    "simulate",
-    "size",
-    "models",
-)
-"""Each is a module of `subcommands`."""
+SUB_COMMANDS = {
+    "status": status,
+    "explain": explain,
+    "pin": pin,
+    "freeze": pin,
+    "unpin": pin,
+    "promote": rollout,
+    "abort": rollout,
+    "refresh": rollout,
+    "simulate": simulate,
+    "size": size,
+    "models": models,
+}
+"""Each with the module that adds and runs it."""
 FLAGS = ("namespace", "context", "kubeconfig")
 
 
@@ -35,13 +35,11 @@ def build_parser() -> argparse.ArgumentParser:
         prog=PROGRAM, description="Show, explain, pin, promote and simulate InferenceServices."
     )
     _add_flags(parser, default=None)
-    chosen = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)
-    for name in SUB_COMMANDS:
-        module = importlib.import_module(f"millrace_kubectl.subcommands.{name}")
-        own = chosen.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION)
-        module.add_arguments(own)
+    commands = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)
+    for module in dict.fromkeys(SUB_COMMANDS.values()):
+        module.add_parsers(commands)
+    for own in commands.choices.values():
         _add_flags(own, default=argparse.SUPPRESS)
-        own.set_defaults(run=module.run)
     return parser
 
 

@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from millrace_kubectl.causes import describe_causes
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.moments import describe_moment, describe_seconds
-from millrace_kubectl.words import name_objective, show_latency, show_rate, show_share
+from millrace_kubectl.wording import (
+    describe_moment,
+    describe_seconds,
+    name_objective,
+    show_latency,
+    show_rate,
+    show_share,
+)
 from millrace_operator.api.change_record import identify, merge_changes, read_changes
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.quantities import parse_number

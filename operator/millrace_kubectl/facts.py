@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.moments import describe_seconds
-from millrace_kubectl.words import NOT_JUDGED
+from millrace_kubectl.wording import NOT_JUDGED, describe_seconds
 from millrace_operator.api.annotations import PIN_ANNOTATION, Pin, find_active_pin
 from millrace_operator.api.conditions import UNREAD, Reason, find_condition, parse_time
 from millrace_operator.api.quantities import parse_number

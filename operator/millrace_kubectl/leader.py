@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from millrace_kubectl.errors import PluginError, ServerError
 from millrace_kubectl.kubectl import Obj, Services, find_program
-from millrace_kubectl.moments import describe_moment, describe_seconds
+from millrace_kubectl.wording import describe_moment, describe_seconds
 from millrace_operator.api.conditions import parse_time
 from millrace_runtime import contract
 

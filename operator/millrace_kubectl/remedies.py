@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.words import (
+from millrace_kubectl.wording import (
     CHOOSE_BOUND,
     ENOUGH_FOR_LOAD,
     MORE_IS_FUTILE,

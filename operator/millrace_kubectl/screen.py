@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator
 
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.moments import describe_moment
 from millrace_kubectl.remedies import find_remedies
-from millrace_kubectl.words import NOTHING, OBEY, UNSEEN, WAIT, shorten
+from millrace_kubectl.wording import NOTHING, OBEY, UNSEEN, WAIT, describe_moment, shorten
 from millrace_operator.api.conditions import Reason, parse_time
 
 WIDTH = 110

@@ -1,4 +1,4 @@
-"""The loop: look, decide, act. What fails changes nothing, and is tried again at the next look."""
+"""The loop: look, decide, act. What fails changes nothing, and the agent tries it again at the next look."""
 
 import asyncio
 import logging
@@ -11,12 +11,9 @@ import aiohttp
 
 from millrace_kubernetes.errors import KubernetesError
 from millrace_node_cache.disk import Disk
-from millrace_node_cache.eviction import EvictionPlan, plan_eviction
-from millrace_node_cache.labels import plan_labels
-from millrace_node_cache.limit import Limit
 from millrace_node_cache.metrics import Metrics
 from millrace_node_cache.models import Look, Model, Uses
-from millrace_node_cache.telling import Troubles
+from millrace_node_cache.plan import EvictionPlan, Limit, plan_eviction, plan_labels
 
 logger = logging.getLogger(__name__)
 _FAILURES = (
@@ -159,3 +156,22 @@ def _explain_closed(folders: Sequence[str]) -> str:
         f"nobody can look into {named}{more}, so nothing of that is counted or evicted: have it made "
         "readable, or remove it by hand"
     )
+
+
+class Troubles:
+    """What goes wrong at present, by what it is about."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def note(self, about: str, error: Exception) -> None:
+        """Log what went wrong, unless that is what was said last."""
+        words = str(error) or repr(error)
+        if self._told.get(about) != words:
+            self._told[about] = words
+            logger.warning("%s: %s; tried again at each look", about, words)
+
+    def settle(self, about: str) -> None:
+        """Log that it is well again, where it was not."""
+        if self._told.pop(about, None) is not None:
+            logger.info("%s: well again", about)

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_kubernetes.connection import Connection
-from millrace_node_cache.models import Uses
-from millrace_node_cache.pods import read_uses
+from millrace_node_cache.models import Uses, read_uses
 from millrace_runtime.contract import LABEL_KEPT
 
 _SECONDS = 30.0

@@ -15,13 +15,13 @@ import aiohttp
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import AccessError
-from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_kubernetes.flags import parse_namespaces
 from millrace_node_cache.agent import Agent
 from millrace_node_cache.cluster import Cluster
 from millrace_node_cache.disk import Disk
 from millrace_node_cache.errors import BadStartError
-from millrace_node_cache.limit import Limit, parse_limit
 from millrace_node_cache.metrics import Metrics
+from millrace_node_cache.plan import Limit, parse_limit
 from millrace_node_cache.server import serve
 from millrace_runtime.contract import EXIT_BAD_USAGE, PORT_NODE_CACHE
 from millrace_runtime.listener import parse_port, read_bind_address

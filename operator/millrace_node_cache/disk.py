@@ -1,7 +1,7 @@
 """The disk: `<root>/<namespace>/` is a namespace's claim, and `<root>/.millrace/` is ours.
 
-A namespace's name never begins with a dot. A model that is evicted is moved to ours first, which is one step,
-and removed there: whenever this process is killed, a folder is whole where it was, or it is rubbish.
+A namespace's name never begins with a dot. The agent first moves an evicted model to ours, which is one step,
+and removes it there: whenever this process is killed, a folder is whole where it was, or it is rubbish.
 """
 
 import errno
@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,9 +20,8 @@ from millrace_fetch.plan.selection import OWN_FOLDER
 from millrace_fetch.store.folder import MANIFEST
 from millrace_fetch.store.lock import LOCK
 from millrace_fetch.store.marker import parse_marker
-from millrace_node_cache.beneath import FILE, NO_PLACE, list_folders, measure, opened, read_file, unlock
-from millrace_node_cache.marks import Marks
 from millrace_node_cache.models import DiskSpace, Model, ModelKey, Uses
+from millrace_node_cache.safe_open import FILE, NO_PLACE, list_folders, measure, opened, read_file, unlock
 from millrace_runtime.contract import FOLDER_KEPT
 
 OURS = ".millrace"
@@ -210,3 +209,34 @@ def _try_lock(lock: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+class Marks:
+    """The files of one folder that nobody else writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def prepare(self) -> None:
+        """Make the folder. Raises OSError."""
+        self._folder.mkdir(exist_ok=True)
+
+    def note_use(self, name: str, now: float) -> None:
+        """Note that a model is used now. Raises OSError."""
+        path = self._folder / name
+        path.touch()
+        os.utime(path, (now, now))
+
+    def read(self, name: str, now: float) -> float:
+        """Return when a model was used last. One that nobody knew is used now. Raises OSError."""
+        try:
+            return (self._folder / name).stat().st_mtime
+        except FileNotFoundError:
+            self.note_use(name, now)
+            return now
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Remove the marks of models that are gone. Raises OSError."""
+        for path in self._folder.iterdir():
+            if path.name not in names:
+                path.unlink(missing_ok=True)

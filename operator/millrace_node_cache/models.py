@@ -1,10 +1,16 @@
-"""What is known of a node's disk, its models and who uses them. Pure."""
+"""What is known of a node's disk, its models, and the pods that use them. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace_runtime import contract
+from millrace_runtime.contract import ANNOTATION_KEPT_BYTES, LABEL_KEPT
+
+Uses = Mapping[str, int]
+"""The names of the models that pods of this node read, and the size of each; 0 where it is not known."""
+_OVER = ("Succeeded", "Failed")
+_MOST_DIGITS = 18
 
 
 class ModelKey(NamedTuple):
@@ -44,10 +50,6 @@ class DiskSpace(NamedTuple):
 
     total_bytes: int
     used_bytes: int
-
-
-Uses = Mapping[str, int]
-"""The names of the models that pods of this node read, and the size of each; 0 where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -96,3 +98,18 @@ def _missing(num_bytes: int, model: Model | None) -> int:
     if model is None:
         return num_bytes
     return 0 if model.is_whole else max(0, num_bytes - model.num_bytes)
+
+
+def read_uses(pods: Iterable[Mapping[str, Any]]) -> Uses:
+    """Return what these pods read. One that is over reads nothing more."""
+    uses: dict[str, int] = {}
+    for pod in pods:
+        name = (pod["metadata"].get("labels") or {}).get(LABEL_KEPT)
+        if name and pod.get("status", {}).get("phase") not in _OVER:
+            uses[name] = max(uses.get(name, 0), _read_size(pod))
+    return uses
+
+
+def _read_size(pod: Mapping[str, Any]) -> int:
+    text = (pod["metadata"].get("annotations") or {}).get(ANNOTATION_KEPT_BYTES, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else 0

@@ -17,11 +17,9 @@ from millrace_gateway.front.headers import may_be_sent
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway
 from millrace_gateway.settings import Settings
-from millrace_kubernetes import short_names
 from millrace_kubernetes.access import ClusterAccess, load_access
 from millrace_kubernetes.errors import AccessError
-from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
-from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_kubernetes.flags import NAMESPACES_HELP, add_short_name_flag, parse_namespaces
 from millrace_runtime.contract import (
     DEFAULT_NAMESPACE,
     ENV_BIND_ADDRESS,
@@ -108,7 +106,7 @@ def read_settings(argv: list[str]) -> Settings:
 
 def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags about tenants: what they may reach, and what they see of each other."""
-    short_names.add_flag(parser)
+    add_short_name_flag(parser)
     parser.add_argument(
         "--public-host",
         type=str.lower,

@@ -19,7 +19,7 @@ from benchmarks.autoscaler.report import (
     render_variations,
     summarise,
 )
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.autoscaler.simulate.policies.contestants import (
     CLAIRVOYANT,
     HPA_QUEUE,

@@ -12,7 +12,7 @@ from typing import Any
 from millrace_kubectl.errors import PluginError
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import describe_phase
-from millrace_kubectl.subcommands import abort, promote
+from millrace_kubectl.subcommands.rollout import abort, promote
 from millrace_operator.api.annotations import ROLLOUT_ANNOTATION
 from testing.world import World
 from tests.kubectl.lives import refused, rolling_out, serving, starting
@@ -61,10 +61,10 @@ class Services:
 async def give(one: Life, subcommand: Any) -> str:
     """The transcript: what is typed, what is said, and how the service is when the operator has followed."""
     world = await one()
-    name = subcommand.__name__.rpartition(".")[2]
+    name = subcommand.__name__
     before = world.service
     try:
-        said = subcommand.run(argparse.Namespace(name="chat"), Services(world), world.now)
+        said = subcommand(argparse.Namespace(name="chat"), Services(world), world.now)
     except PluginError as error:
         said = f"kubectl millrace: {error}"
     lines = [f"$ kubectl millrace {name} chat", said]

@@ -11,7 +11,7 @@ import pytest
 from millrace_kubectl.details import list_changes, list_details
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.summary import summarise
-from millrace_kubectl.words import BINDINGS, NO_OPERATOR
+from millrace_kubectl.wording import BINDINGS, NO_OPERATOR
 from millrace_operator.api import crd
 from millrace_operator.api.change_record import render_changes
 from millrace_operator.api.conditions import Reason as ConditionReason

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace_kubectl.kubectl import Obj
-from millrace_kubectl.models import NOTHING, render_models
+from millrace_kubectl.subcommands.models import NOTHING, render_models
 from millrace_runtime import contract
 from testing.world import World
 from tests.kubectl.conftest import Terminal

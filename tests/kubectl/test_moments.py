@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_kubectl.moments import describe_length, describe_seconds
+from millrace_kubectl.wording import describe_length, describe_seconds
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES
 from millrace_kubectl.simulation import choices
-from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.replica import DEFAULTS, NEEDED, RUNTIMES, read_fit
+from millrace_kubectl.simulation.session import Progress
 from millrace_kubectl.subcommands import simulate
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.memory import Memory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_kubectl import words
+from millrace_kubectl import wording
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.screen import WIDTH, render_screen
 from millrace_kubectl.summary import summarise
@@ -129,10 +129,10 @@ async def test_a_reason_of_a_newer_operator_is_told_with_its_words() -> None:
     facts = reported(world, Degraded={"status": "True", **NEWER}, Ready={"status": "False", **NEWER})
     lines = render_screen(facts)
     assert any(line.endswith(f": {NEWER['message']}") for line in lines)
-    assert f"DO          {words.OBEY}" in lines
-    assert summarise(facts).lines[-1] == f"DO {words.OBEY}"
+    assert f"DO          {wording.OBEY}" in lines
+    assert summarise(facts).lines[-1] == f"DO {wording.OBEY}"
     facts = reported(world, Ready={"status": "False", **NEWER})
-    assert f"DO          {words.OBEY}" in render_screen(facts)
+    assert f"DO          {wording.OBEY}" in render_screen(facts)
 
 
 async def test_a_status_that_nobody_has_written_for_days_is_told_as_old() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace_kubectl.words import show_apart, show_latency
+from millrace_kubectl.wording import show_apart, show_latency
 
 
 @pytest.mark.parametrize(

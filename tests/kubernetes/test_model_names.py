@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from millrace_kubernetes.flags import parse_short_name
 from millrace_kubernetes.model_names import ModelNames, Standing, read_running_name
-from millrace_kubernetes.short_names import parse_short_name
 
 A, B, A2 = ("a", "chat"), ("b", "chat"), ("a", "other")
 

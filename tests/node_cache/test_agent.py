@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from millrace_node_cache.agent import Agent
-from millrace_node_cache.beneath import measure
 from millrace_node_cache.disk import Disk
-from millrace_node_cache.limit import Limit, parse_limit
 from millrace_node_cache.metrics import Metrics
 from millrace_node_cache.models import ModelKey
+from millrace_node_cache.plan import Limit, parse_limit
+from millrace_node_cache.safe_open import measure
 from tests.node_cache.conftest import MIB, MemoryApi, Root
 
 A, B, C = (ModelKey("shop", name) for name in "abc")

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from millrace_node_cache.command import read_settings
-from millrace_node_cache.limit import parse_limit
+from millrace_node_cache.plan import parse_limit
 from millrace_runtime import contract
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "millrace"

@@ -16,9 +16,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from millrace_node_cache import command
 from millrace_node_cache.errors import BadStartError, NodeCacheError
-from millrace_node_cache.limit import AmountLimit, ShareLimit
 from millrace_node_cache.metrics import Metrics
 from millrace_node_cache.models import ModelKey
+from millrace_node_cache.plan import AmountLimit, ShareLimit
 from millrace_node_cache.server import STILL_LIMIT_SECONDS, build_app, serve
 from testing.addresses import url_of
 from testing.model_sources.processes import until

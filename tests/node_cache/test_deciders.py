@@ -7,11 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_node_cache.eviction import plan_eviction
-from millrace_node_cache.labels import MOST_OF_NAMESPACE, plan_labels
-from millrace_node_cache.limit import AmountLimit, ShareLimit, parse_limit
-from millrace_node_cache.models import DiskSpace, Look, Model, ModelKey, Uses
-from millrace_node_cache.pods import read_uses
+from millrace_node_cache.models import DiskSpace, Look, Model, ModelKey, Uses, read_uses
+from millrace_node_cache.plan import (
+    MOST_OF_NAMESPACE,
+    AmountLimit,
+    ShareLimit,
+    parse_limit,
+    plan_eviction,
+    plan_labels,
+)
 from millrace_runtime.contract import ANNOTATION_KEPT_BYTES, LABEL_KEPT, name_kept
 
 A, B, C = (ModelKey("shop", name) for name in "abc")

@@ -8,17 +8,21 @@ from typing import Any, NamedTuple, TextIO
 
 from millrace_kubectl.errors import UnwrittenError, UsageError
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.simulation import history, report
-from millrace_kubectl.simulation.asking import read_asking
+from millrace_kubectl.simulation import report
 from millrace_kubectl.simulation.choices import Choice, read_choices
-from millrace_kubectl.simulation.documents import read_documents
-from millrace_kubectl.simulation.manifest import Manifest, pick_service, read_lent_price, read_manifest
+from millrace_kubectl.simulation.manifest import (
+    Manifest,
+    pick_service,
+    read_documents,
+    read_lent_price,
+    read_manifest,
+)
 from millrace_kubectl.simulation.measure import Measured
-from millrace_kubectl.simulation.progress import Progress
+from millrace_kubectl.simulation.prometheus import read_flags
 from millrace_kubectl.simulation.replica import Replica, build_hardware, read_fields, read_fit
-from millrace_kubectl.simulation.session import Session, count_simulations, find_initial
-from millrace_kubectl.simulation.table import describe, render_json, render_table
-from millrace_kubectl.simulation.traffic import Traffic, read_trace
+from millrace_kubectl.simulation.report import describe, render_json, render_table
+from millrace_kubectl.simulation.session import Progress, Session, count_simulations, find_initial
+from millrace_kubectl.simulation.traffic import Past, Traffic, draw_traffic, fetch_history, read_trace
 from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS
@@ -140,9 +144,9 @@ def _read_traffic(
     if arguments.trace is not None:
         return read_trace(arguments.trace, arguments.part, arguments.scale or 1, arguments.seed)
     namespace = arguments.namespace or manifest.namespace or "default"
-    past = history.Past(now, arguments.since or DEFAULT_SINCE, arguments.scrape)
-    found = history.fetch(read_asking(arguments), namespace, manifest.name, past)
-    return history.draw(found, hardware.kv_tokens, arguments.seed)
+    past = Past(now, arguments.since or DEFAULT_SINCE, arguments.scrape)
+    history = fetch_history(read_flags(arguments), namespace, manifest.name, past)
+    return draw_traffic(history, hardware.kv_tokens, arguments.seed)
 
 
 def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> list[str]:

@@ -1,15 +1,15 @@
-"""Runs the simulations: every policy on the same requests and replicas, with the same seed."""
+"""Runs the simulations, each on the same requests and replicas with the same seed, and shows progress."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TextIO
 
 from millrace_kubectl.simulation.choices import Choice, list_sweep
 from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Measured, measure
-from millrace_kubectl.simulation.progress import Progress
 from millrace_kubectl.simulation.traffic import Traffic
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import Request
 from millrace_operator.autoscaler.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
@@ -25,6 +25,52 @@ NEARLY_BEST = 0.005
 """So much less than with all replicas still is enough."""
 Follow = Callable[[float], None]
 """Told the virtual time again and again, in seconds."""
+CELLS = 30
+CLEAR = "\r\x1b[K"
+
+
+@dataclass
+class Progress:
+    """A bar over all simulations. It writes nothing where the stream is no terminal."""
+
+    stream: TextIO
+    total: int
+    """Simulations."""
+    seconds: float
+    """Of each, in virtual time."""
+    num_done: int = 0
+    label: str = ""
+    _shown: int = -1
+
+    def begin(self, label: str) -> None:
+        """Say which one comes now."""
+        self.label, self._shown = label, -1
+        self._show(0.0)
+
+    def end(self) -> None:
+        """Count it as done, and clear the line after the last."""
+        self.num_done += 1
+        if self.num_done == self.total:
+            self.close()
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self.stream.isatty():
+            self.stream.write(CLEAR)
+            self.stream.flush()
+
+    def follow(self, at: float) -> None:
+        """Show how far the virtual time is, in seconds."""
+        self._show(at / self.seconds)
+
+    def _show(self, share: float) -> None:
+        percent = int(100 * (self.num_done + min(share, 1.0)) / self.total)
+        if percent == self._shown or not self.stream.isatty():
+            return
+        self._shown = percent
+        bar = ("#" * (percent * CELLS // 100)).ljust(CELLS, ".")
+        self.stream.write(f"{CLEAR}[{bar}] {percent:3d} %  {self.num_done + 1}/{self.total} {self.label}")
+        self.stream.flush()
 
 
 @dataclass(frozen=True)

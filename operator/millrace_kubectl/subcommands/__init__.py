@@ -1,1 +1,1 @@
-"""One file a sub-command: SUMMARY, DESCRIPTION, `add_arguments`, and `run`, which returns what is printed."""
+"""The sub-commands by subject: `add_parsers` adds them, and a function of each returns what is printed."""

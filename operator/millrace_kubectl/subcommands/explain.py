@@ -17,8 +17,9 @@ inferenceservices, and no other. With the right to list controllerrevisions, --s
 -v asks the leading operator: it takes the right to list leases, and to port-forward in its namespace."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `explain` needs."""
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("explain", help=SUMMARY, description=DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="the InferenceService")
     parser.add_argument(
         "--since", type=_parse_since, metavar="DURATION", help="also list the changes of so long, such as 6h"
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also show what the last decision rests on, replica, cost and conditions",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
+    parser.set_defaults(run=run)
 
 
 def _parse_since(text: str) -> float:

@@ -1,19 +1,35 @@
 """`kubectl millrace models`: which models there are, where they are kept, how large, and who uses them."""
 
 import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from millrace_kubectl.kubectl import Services
-from millrace_kubectl.models import is_any_on_nodes, render_models
+from millrace_kubectl.kubectl import Obj, Services
+from millrace_kubectl.wording import align
+from millrace_operator.api.quantities import show_bytes
+from millrace_runtime import contract
 
 SUMMARY = "which models there are, where they are kept, how large, used by whom"
 DESCRIPTION = """List the models of the namespace's services, and of earlier revisions those that a claim
 or nodes may still have. It takes the right to list inferenceservices and controllerrevisions. Whoever may
 list nodes sees which of them keep a model. It looks into no volume."""
+TITLES = ("NAMESPACE", "MODEL", "REVISION", "SIZE", "KEPT", "USED BY")
+NOTHING = "no service has a model yet"
+EACH_POD = "by each pod"
+ON_NODES = "on nodes"
+IMAGE = "in the image"
+_MOST_NODES = 3
+_SHORT = 12
+"""Letters of a revision, as git shows it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `models` needs."""
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("models", help=SUMMARY, description=DESCRIPTION)
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="those of all namespaces")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  # noqa: ARG001  as its siblings
@@ -23,3 +39,125 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:  
     revisions = services.list_revisions(everywhere=everywhere)
     nodes = services.list_nodes() if is_any_on_nodes(revisions) else None
     return render_models(found, revisions, nodes, has_namespaces=everywhere)
+
+
+class Place(NamedTuple):
+    """One model at one place."""
+
+    namespace: str
+    model: str
+    revision: str
+    size: str
+    kept: str
+
+
+@dataclass
+class Users:
+    """The services of a model."""
+
+    now: set[str] = field(default_factory=set)
+    earlier: set[str] = field(default_factory=set)
+    """Those of which an earlier revision had it: a rollback serves it again."""
+
+    def describe(self) -> str:
+        """Return who uses it, else who may again."""
+        return ", ".join(sorted(self.now)) or f"(earlier: {', '.join(sorted(self.earlier))})"
+
+
+def is_any_on_nodes(revisions: Iterable[Obj]) -> bool:
+    """Whether nodes keep the model of a revision on their own disks."""
+    return any(_read(one.get("data"), "cache", "claimName") == contract.CLAIM_KEPT for one in revisions)
+
+
+def render_models(
+    services: Sequence[Obj], revisions: Iterable[Obj], nodes: Sequence[Obj] | None, *, has_namespaces: bool
+) -> str:
+    """Return a table, a line for each model and place. `nodes` is None where they may not be listed."""
+    found = _gather({_name(one): one for one in services}, revisions, nodes)
+    rows = [(*place, users.describe()) for place, users in sorted(found.items())]
+    if not rows:
+        return NOTHING
+    first = 0 if has_namespaces else 1
+    return "\n".join(align([TITLES[first:], *(row[first:] for row in rows)]))
+
+
+def _gather(
+    services: dict[tuple[str, str], Obj], revisions: Iterable[Obj], nodes: Sequence[Obj] | None
+) -> dict[Place, Users]:
+    found: dict[Place, Users] = {}
+    for revision in revisions:
+        metadata = revision["metadata"]
+        labels = metadata.get("labels") or {}
+        owner = (metadata.get("namespace", ""), labels.get(contract.LABEL_SERVICE, ""))
+        service, place = services.get(owner), _read_place(revision, nodes)
+        if service is None or place is None or labels.get(contract.LABEL_PENDING) == "true":
+            continue
+        is_used = labels.get(contract.LABEL_REVISION) in _list_used(service)
+        if is_used or _is_kept(revision):
+            users = found.setdefault(place, Users())
+            (users.now if is_used else users.earlier).add(owner[1])
+    return found
+
+
+def _list_used(service: Obj) -> set[Any]:
+    status: Obj = service.get("status") or {}
+    return {status[name] for name in ("currentRevision", "updateRevision") if name in status}
+
+
+def _is_kept(revision: Obj) -> bool:
+    """Whether the model stays where it is when no pod has it any more."""
+    return "cache" in (revision.get("data") or {})
+
+
+def _read_place(revision: Obj, nodes: Sequence[Obj] | None) -> Place | None:
+    """Return where a revision's model is; None where its record has none."""
+    data = revision.get("data") or {}
+    uri = _read(data, "inputs", "model", "uri")
+    if not isinstance(uri, str):
+        return None
+    told, size = _read(data, "model", "revision"), _read(data, "model", "numBytes")
+    namespace = revision["metadata"].get("namespace", "")
+    return Place(
+        namespace,
+        uri,
+        _shorten(told) if isinstance(told, str) else "-",
+        show_bytes(size) if isinstance(size, int) else "-",
+        _describe_place(namespace, data, uri, nodes),
+    )
+
+
+def _describe_place(namespace: str, data: Obj, uri: str, nodes: Sequence[Obj] | None) -> str:
+    claim, path, parts = _read(data, "cache", "claimName"), _read(data, "cache", "path"), urlsplit(uri)
+    if claim == contract.CLAIM_KEPT:
+        return _describe_nodes(contract.name_kept(namespace, str(path)), nodes)
+    if claim is not None:
+        return f"claim {claim}, {path}"
+    if parts.scheme == "pvc":
+        return f"claim {parts.netloc}, {parts.path.lstrip('/')}"
+    return IMAGE if parts.scheme == "file" else EACH_POD
+
+
+def _describe_nodes(kept: str, nodes: Sequence[Obj] | None) -> str:
+    """Return which nodes have all of a model, as their labels tell."""
+    if nodes is None:
+        return ON_NODES
+    label = f"{contract.LABEL_KEPT_ON_NODE}{kept}"
+    names = sorted(one["metadata"]["name"] for one in nodes if label in (one["metadata"].get("labels") or {}))
+    shown, others = names[:_MOST_NODES], len(names) - _MOST_NODES
+    more = f" and {others} more" if others > 0 else ""
+    return f"{ON_NODES}: {', '.join(shown) or 'none now'}{more}"
+
+
+def _shorten(revision: str) -> str:
+    return revision.removeprefix("sha256:")[:_SHORT]
+
+
+def _read(data: Any, *path: str) -> Any:
+    for name in path:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data
+
+
+def _name(obj: Obj) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

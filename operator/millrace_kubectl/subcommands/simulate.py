@@ -24,6 +24,13 @@ missing where a scrape renames the label `service` of the gateway's metrics"""
 POLICIES = "ours,hpa,keda,knative,static"
 
 
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("simulate", help=SUMMARY, description=DESCRIPTION)
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what `simulate` needs."""
     add = parser.add_argument

@@ -7,8 +7,12 @@ from millrace_fetch.cli import size_request
 from millrace_kubectl.errors import PluginError, UnfitError, UsageError
 from millrace_kubectl.kubectl import Services
 
-SUMMARY, DESCRIPTION = size_request.SUMMARY, size_request.DESCRIPTION
-add_arguments = size_request.add_arguments
+
+def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the sub-command."""
+    parser = commands.add_parser("size", help=size_request.SUMMARY, description=size_request.DESCRIPTION)
+    size_request.add_arguments(parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:

@@ -17,9 +17,7 @@ from typing import TypeVar
 
 import uvloop
 
-from millrace_kubernetes import short_names
-from millrace_kubernetes.namespaces import HELP as NAMESPACES_HELP
-from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_kubernetes.flags import NAMESPACES_HELP, add_short_name_flag, parse_namespaces
 from millrace_operator.api.prices import (
     DEFAULT_CURRENCY,
     Prices,
@@ -104,7 +102,7 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         default=defaults.gateway_port,
         help="port of the gateway's Service",
     )
-    short_names.add_flag(parser)
+    add_short_name_flag(parser)
     add("--cluster-domain", default=defaults.cluster_domain, help="DNS domain of the cluster")
     add("--runtime-image", default=defaults.runtime_image, help="image of the replicas of new revisions")
     add(

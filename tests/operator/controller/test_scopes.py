@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millrace_kubernetes.namespaces import parse_namespaces
+from millrace_kubernetes.flags import parse_namespaces
 from millrace_operator.app.command import build_parser
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.ingest import Ingest

@@ -13,7 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from millrace_operator.autoscaler.capacity.normal_equations import NOTHING, Matrix, NormalEquations, Row
+from millrace_operator.autoscaler.capacity.normal_equations import (
+    NOTHING,
+    Matrix,
+    NormalEquations,
+    Row,
+    find_coefficients,
+    find_row,
+)
 from millrace_operator.autoscaler.signals.observation import StepMoments, TrialStep
 
 FORGETTING = 0.01
@@ -31,8 +38,6 @@ DEVIATION = math.sqrt(math.pi / 2)
 OUTLIER = 2.0
 """Usual errors beyond which a sample counts less."""
 LEAST_DEVIATION = 0.03
-SCALES = (1.0, 16.0, 4096.0)
-"""Typical regressors, by which the ridge weighs the three alike."""
 MIN_STEPS = 5
 MIN_SAMPLES = 2.0
 LEAST_TO_JUDGE = 0.5
@@ -80,7 +85,7 @@ class LatencyModel:
         num_tried: float = 0.0,
     ) -> "LatencyModel":
         """Return the model that had these; its coefficients follow from them."""
-        coefficients = _find_coefficients(gram, moment)
+        coefficients = find_coefficients(gram, moment)
         return cls(gram, moment, num_samples, relative_error, coefficients, num_tried=num_tried)
 
     @classmethod
@@ -98,7 +103,7 @@ class LatencyModel:
             return cls()
         known = NormalEquations()
         for trial in found:
-            x = _find_row(trial.tokens, trial.context_tokens, trial.seconds)
+            x = find_row(trial.tokens, trial.context_tokens, trial.seconds)
             known = known.add(x, MIN_SAMPLES / len(found))
         model = cls.restore(known.gram, known.moment, MIN_SAMPLES, TRIAL_ERROR, MIN_SAMPLES)
         return replace(model, tried=model.coefficients)
@@ -187,7 +192,7 @@ class LatencyModel:
         seconds = self.predict(tokens, context_tokens)
         if seconds <= 0 or self.relative_error is None:
             return math.inf
-        x = _find_row(tokens, context_tokens, seconds)
+        x = find_row(tokens, context_tokens, seconds)
         spread = NormalEquations(self.gram, self.moment).find_spread(x)
         return DEVIATION * self.relative_error * math.sqrt(max(spread, 0.0))
 
@@ -248,7 +253,7 @@ class LatencyModel:
     def _absorb(
         self, moments: StepMoments, error: float | None, weight: float, forgetting: float
     ) -> "LatencyModel":
-        x = _find_row(moments.tokens, moments.context_tokens, moments.seconds)
+        x = find_row(moments.tokens, moments.context_tokens, moments.seconds)
         slowed = self._slow_what_was_tried(moments)
         before = slowed or self
         if slowed:
@@ -257,7 +262,7 @@ class LatencyModel:
             forgetting = 1.0
         weight *= self._trust(moments)
         gram, moment = NormalEquations(before.gram, before.moment).forget(x, forgetting).add(x, weight)
-        coefficients = _find_coefficients(gram, moment)
+        coefficients = find_coefficients(gram, moment)
         learned = replace(
             before,
             gram=gram,
@@ -285,11 +290,6 @@ class LatencyModel:
         return None
 
 
-def _find_row(tokens: float, context_tokens: float, seconds: float) -> Row:
-    """Return a step's regressors, relative to its time."""
-    return 1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds
-
-
 def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
     """Return the value at half of the weight."""
     half, seen = sum(weight for _, weight in weighted) / 2, 0.0
@@ -298,8 +298,3 @@ def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
         if seen >= half:
             return value
     return 1.0
-
-
-def _find_coefficients(gram: Matrix, moment: Row) -> Row:
-    scaled = NormalEquations(gram, moment).solve()
-    return scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2]

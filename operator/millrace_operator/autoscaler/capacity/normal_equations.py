@@ -8,10 +8,17 @@ RIDGE = 1e-3
 `simulate/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
 TINY = 1e-9
 """Keeps the matrix regular where a regressor was never seen."""
+SCALES = (1.0, 16.0, 4096.0)
+"""Typical regressors, by which the ridge weighs the three alike."""
 
 Row = tuple[float, float, float]
 Matrix = tuple[Row, Row, Row]
 NOTHING: Matrix = ((0.0,) * 3,) * 3
+
+
+def find_row(tokens: float, context_tokens: float, seconds: float) -> Row:
+    """Return a step's regressors, relative to its time."""
+    return 1.0 / seconds, tokens / SCALES[1] / seconds, context_tokens / SCALES[2] / seconds
 
 
 class NormalEquations(NamedTuple):
@@ -66,6 +73,12 @@ class NormalEquations(NamedTuple):
             [value + (RIDGE * row[i] + TINY if i == j else 0.0) for j, value in enumerate(row)]
             for i, row in enumerate(self.gram)
         ]
+
+
+def find_coefficients(gram: Matrix, moment: Row) -> Row:
+    """Return the coefficients by which the regressors give a step's seconds."""
+    scaled = NormalEquations(gram, moment).solve()
+    return scaled[0], scaled[1] / SCALES[1], scaled[2] / SCALES[2]
 
 
 def _solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:

@@ -14,7 +14,6 @@ from millrace_operator.autoscaler.capacity.capacity import (
 from millrace_operator.autoscaler.capacity.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.attainment import predict
-from millrace_operator.autoscaler.decide.budget import average, find_burns, spend
 from millrace_operator.autoscaler.decide.decision import Decision, Reason
 from millrace_operator.autoscaler.decide.explain import explain_terms
 from millrace_operator.autoscaler.decide.feedback import (
@@ -26,6 +25,7 @@ from millrace_operator.autoscaler.decide.feedback import (
     is_step_under_way,
     learn_from_step,
     remember_floor,
+    spend_budgets,
     watch_attempts,
 )
 from millrace_operator.autoscaler.decide.forecast import Arrivals
@@ -76,7 +76,7 @@ def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Sit
     estimate = _estimate(policy, signals, memory, replica, now)
     situation = Situation(policy, signals, memory, estimate, now)
     situation = replace(situation, memory=_note_knowledge(situation))
-    situation = replace(situation, memory=_spend(situation))
+    situation = replace(situation, memory=spend_budgets(situation))
     return replace(situation, memory=_calibrate(situation))
 
 
@@ -113,26 +113,6 @@ def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:
     """Whether a step of the batch that is planned is too unlike those that are known."""
     batch = max(replica.count_sequences(capacity.rate), 1.0)
     return replica.model.standard_error(batch, batch * replica.context_tokens) > MOST_TRIAL_DOUBT
-
-
-def _spend(situation: Situation) -> Memory:
-    """Return the memory with what the present replicas alone have spent of each objective's error budget.
-
-    While nobody answers, or replicas start, nothing is spent and nothing made up for.
-    """
-    memory = situation.memory
-    if not situation.is_settled or not situation.is_informed or not situation.is_nearly_whole:
-        return memory
-    asked, passed, began = {one.name for one in situation.policy.objectives}, memory.passed, situation.now
-    burns = find_burns(situation.present_latencies)
-    spent = spend({name: sum_ for name, sum_ in memory.spent.items() if name in asked}, burns, passed)
-    began -= passed
-    since = {name: memory.spent_since.get(name, began) if name in memory.spent else began for name in spent}
-    means = {name: memory.mean_burn.get(name, 0.0) for name in spent}
-    means |= {
-        name: average(means[name], burns[name], began - since[name], passed) for name in burns.keys() & spent
-    }
-    return replace(memory, spent=spent, spent_since=since, mean_burn=means)
 
 
 def _calibrate(situation: Situation) -> Memory:

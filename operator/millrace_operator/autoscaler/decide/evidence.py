@@ -9,8 +9,8 @@ from millrace_operator.api.status_lines import NAME_LENGTH, NUM_CANDIDATES, NUM_
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.attainment import LARGEST_ERROR, predict, predict_seconds
 from millrace_operator.autoscaler.decide.attempts import Attempts
-from millrace_operator.autoscaler.decide.budget import find_burn
 from millrace_operator.autoscaler.decide.decision import Decision
+from millrace_operator.autoscaler.decide.feedback import find_burn
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Latency, Signals

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from millrace_operator.autoscaler.capacity.capacity import Demand
-from millrace_operator.autoscaler.decide.dispersion import follow, measure_surprise
-from millrace_operator.autoscaler.decide.trend import RatePoint, add_point, extrapolate
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.decide.trend import (
+    RatePoint,
+    add_point,
+    extrapolate,
+    follow_dispersion,
+    measure_surprise,
+)
+from millrace_operator.autoscaler.signals.scrapes import Windows
 
 ERROR_STEP = 0.05
 FIRST_ERROR = 0.8
@@ -173,7 +178,7 @@ class Outlook:
             seen_since=since,
             windows=windows,
             points=points,
-            dispersion=follow(self.dispersion, surprise, passed),
+            dispersion=follow_dispersion(self.dispersion, surprise, passed),
         )
         expected = seen.look_ahead(arrivals, horizon_seconds)
         error = self.error.judge(now, seen.load or 0.0, percentile, seen.least, now - windows.recent)

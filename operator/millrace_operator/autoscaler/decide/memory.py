@@ -10,7 +10,7 @@ from millrace_operator.autoscaler.decide.forecast import Outlook
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import Cadence
+from millrace_operator.autoscaler.signals.scrapes import Cadence
 
 PASSING_PART = 0.1
 """Of the replicas: so many may begin anew, or come or go, while the others are settled."""

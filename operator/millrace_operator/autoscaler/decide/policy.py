@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
 
 LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken", "EndToEndLatency", "QueueTime"]
 OF_ANSWERS: frozenset[LatencyMetric] = frozenset({"TimePerOutputToken", "EndToEndLatency"})

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from millrace_operator.autoscaler.capacity.latency_model import FORGETTING, LatencyModel
-from millrace_operator.autoscaler.decide.dispersion import LARGEST as LARGEST_DISPERSION
 from millrace_operator.autoscaler.decide.feedback import LARGEST_CORRECTION
 from millrace_operator.autoscaler.decide.forecast import LARGEST_ERROR, ForecastError, Outlook
 from millrace_operator.autoscaler.decide.memory import COLD_STARTS_KEPT, LONGEST_COLD_START, Memory
+from millrace_operator.autoscaler.decide.trend import LARGEST_DISPERSION
 from millrace_operator.autoscaler.signals.lengths import ANSWERS_AVERAGED, AnswerLengths
 from millrace_runtime.contract import ANSWER_BUCKETS
 

@@ -1,4 +1,9 @@
-"""Whether a rate has been rising, beyond chance, and where that leads. Pure."""
+"""Whether a rate rises or varies beyond chance, and where a rise leads. Pure.
+
+Clients that send in bursts make a rate jump up and down. So does chance, but less: that is the scale of the
+dispersion. A load that rises evenly for minutes is no burst. Three windows in a row tell the two apart: of a
+straight line the one in the middle is the mean of the others.
+"""
 
 import math
 from bisect import bisect_right
@@ -17,6 +22,13 @@ A trend is looked for over as long. With 1.5 windows chance hid a load that rose
 some ticks, and a recorded conversation took 5 % more replicas."""
 SIGNIFICANCE = 4.0
 """A trend counts only beyond this many standard errors, or noise alone would add replicas."""
+DISPERSION_SECONDS = 1200.0
+LARGEST_DISPERSION = 100.0
+OUTLIER_SURPRISE = 25.0
+"""A surprise counts for no more than so many times what is usual (five standard deviations): a service that
+begins, or a step of its load, is no burst either. Without this bound a start from nothing trebled it."""
+NEAR = 0.25
+"""Of a window: a rate counted so near to where one is looked for stands for it."""
 
 
 class RatePoint(NamedTuple):
@@ -98,3 +110,33 @@ def extrapolate(
     certain = trend.slope - DOUBTED * trend.error
     ahead = window_seconds / 2 + min(horizon_seconds, WINDOWS_KEPT * window_seconds)
     return min(rate + certain * ahead, 2 * rate)
+
+
+def measure_surprise(points: Sequence[RatePoint], window_seconds: float) -> float | None:
+    """Return the square by which three windows in a row bend, over what it is of independent arrivals.
+
+    Each varies by rate/w by chance, so the variance of a - 2·b + c is 6·rate/w. None where the points do not
+    reach back so far, or nothing came.
+    """
+    if not points:
+        return None
+    newest = points[-1]
+    middle, oldest = (_find_near(points, newest.at - n * window_seconds, window_seconds) for n in (1, 2))
+    if middle is None or oldest is None:
+        return None
+    mean = (newest.rate + middle + oldest) / 3
+    return (newest.rate - 2 * middle + oldest) ** 2 * window_seconds / (6 * mean) if mean > 0 else None
+
+
+def _find_near(points: Sequence[RatePoint], at: float, window_seconds: float) -> float | None:
+    nearest = min(points, key=lambda point: abs(point.at - at))
+    return nearest.rate if abs(nearest.at - at) <= NEAR * window_seconds else None
+
+
+def follow_dispersion(dispersion: float, surprise: float | None, seconds: float) -> float:
+    """Return how many times as much rates vary, after so many seconds of a surprise; never less than 1."""
+    if surprise is None:
+        return dispersion
+    new = 1 - math.exp(-seconds / DISPERSION_SECONDS)
+    found = dispersion + new * (min(surprise, OUTLIER_SURPRISE * dispersion) - dispersion)
+    return min(max(found, 1.0), LARGEST_DISPERSION)

@@ -1,1 +1,1 @@
-"""Runs the autoscaler: fetches signals, lets `autoscale` decide, hands the decision to the planner."""
+"""The autoscaler on the leading operator: it asks Prometheus, decides, and keeps what it has learned."""

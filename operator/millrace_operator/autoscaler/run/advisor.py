@@ -8,7 +8,7 @@ from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.run.settings import ScalingSettings
 from millrace_operator.autoscaler.signals.observation import Latency, Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
 from millrace_operator.observed.snapshot import Advice
 
 SIGNALS_NAMED = 3

@@ -14,8 +14,15 @@ from dataclasses import replace
 
 from millrace_operator.api.status_lines import read_changes
 from millrace_operator.autoscaler.decide.memory import Memory
-from millrace_operator.autoscaler.run.accelerator import Serving, find_accelerator, find_serving
-from millrace_operator.autoscaler.run.record import Record, is_written, list_records, read_record
+from millrace_operator.autoscaler.run.record import (
+    Record,
+    Serving,
+    find_accelerator,
+    find_serving,
+    is_written,
+    list_records,
+    read_record,
+)
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.errors import ClusterError, ConflictError, NotLeaderError, TransientError
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, Obj, ServiceKey

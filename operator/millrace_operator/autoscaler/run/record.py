@@ -1,12 +1,13 @@
 """What the autoscaler has learned of a service, and the changes of its count: an annotation. Pure.
 
-It is on the record of the revision that serves. One that is written names its time: where a rollout has left
-several, the newest counts.
+It is on the ControllerRevision of the revision that serves, and has its time: where a rollout has left
+several, the newest counts. What was learned is of one kind of accelerator, so the record names it.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from millrace_operator.api.change_record import (
     KEY,
@@ -28,11 +29,22 @@ from millrace_operator.autoscaler.decide.prior import (
     render_prior,
 )
 from millrace_operator.kube.kinds import Obj
+from millrace_operator.observed.pods import read_pod
 from millrace_operator.observed.snapshot import is_owned
 from millrace_runtime import contract
 
 MOST_BYTES = 64_000
 """Of the annotation. An object's may have 256 KiB in all."""
+HARDWARE_LABELS = (
+    "nvidia.com/gpu.product",
+    "amd.com/gpu.product-name",
+    "cloud.google.com/gke-accelerator",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.azure.com/accelerator",
+)
+"""Labels of nodes that name hardware; known where a service asks for one in its nodeSelector."""
+LONGEST_NAME = 512
 
 
 @dataclass(frozen=True)
@@ -120,3 +132,45 @@ def read_record(found: Sequence[Obj]) -> Record:
         trouble=trouble,
         changes=tuple(read_changes(changes)),
     )
+
+
+class Serving(NamedTuple):
+    """Who serves: None where nobody does, or not all do alike."""
+
+    revision: str | None
+    accelerator: str | None
+
+
+def find_serving(pods: Iterable[Obj]) -> Serving:
+    """Return revision and accelerator of the pods that are Ready, or of all that stay where none is."""
+    staying = [(read_pod(pod), pod) for pod in pods]
+    staying = [(facts, pod) for facts, pod in staying if facts.is_staying]
+    ready = [(facts, pod) for facts, pod in staying if facts.is_ready] or staying
+    revisions = {facts.revision for facts, _ in ready}
+    accelerators = {describe_accelerator(pod) for _, pod in ready}
+    return Serving(
+        revisions.pop() if len(revisions) == 1 else None,
+        accelerators.pop() if len(accelerators) == 1 else None,
+    )
+
+
+def find_accelerator(pods: Iterable[Obj], revision: str | None) -> str | None:
+    """Return what the pods of a revision compute on; None where there are none."""
+    return find_serving(pod for pod in pods if read_pod(pod).revision == revision).accelerator
+
+
+def describe_accelerator(pod: Obj) -> str:
+    """Return a pod's devices and how many, or its other limits without any, and the hardware it asks for."""
+    spec: dict[str, Any] = pod.get("spec") or {}
+    limits = _find_limits(spec)
+    devices = {name: amount for name, amount in limits.items() if "/" in name} or limits
+    selector = spec.get("nodeSelector") or {}
+    asked = {label: selector[label] for label in HARDWARE_LABELS if label in selector}
+    return ", ".join(f"{name}={value}" for name, value in sorted((devices | asked).items()))[:LONGEST_NAME]
+
+
+def _find_limits(spec: dict[str, Any]) -> dict[str, Any]:
+    for container in spec.get("containers") or ():
+        if container.get("name") == contract.CONTAINER_REPLICA:
+            return (container.get("resources") or {}).get("limits") or {}
+    return {}

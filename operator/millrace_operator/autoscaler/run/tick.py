@@ -19,10 +19,9 @@ from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.decide.prior import note_present
 from millrace_operator.autoscaler.decide.situation import NODE_SECONDS
-from millrace_operator.autoscaler.run.access import Access
 from millrace_operator.autoscaler.run.advisor import read_policy, render_advice
-from millrace_operator.autoscaler.run.settings import ScalingSettings
-from millrace_operator.autoscaler.run.signals import Prometheus, fetch_reading
+from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
+from millrace_operator.autoscaler.run.settings import Access, ScalingSettings
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscaler.signals.queries import Scope, build_questions
 from millrace_operator.autoscaler.signals.reading import (
@@ -33,8 +32,13 @@ from millrace_operator.autoscaler.signals.reading import (
     list_sightings,
     read_signals,
 )
-from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sightings
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows, fit_windows
+from millrace_operator.autoscaler.signals.scrapes import (
+    DEFAULT_WINDOWS,
+    NEVER_SEEN,
+    Sightings,
+    Windows,
+    fit_windows,
+)
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.kinds import Obj, ServiceKey
 from millrace_operator.observed.pods import Pod, read_pod
@@ -250,10 +254,7 @@ def _list_started(pods: Iterable[Obj]) -> set[str]:
 
 
 def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
-    """Return what the API server says of a service's replicas, those that are going left out.
-
-    `now` is in seconds since 1970.
-    """
+    """Return what the API server says of a service's staying replicas at `now`, in seconds since 1970."""
     staying = [pod for pod in map(read_pod, pods) if pod.is_staying and pod.leaving_since is None]
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},

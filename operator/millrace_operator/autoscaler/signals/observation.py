@@ -1,6 +1,7 @@
 """What was seen of a service at one moment. None means unknown, which is never read as zero."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +51,19 @@ class Bracket:
     lower_share: float
     """The part of the requests that took `lower` or less."""
     upper_share: float
+
+    @classmethod
+    def read(
+        cls, counts: Mapping[float, float], total: float, lower: float | None, upper: float
+    ) -> "Bracket | None":
+        """Return the bracket of these bounds by the counts at or under each bound.
+
+        `lower` is None where the bucket is the first one. None where counts lack a bound.
+        """
+        under, over = (0.0 if lower is None else counts.get(lower)), counts.get(upper)
+        if under is None or over is None:
+            return None
+        return cls(lower or 0.0, upper, under / total, over / total)
 
     def find_missed(self, share: float) -> bool | None:
         """Return whether fewer than this part of the requests met the target; None where both may be."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_operator.autoscaler.decide.policy import LatencyMetric, Objective
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_runtime import contract
 
 LABEL_SIGNAL: Final = "signal"

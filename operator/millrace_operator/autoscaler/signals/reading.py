@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millrace_operator.autoscaler.decide.policy import Objective
-from millrace_operator.autoscaler.signals.lengths import AnswerLengths, read_lengths
+from millrace_operator.autoscaler.signals.lengths import read_lengths
 from millrace_operator.autoscaler.signals.observation import (
     Bracket,
     Fleet,
@@ -23,8 +23,13 @@ from millrace_operator.autoscaler.signals.queries import (
     name_buckets,
     needs_lengths,
 )
-from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sighting, Sightings
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import (
+    DEFAULT_WINDOWS,
+    NEVER_SEEN,
+    Sighting,
+    Sightings,
+    Windows,
+)
 from millrace_operator.kube.kinds import ServiceKey
 
 EVERYTHING = "every signal"
@@ -178,9 +183,8 @@ class _Reader:
         found: dict[str, tuple[TrialStep, ...]] = {}
         for sample in self._series.get("trial_steps", []):
             with suppress(ValueError):  # a label that is no number is none of ours
-                tokens, context = (
-                    float(sample.labels.get(name, "")) for name in ("tokens", "context_tokens")
-                )
+                labels = (sample.labels.get(name, "") for name in ("tokens", "context_tokens"))
+                tokens, context = map(float, labels)
                 if sample.pod in pods:
                     step = TrialStep(sample.value, tokens, context)
                     found[sample.pod] = (*found.get(sample.pod, ()), step)
@@ -235,7 +239,7 @@ def read_signals(
         kv_usage=sum(usage.values()) / len(usage) if usage else None,
         prompt_tokens=reader.scalar("prompt_tokens"),
         generation_tokens=reader.scalar("generation_tokens"),
-        answer_lengths=_read_lengths(reader, objectives),
+        answer_lengths=read_lengths(reader.by_bound(ANSWER_LENGTHS)) if needs_lengths(objectives) else None,
         max_sequences=min(reader.by_pod("max_sequences", fresh).values(), default=None),
         kv_tokens=min(reader.by_pod("kv_tokens", fresh).values(), default=None),
         latencies=latencies,
@@ -280,7 +284,7 @@ def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterabl
         seconds, counts = reader.scalar(objective.name), reader.by_bound(name_buckets(objective.metric))
         total = counts.get(math.inf)
         if seconds is not None and total:
-            bracket = _read_bracket(objective, counts, total)
+            bracket = Bracket.read(counts, total, *find_bounds(objective))
             is_of_all = bracket is not None and bracket.agrees(seconds, objective.percentile / 100)
             yield Latency(objective, seconds, total, bracket if is_of_all else None)
 
@@ -294,16 +298,3 @@ def _find_unmeasured(reader: _Reader, objectives: Iterable[Objective]) -> set[st
         name: "replicas answered requests, and do not export it" for name in found if reader.is_answered(name)
     }
     return found
-
-
-def _read_lengths(reader: _Reader, objectives: Iterable[Objective]) -> AnswerLengths | None:
-    return read_lengths(reader.by_bound(ANSWER_LENGTHS)) if needs_lengths(objectives) else None
-
-
-def _read_bracket(objective: Objective, counts: Mapping[float, float], total: float) -> Bracket | None:
-    """Return what is known of the target's bucket, None where its bounds are not among the counts."""
-    lower, upper = find_bounds(objective)
-    under, over = (0.0 if lower is None else counts.get(lower)), counts.get(upper)
-    if under is None or over is None:
-        return None
-    return Bracket(lower or 0.0, upper, under / total, over / total)

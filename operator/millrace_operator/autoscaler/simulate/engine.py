@@ -16,11 +16,9 @@ from typing import NamedTuple
 
 from millrace_operator.autoscaler.decide.policy import LatencyMetric
 from millrace_operator.autoscaler.simulate.agenda import Agenda
-from millrace_operator.autoscaler.simulate.counters import Counters, Sample
-from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.batch import Chunk, Counters, Sample, Sequence, Stretch
+from millrace_operator.autoscaler.simulate.hardware import Hardware, try_steps
 from millrace_operator.autoscaler.simulate.load import Request
-from millrace_operator.autoscaler.simulate.stretch import Chunk, Sequence, Stretch
-from millrace_operator.autoscaler.simulate.trials import try_steps
 
 STEPS_WHILE_COLD = 16
 """Of a stretch, whose steps are all slowed down alike."""

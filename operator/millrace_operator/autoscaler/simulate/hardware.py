@@ -1,10 +1,33 @@
-"""What a simulated replica is made of: the truth that the autoscaler has to learn.
+"""What a simulated replica and its nodes are made of: the truth that the autoscaler has to learn.
 
 A step is a roofline, not the straight line that `latency_model` fits: below some number of tokens it takes
 the time to read the weights, beyond it the time to compute.
+
+A replica tries some steps before its first request, as `millrace serve` does (`replica/trial.py`). A slow
+replica tries smaller ones, so they say less. A test holds the two files to the same sizes.
 """
 
+import math
+import random
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from millrace_operator.autoscaler.signals.observation import TrialStep
+
+SHORT_CONTEXT = 8
+SHORT_PROMPT, LONG_PROMPT = 64, 1024
+LONGEST_SHORT_PROMPT_SECONDS = 4.0
+LONGEST_PROMPT_SECONDS = 1.0
+LEAST_BATCH_SECONDS = 0.2
+LOADING_SHARE = 0.5
+"""Of a cold start: what a replica takes to load its model. Made up; the rest is a pod and its image."""
+BATCH_PER_LOADING = 0.05
+MOST_SEQUENCES = 32
+GROWTH = 1.025
+"""Of a sequence's context, until the last one's prompt is computed."""
+IDLE_SECONDS = 600.0
+"""How long a node stays without pods: the Cluster Autoscaler's default (`--scale-down-unneeded-time`)."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +83,88 @@ class Hardware:
         """Return what a step takes that computes so many tokens and reads so much context."""
         compute = max(self.weights_seconds, self.token_seconds * tokens)
         return self.overhead_seconds + compute + self.context_seconds * context_tokens
+
+
+class Size(NamedTuple):
+    """What a step computes and reads, in tokens."""
+
+    tokens: int
+    context_tokens: int
+
+
+@lru_cache
+def list_sizes(hardware: Hardware) -> tuple[Size, ...]:
+    """Return the sizes of one token, of a long prompt and of several sequences; none for a slow replica."""
+    if SHORT_PROMPT * hardware.step_seconds(1, SHORT_CONTEXT) > LONGEST_SHORT_PROMPT_SECONDS:
+        return ()
+    per_token = _prompt_seconds(hardware, SHORT_PROMPT) / SHORT_PROMPT
+    length = int(min(LONGEST_PROMPT_SECONDS / per_token, LONG_PROMPT))
+    if length < SHORT_PROMPT:
+        return ()
+    budget = max(BATCH_PER_LOADING * LOADING_SHARE * hardware.cold_start_seconds, LEAST_BATCH_SECONDS)
+    number = int(budget / _prompt_seconds(hardware, length))
+    number = max(1, min(number, MOST_SEQUENCES, hardware.max_sequences))
+    chunk = min(length, hardware.max_batched_tokens)
+    context = min(int(number * GROWTH * length), hardware.kv_tokens)
+    return Size(1, SHORT_CONTEXT), Size(chunk, chunk), Size(number, context)
+
+
+def _prompt_seconds(hardware: Hardware, length: int) -> float:
+    """Return what a prompt takes, chunk by chunk."""
+    chunk = min(length, hardware.max_batched_tokens)
+    return math.ceil(length / chunk) * hardware.step_seconds(chunk, length)
+
+
+def try_steps(hardware: Hardware, speed: float, *, is_warm: bool) -> tuple[TrialStep, ...]:
+    """Return what a replica of this speed measures of them, each the middle one of some."""
+    slowness = 1.0 if is_warm else hardware.slowness(0.0)
+    return tuple(_try_step(hardware, size, speed, slowness) for size in list_sizes(hardware))
+
+
+def _try_step(hardware: Hardware, size: Size, speed: float, slowness: float) -> TrialStep:
+    rng = random.Random(f"{speed} {size.tokens}")  # noqa: S311  later requests get the same noise without it
+    factor = speed * slowness * math.exp(rng.gauss(0, hardware.noise / 2))
+    return TrialStep(factor * hardware.step_seconds(*size), *size)
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A machine that pods share."""
+
+    ready_at: float
+    num_pods: int = 0
+    emptied_at: float = 0.0
+
+
+class Nodes:
+    """Owner of the nodes and of the room for pods."""
+
+    def __init__(self, seconds: float, pods_per_node: int, capacity: int | None) -> None:
+        self._seconds = seconds
+        self._pods_per_node = pods_per_node
+        self._capacity = capacity
+        self._nodes: list[Node] = []
+        self.num_pods = 0
+        """Those that have a place, running or starting."""
+
+    def place(self, now: float, *, is_ready: bool = False) -> Node | None:
+        """Return the node of a new pod, None where the cluster is full.
+
+        A node that is missing is ready after its time, or at once where `is_ready`.
+        """
+        if self._capacity is not None and self.num_pods >= self._capacity:
+            return None
+        self._nodes = [node for node in self._nodes if node.num_pods or now - node.emptied_at < IDLE_SECONDS]
+        node = next((node for node in self._nodes if node.num_pods < self._pods_per_node), None)
+        if node is None:
+            node = Node(now if is_ready else now + self._seconds)
+            self._nodes.append(node)
+        node.num_pods += 1
+        self.num_pods += 1
+        return node
+
+    def leave(self, node: Node, now: float) -> None:
+        """Free a pod's place."""
+        node.num_pods -= 1
+        node.emptied_at = now
+        self.num_pods -= 1

@@ -14,10 +14,9 @@ from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscaler.signals.queries import ANSWER_LENGTHS, BOUNDS, name_buckets, needs_lengths
 from millrace_operator.autoscaler.signals.reading import Reading, Sample, list_sightings, read_signals
-from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.scrapes import NEVER_SEEN, Windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
-from millrace_operator.autoscaler.simulate.counters import Counters
+from millrace_operator.autoscaler.simulate.batch import Counters
 from millrace_operator.autoscaler.simulate.series import (
     LOOKBACK_SECONDS,
     Increases,

@@ -14,7 +14,7 @@ from millrace_operator.autoscaler.decide.decision import Decision
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows, fit_windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows, fit_windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.engine import Answer
 from millrace_operator.autoscaler.simulate.hardware import Hardware

@@ -9,7 +9,7 @@ from operator import attrgetter, lt, sub
 from typing import NamedTuple
 
 from millrace_operator.autoscaler.signals.queries import ANSWER_LENGTHS
-from millrace_operator.autoscaler.simulate.counters import Counters, Sample
+from millrace_operator.autoscaler.simulate.batch import Counters, Sample
 
 EXTRAPOLATED = 1.1
 """Samples further apart than this times their mean distance are not extrapolated to a window's end."""

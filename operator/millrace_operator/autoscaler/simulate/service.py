@@ -12,9 +12,8 @@ from operator import attrgetter
 
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.engine import Answer, Engine
-from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.hardware import Hardware, Node, Nodes
 from millrace_operator.autoscaler.simulate.load import Request
-from millrace_operator.autoscaler.simulate.nodes import Node, Nodes
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 DRAIN_SECONDS = 600.0

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Protocol
 
 from millrace_operator.autoscaler.decide.policy import Objective
-from millrace_operator.autoscaler.simulate.clients import DAY_SECONDS, Client, Clients, share_by_rank
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import (
+    DAY_SECONDS,
+    Client,
+    Clients,
     Lengths,
     Request,
     draw_requests,
     fixed_lengths,
+    share_by_rank,
     step_rates,
 )
 from millrace_operator.autoscaler.simulate.prometheus import Scraping

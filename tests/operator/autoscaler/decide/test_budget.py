@@ -1,4 +1,4 @@
-from millrace_operator.autoscaler.decide.budget import SPENT_SECONDS, find_burn, find_burns, spend
+from millrace_operator.autoscaler.decide.feedback import SPENT_SECONDS, find_burn, find_burns, spend
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Bracket, Latency
 

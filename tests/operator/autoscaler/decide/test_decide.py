@@ -15,7 +15,7 @@ from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy, PolicyError
 from millrace_operator.autoscaler.decide.situation import FLAPS_REMEMBERED, Estimate, Situation
 from millrace_operator.autoscaler.signals.observation import Bracket, Fleet, Latency, Signals, StepMoments
-from millrace_operator.autoscaler.signals.windows import fit_windows
+from millrace_operator.autoscaler.signals.scrapes import fit_windows
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
 TPOT = Objective("TimePerOutputToken", 95, 0.1)

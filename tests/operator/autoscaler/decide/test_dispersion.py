@@ -4,8 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millrace_operator.autoscaler.decide.dispersion import LARGEST, OUTLIER, follow, measure_surprise
-from millrace_operator.autoscaler.decide.trend import RatePoint, add_point
+from millrace_operator.autoscaler.decide.trend import (
+    LARGEST_DISPERSION,
+    OUTLIER_SURPRISE,
+    RatePoint,
+    add_point,
+    follow_dispersion,
+    measure_surprise,
+)
 
 WINDOW = 20.0
 
@@ -22,7 +28,7 @@ def follow_load(rate_at: Callable[[float], float], seconds: float, burst: int = 
     """Return the dispersion that is found, looking every 2 s."""
     arrivals, dispersion = draw_arrivals(rate_at, seconds, burst, seed), 1.0
     for points in list_points(arrivals, seconds):
-        dispersion = follow(dispersion, measure_surprise(points, WINDOW), 2.0)
+        dispersion = follow_dispersion(dispersion, measure_surprise(points, WINDOW), 2.0)
     return dispersion
 
 
@@ -57,7 +63,7 @@ def test_nothing_is_said_of_no_load_or_too_short_a_time() -> None:
     assert measure_surprise([RatePoint(0, 5), RatePoint(20, 6)], WINDOW) is None
     assert measure_surprise([RatePoint(0, 0), RatePoint(20, 0), RatePoint(40, 0)], WINDOW) is None
     assert measure_surprise([RatePoint(0, 5), RatePoint(30, 6), RatePoint(40, 5)], WINDOW) is None
-    assert follow(3.0, None, 60) == 3.0
+    assert follow_dispersion(3.0, None, 60) == 3.0
 
 
 def test_a_bend_is_measured_by_what_chance_would_bend() -> None:
@@ -66,6 +72,6 @@ def test_a_bend_is_measured_by_what_chance_would_bend() -> None:
 
 
 def test_one_surprise_counts_for_only_so_much() -> None:
-    assert follow(2.0, 1e6, 1e9) == 2.0 * OUTLIER
-    assert follow(50.0, 1e6, 1e9) == LARGEST
-    assert follow(2.0, 0.0, 1e9) == 1.0
+    assert follow_dispersion(2.0, 1e6, 1e9) == 2.0 * OUTLIER_SURPRISE
+    assert follow_dispersion(50.0, 1e6, 1e9) == LARGEST_DISPERSION
+    assert follow_dispersion(2.0, 0.0, 1e9) == 1.0

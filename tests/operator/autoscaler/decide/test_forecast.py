@@ -13,7 +13,7 @@ from millrace_operator.autoscaler.decide.forecast import (
     ForecastError,
     Outlook,
 )
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, fit_windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, fit_windows
 
 TICK = 2.0
 

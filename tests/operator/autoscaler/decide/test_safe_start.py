@@ -11,9 +11,8 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.run.record import Record
 from millrace_operator.autoscaler.signals.observation import Fleet, Latency, Signals, TrialStep
 from millrace_operator.autoscaler.simulate import engine, workloads
-from millrace_operator.autoscaler.simulate.hardware import Hardware
+from millrace_operator.autoscaler.simulate.hardware import Hardware, try_steps
 from millrace_operator.autoscaler.simulate.run import Ours
-from millrace_operator.autoscaler.simulate.trials import try_steps
 from millrace_operator.autoscaler.simulate.workloads import Ramp, Workload
 from tests.operator.autoscaler.made_signals import make_fleet, make_signals
 from tests.operator.autoscaler.sources import READS_AUTOSCALER

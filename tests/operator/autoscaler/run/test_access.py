@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from millrace_operator.autoscaler.run.access import Access
-from millrace_operator.autoscaler.run.settings import AccessError, PrometheusSettings
+from millrace_operator.autoscaler.run.settings import Access, AccessError, PrometheusSettings
 
 URL = "https://thanos.example:9091/prefix"
 

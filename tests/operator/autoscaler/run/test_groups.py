@@ -14,7 +14,7 @@ from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.run import tick
 from millrace_operator.autoscaler.run.settings import PrometheusSettings, ScalingSettings
 from millrace_operator.autoscaler.run.tick import ScalingLoop
-from millrace_operator.autoscaler.signals.windows import Cadence
+from millrace_operator.autoscaler.signals.scrapes import Cadence
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_runtime.contract import LABEL_SERVICE

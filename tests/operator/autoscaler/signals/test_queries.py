@@ -6,7 +6,7 @@ import pytest
 
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.queries import REPLICA_NAME, Scope, build_questions, find_bounds
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.render.child import revision_name
 from millrace_operator.rollout.revision import hash_inputs
 

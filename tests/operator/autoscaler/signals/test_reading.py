@@ -27,8 +27,7 @@ from millrace_operator.autoscaler.signals.reading import (
     read_signals,
     sort_samples,
 )
-from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sighting, Sightings
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscaler.simulate.series import histogram_quantile
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_runtime.contract import ANSWER_BUCKETS

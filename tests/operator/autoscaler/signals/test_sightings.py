@@ -1,6 +1,6 @@
 """When replicas were seen last, and what is said of those that are silent."""
 
-from millrace_operator.autoscaler.signals.sightings import NEVER_SEEN, Sighting
+from millrace_operator.autoscaler.signals.scrapes import NEVER_SEEN, Sighting
 
 NOW = 1_700_000_000.0
 """22:13:20 UTC."""

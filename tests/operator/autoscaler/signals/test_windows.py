@@ -6,7 +6,7 @@ from itertools import accumulate, cycle, islice, repeat
 
 import pytest
 
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Cadence, Windows, fit_windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Cadence, Windows, fit_windows
 
 INTERVALS = [2.0, 5.0, 15.0, 30.0, 60.0]
 BEGAN = 1_700_000_000.0

@@ -6,8 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from millrace_operator.autoscaler.simulate.clients import Client, Clients, share_by_rank
-from millrace_operator.autoscaler.simulate.load import fixed_lengths
+from millrace_operator.autoscaler.simulate.load import Client, Clients, fixed_lengths, share_by_rank
 from millrace_operator.autoscaler.simulate.workloads import large_day, small_day
 
 FLAT = {"swing": 0.0, "wobble": 0.0}

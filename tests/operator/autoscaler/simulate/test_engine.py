@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from millrace_operator.autoscaler.simulate.agenda import Agenda
-from millrace_operator.autoscaler.simulate.counters import Counters
+from millrace_operator.autoscaler.simulate.batch import Counters
 from millrace_operator.autoscaler.simulate.engine import Answer, Engine
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import CONVERSATION, Request, draw_requests

@@ -4,7 +4,7 @@ import pytest
 
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows, fit_windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows, fit_windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.engine import Answer
 from millrace_operator.autoscaler.simulate.hardware import Hardware

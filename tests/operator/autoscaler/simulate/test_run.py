@@ -6,7 +6,7 @@ import pytest
 
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths, step_rates
 from millrace_operator.autoscaler.simulate.run import Choice, Run, Setting, Static, simulate

@@ -6,7 +6,7 @@ The rules are those of https://prometheus.io/docs/prometheus/latest/querying/bas
 
 import pytest
 
-from millrace_operator.autoscaler.simulate.counters import Counters, Sample
+from millrace_operator.autoscaler.simulate.batch import Counters, Sample
 from millrace_operator.autoscaler.simulate.series import Series
 
 

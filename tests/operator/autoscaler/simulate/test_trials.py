@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace_operator.autoscaler.simulate import trials
-from millrace_operator.autoscaler.simulate.hardware import Hardware
-from millrace_operator.autoscaler.simulate.trials import list_sizes, try_steps
+from millrace_operator.autoscaler.simulate.hardware import LOADING_SHARE, Hardware, list_sizes, try_steps
 from millrace_operator.autoscaler.simulate.workloads import DAY_HARDWARE, RAMP_HARDWARE, TRACE_HARDWARE
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.step import KvGroup, Limits
@@ -32,7 +30,7 @@ def try_really(hardware: Hardware, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     executor = TimedExecutor(limits, hardware)
     clock = trial.StepClock
     monkeypatch.setattr(trial, "StepClock", lambda: clock(lambda: executor.now))
-    loading = trials.LOADING_SHARE * hardware.cold_start_seconds
+    loading = LOADING_SHARE * hardware.cold_start_seconds
     found = trial.try_steps(Scheduler(limits), executor, loading)
     return [(step.num_tokens, step.num_context_tokens) for step in found]
 

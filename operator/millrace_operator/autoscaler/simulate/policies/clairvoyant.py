@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscaler.simulate.load import Request
-from millrace_operator.autoscaler.simulate.policies.bounds import check_knob
+from millrace_operator.autoscaler.simulate.policies.hpa import check_knob
 from millrace_operator.autoscaler.simulate.run import Choice, Run, Static, is_within, simulate
 from millrace_operator.autoscaler.simulate.workloads import Workload
 

@@ -1,4 +1,4 @@
-"""Whom people may compare: each rule with its one knob, the rule's default, and the values that are tried.
+"""The rules to compare, each with its one knob, the rule's default, and the values that are tried.
 
 Ours has no knob here: it is what is shipped.
 """
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
-from millrace_operator.autoscaler.signals.windows import Windows, fit_windows
-from millrace_operator.autoscaler.simulate.policies.behaviour import Rules
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds
+from millrace_operator.autoscaler.signals.scrapes import Windows, fit_windows
+from millrace_operator.autoscaler.simulate.policies.concurrency import Knative, KubeAI
 from millrace_operator.autoscaler.simulate.policies.dynamo import DynamoLoad, DynamoThroughput
-from millrace_operator.autoscaler.simulate.policies.hpa import HpaInFlight, HpaQueue
-from millrace_operator.autoscaler.simulate.policies.inferno import Inferno
-from millrace_operator.autoscaler.simulate.policies.keda import Keda
-from millrace_operator.autoscaler.simulate.policies.knative import Knative
-from millrace_operator.autoscaler.simulate.policies.kubeai import KubeAI
-from millrace_operator.autoscaler.simulate.policies.llmd import LlmD, watch
-from millrace_operator.autoscaler.simulate.policies.through_hpa import ThroughHpa
-from millrace_operator.autoscaler.simulate.policies.wva import Wva
+from millrace_operator.autoscaler.simulate.policies.hpa import (
+    Bounds,
+    HpaInFlight,
+    HpaQueue,
+    Keda,
+    Rules,
+    ThroughHpa,
+)
+from millrace_operator.autoscaler.simulate.policies.llmd import Inferno, LlmD, Wva, watch
 from millrace_operator.autoscaler.simulate.run import Ours, Run, Scaler, Setting, Static
 from millrace_operator.autoscaler.simulate.workloads import Workload
 

@@ -1,32 +1,40 @@
-"""NVIDIA Dynamo's planner, in its throughput mode and its load mode, for replicas that do both phases.
-
-Throughput mode, every 180 s: the last interval's load again (its predictor `constant`; others fit a series),
-over what a replica's profile says it computes: prompts at full speed, and tokens in the largest batch that
-keeps the target per token at the mean context. The profile is the true hardware, as a measurement before
-deployment has it; the target per token is divided by how much slower steps are than the profile says. Both
-needs are added: one replica does both.
-
-Load mode, every 5 s: one replica more when every replica is beyond a target. One less when each of N would be
-in time with N/(N - 1) of its load: its cache holds it, a step takes less than 80 % of the target, and the
-queue less than 80 % of what the target of the first token leaves beside the own prompt. What a replica's
-latencies are follows from its steps and its queue. It knows the time to the first token and the time per
-token, and holds where neither has a target.
-"""
+"""NVIDIA Dynamo's planner, in its throughput mode and its load mode, for replicas that do both phases."""
 
 import math
 from dataclasses import replace
 
+from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
 from millrace_operator.autoscaler.decide.policy import LatencyMetric, Objective
 from millrace_operator.autoscaler.signals.observation import Signals, StepMoments
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
 from millrace_operator.autoscaler.simulate.hardware import Hardware
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds, check_knob
-from millrace_operator.autoscaler.simulate.policies.fit import Fit
+from millrace_operator.autoscaler.simulate.policies.hpa import Bounds, check_knob
 from millrace_operator.autoscaler.simulate.run import Choice
 
 INTERVAL_SECONDS = 180.0
 SENSITIVITY = 0.8
 """Its default of `load_scaling_down_sensitivity`."""
+
+
+class Fit:
+    """The step time that a rule with a model learns, and the last known shape of a request.
+
+    It is our own fit, of the same formula as theirs, in the place of their Kalman filters and regressions,
+    which see latencies only. Ours sees steps, so their rules do no worse with it.
+    """
+
+    def __init__(self, windows: Windows, tick_seconds: float) -> None:
+        self.model = LatencyModel()
+        self.prompt_tokens: float | None = None
+        self.generation_tokens: float | None = None
+        self._weight = min(1.0, tick_seconds / windows.recent)
+
+    def learn(self, signals: Signals) -> None:
+        """Learn from every replica's steps."""
+        for moments in signals.steps:
+            self.model = self.model.learn(moments, weight=self._weight)
+        self.prompt_tokens = signals.prompt_tokens or self.prompt_tokens
+        self.generation_tokens = signals.generation_tokens or self.generation_tokens
 
 
 def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> float:
@@ -35,7 +43,14 @@ def find_target(objectives: tuple[Objective, ...], metric: LatencyMetric) -> flo
 
 
 class DynamoThroughput:
-    """Multiplies the load by a factor that Dynamo lacks: without one there is nothing to tune."""
+    """Throughput mode, every 180 s, for the last interval's load: its predictor `constant`.
+
+    A replica's profile says what it computes: prompts at full speed, and tokens in the largest batch that
+    keeps the target per token at the mean context. The profile is the true hardware, as a measurement before
+    deployment has it. The target per token is divided by how much slower steps are than the profile says.
+    Both needs are added, because one replica does both. The load is multiplied by a factor that Dynamo lacks:
+    without one there is nothing to tune.
+    """
 
     tick_seconds = INTERVAL_SECONDS
 
@@ -90,7 +105,14 @@ class DynamoThroughput:
 
 
 class DynamoLoad:
-    """Keeps a part of its targets: without one there is nothing to tune but how it goes down."""
+    """Load mode, every 5 s: one replica more when every replica is beyond a target, or one less.
+
+    One less when each of N would be in time with N/(N - 1) of its load: its cache holds it, a step takes less
+    than 80 % of the target, and the queue less than 80 % of what the target of the first token leaves beside
+    the own prompt. A replica's latencies follow from its steps and its queue. It knows the time to the first
+    token and the time per token, and holds where neither has a target. It keeps a part of its targets:
+    without that part there is nothing to tune but how it goes down.
+    """
 
     tick_seconds = 5.0
 

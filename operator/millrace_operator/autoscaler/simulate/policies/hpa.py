@@ -1,20 +1,127 @@
-"""Kubernetes' HorizontalPodAutoscaler on requests in flight or waiting, with its default behaviour.
+"""Kubernetes' HorizontalPodAutoscaler, KEDA, and a controller whose wish an HPA follows.
 
-Every 15 s. Pods without a metric count as at the target on the way down, and as idle on the way up. Up at
-most to twice the count or by four, whichever is more; down to the largest count wanted in the last 300 s.
+An HPA looks every 15 s. Pods without a metric count as at the target on the way down, and as idle on the way
+up. Up at most to twice the count or by four, whichever is more; down to the largest count wanted in the last
+300 s.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
-from millrace_operator.autoscaler.simulate.policies.behaviour import Behaviour, recommend_by_total
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds, check_knob
-from millrace_operator.autoscaler.simulate.run import Choice
+from millrace_operator.autoscaler.signals.reading import EVERYTHING
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.simulate.run import Choice, Scaler
 
 SYNC_SECONDS = 15.0
 TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the most replicas that a rule may choose."""
+
+    least: int
+    most: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise ValueError(
+                f"replicas from {self.least} to {self.most}; write 1 or more, the smaller one first"
+            )
+
+    def clamp(self, count: float) -> int:
+        """Return the whole count within the bounds that is nearest."""
+        return int(max(self.least, min(count, self.most)))
+
+
+def check_knob(name: str, value: float) -> None:
+    """Refuse a knob's value that no rule could follow."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} is {value}; write more than 0")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """`spec.behavior` of autoscaling/v2: windows and speeds, in seconds and pods.
+
+    The defaults are Kubernetes'.
+    """
+
+    up_window: float = 0.0
+    """Up to the least count that was wanted in so long."""
+    down_window: float = 300.0
+    """Down to the largest count that was wanted in so long."""
+    up_pods: int = 4
+    """In a period, or to twice the count, whichever is more."""
+    up_period: float = 15.0
+    down_pods: int | None = None
+    """In a period; None: all."""
+    down_period: float = 15.0
+
+
+DEFAULT_RULES = Rules()
+
+
+class _Wanted(NamedTuple):
+    at: float
+    replicas: int
+
+
+class Behaviour:
+    """How far an HPA follows a wanted count at once. It remembers what was wanted and what was done."""
+
+    def __init__(self, bounds: Bounds, rules: Rules = DEFAULT_RULES) -> None:
+        self._bounds = bounds
+        self._rules = rules
+        self._wanted: list[_Wanted] = []
+        self._steps: list[_Wanted] = []
+        """By how much the count went up, or down where it is negative."""
+
+    def follow(self, current: int, wanted: int, now: float) -> int:
+        """Return the count from now on. At first the count that it finds counts as wanted."""
+        if not self._wanted:
+            self._wanted.append(_Wanted(now, current))
+        longest = max(self._rules.up_window, self._rules.down_window)
+        self._wanted = [one for one in self._wanted if one.at > now - longest]
+        self._wanted.append(_Wanted(now, self._bounds.clamp(wanted)))
+        count = self._limit(current, self._stabilise(current, now), now)
+        if count != current:
+            self._steps.append(_Wanted(now, count - current))
+        return count
+
+    def _stabilise(self, current: int, now: float) -> int:
+        """Return the count that all that was wanted in the windows agrees on."""
+        rules, latest = self._rules, self._wanted[-1]
+        least = min(one.replicas for one in self._wanted if one is latest or one.at > now - rules.up_window)
+        most = max(one.replicas for one in self._wanted if one is latest or one.at > now - rules.down_window)
+        return min(max(current, least), most)
+
+    def _limit(self, current: int, wanted: int, now: float) -> int:
+        """Return what of it is allowed in this period."""
+        rules = self._rules
+        longest = max(rules.up_period, rules.down_period)
+        self._steps = [step for step in self._steps if step.at > now - longest]
+        if wanted > current:
+            base = current - self._sum_steps(now - rules.up_period)
+            return min(wanted, max(2 * base, base + rules.up_pods, current))
+        if wanted < current and rules.down_pods is not None:
+            base = current - self._sum_steps(now - rules.down_period)
+            return min(max(wanted, base - rules.down_pods), current)
+        return wanted
+
+    def _sum_steps(self, since: float) -> int:
+        """Return by how much the count has changed since: what a period began with is told by it."""
+        return sum(step.replicas for step in self._steps if step.at > since)
+
+
+def recommend_by_total(total: float, current: int, target: float, tolerance: float = 0.1) -> int:
+    """Return the count for one metric of the whole service, of which each pod is to have a share."""
+    if abs(total / (target * current) - 1) <= tolerance:
+        return current
+    return math.ceil(total / target)
 
 
 def recommend_by_pod(values: Sequence[float], num_missing: int, target: float) -> int:
@@ -67,3 +174,54 @@ class HpaQueue:
         current = signals.fleet.current
         wanted = recommend_by_total(signals.waiting, current, self._target)
         return Choice(self._behaviour.follow(current, wanted, now), f"{signals.waiting:g} waiting")
+
+
+class Keda:
+    """KEDA: an HPA whose metric is one value of the whole service, here its requests in flight.
+
+    The HPA asks for it at every sync: KEDA's `pollingInterval` of 30 s concerns the step from none to one,
+    unless `useCachedMetrics` is set. A query that fails holds the count. One with an empty answer counts as
+    zero, which is KEDA's default. Its cooldown of 300 s concerns the step from one replica to none, which no
+    service here may take.
+    """
+
+    tick_seconds = SYNC_SECONDS
+
+    def __init__(self, bounds: Bounds, target: float = 64.0, windows: Windows = DEFAULT_WINDOWS) -> None:
+        check_knob("target", target)
+        self.windows = windows
+        self._target = target
+        self._behaviour = Behaviour(bounds)
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Hold where the query failed."""
+        if EVERYTHING in signals.rejected:
+            return Choice(signals.fleet.current, "the query failed")
+        current, value = signals.fleet.current, sum(signals.in_flight.values())
+        wanted = recommend_by_total(value, current, self._target)
+        return Choice(self._behaviour.follow(current, wanted, now), f"{value:g} in flight")
+
+
+class ThroughHpa:
+    """An HPA that follows the count of another controller, which it asks as often as that one decides.
+
+    So llm-d's Workload Variant Autoscaler acts: it writes the count as a metric every 60 s, and an HPA or
+    KEDA on that metric (an average value of 1 a pod) changes the Deployment.
+    """
+
+    tick_seconds = SYNC_SECONDS
+
+    def __init__(self, bounds: Bounds, other: Scaler, rules: Rules = DEFAULT_RULES) -> None:
+        self.windows = other.windows
+        self._other = other
+        self._behaviour = Behaviour(bounds, rules)
+        self._asked_at = float("-inf")
+        self._wish = Choice(0, "")
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Follow the last wish."""
+        if now - self._asked_at >= self._other.tick_seconds:
+            self._asked_at, self._wish = now, self._other.choose(signals, now)
+        current = signals.fleet.current
+        wanted = recommend_by_total(self._wish.replicas, current, 1.0)
+        return Choice(self._behaviour.follow(current, wanted, now), self._wish.why)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from millrace_operator.autoscaler.simulate.policies.behaviour import Behaviour, Rules
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds
+from millrace_operator.autoscaler.simulate.policies.hpa import Behaviour, Bounds, Rules
 
 
 def play(rules: Rules, wanted: list[int], current: int = 10) -> list[int]:

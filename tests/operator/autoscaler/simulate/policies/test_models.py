@@ -9,11 +9,9 @@ from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Latency, Signals, StepMoments
 from millrace_operator.autoscaler.signals.reading import EVERYTHING
 from millrace_operator.autoscaler.simulate.hardware import Hardware
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds
 from millrace_operator.autoscaler.simulate.policies.dynamo import DynamoLoad, DynamoThroughput
-from millrace_operator.autoscaler.simulate.policies.inferno import Inferno, Queue
-from millrace_operator.autoscaler.simulate.policies.llmd import LlmD, watch
-from millrace_operator.autoscaler.simulate.policies.wva import Wva
+from millrace_operator.autoscaler.simulate.policies.hpa import Bounds
+from millrace_operator.autoscaler.simulate.policies.llmd import Inferno, LlmD, Queue, Wva, watch
 from tests.operator.autoscaler.made_signals import make_signals
 
 BOUNDS = Bounds(1, 40)

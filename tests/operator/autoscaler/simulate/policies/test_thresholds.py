@@ -6,16 +6,15 @@ import pytest
 
 from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.reading import EVERYTHING
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds
+from millrace_operator.autoscaler.simulate.policies.concurrency import Knative, KubeAI
 from millrace_operator.autoscaler.simulate.policies.hpa import (
+    Bounds,
     HpaInFlight,
     HpaQueue,
+    Keda,
     recommend_by_pod,
     recommend_by_total,
 )
-from millrace_operator.autoscaler.simulate.policies.keda import Keda
-from millrace_operator.autoscaler.simulate.policies.knative import Knative
-from millrace_operator.autoscaler.simulate.policies.kubeai import KubeAI
 from millrace_operator.autoscaler.simulate.run import Scaler
 from tests.operator.autoscaler.made_signals import make_signals
 

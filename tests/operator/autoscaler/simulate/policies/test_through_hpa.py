@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds
-from millrace_operator.autoscaler.simulate.policies.through_hpa import ThroughHpa
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.simulate.policies.hpa import Bounds, ThroughHpa
 from millrace_operator.autoscaler.simulate.run import Choice
 from tests.operator.autoscaler.made_signals import make_signals
 

@@ -13,8 +13,7 @@ from http.client import HTTPMessage
 from typing import IO, Any
 
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
-from millrace_operator.autoscaler.run.access import Access
-from millrace_operator.autoscaler.run.settings import AccessError, read_prometheus
+from millrace_operator.autoscaler.run.settings import Access, AccessError, read_prometheus
 from millrace_operator.autoscaler.signals.reading import SignalError, check_whole
 
 TIMEOUT_SECONDS = 30.0
@@ -41,7 +40,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 @dataclass(frozen=True)
-class Asking:
+class Prometheus:
     """Where a Prometheus is, and who asks."""
 
     access: Access
@@ -104,7 +103,7 @@ class Asking:
         return found
 
 
-def read_asking(arguments: argparse.Namespace) -> Asking:
+def read_flags(arguments: argparse.Namespace) -> Prometheus:
     """Return how to ask, from the flags. Raises UsageError for settings that contradict each other."""
     if not _is_address(arguments.from_prometheus):
         raise UsageError(
@@ -114,7 +113,7 @@ def read_asking(arguments: argparse.Namespace) -> Asking:
         settings = read_prometheus(arguments.from_prometheus, arguments)
     except AccessError as error:
         raise UsageError(_rename(error)) from error
-    return Asking(Access(settings))
+    return Prometheus(Access(settings))
 
 
 def _is_address(url: str) -> bool:

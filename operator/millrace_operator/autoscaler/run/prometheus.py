@@ -6,8 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from millrace_operator.autoscaler.run.access import Access
-from millrace_operator.autoscaler.run.settings import AccessError
+from millrace_operator.autoscaler.run.settings import Access, AccessError
 from millrace_operator.autoscaler.signals.queries import Question
 from millrace_operator.autoscaler.signals.reading import (
     PodKey,
@@ -17,7 +16,7 @@ from millrace_operator.autoscaler.signals.reading import (
     parse_samples,
     sort_samples,
 )
-from millrace_operator.autoscaler.signals.windows import Windows
+from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.kube.kinds import ServiceKey
 
 UNTIMED = aiohttp.ClientTimeout()

@@ -1,6 +1,8 @@
-"""The words of `explain`, each in one place. Pure."""
+"""All texts that the plugin prints, each in one place, and how it writes figures, times and tables. Pure."""
 
 import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 METRICS = {
     "TimeToFirstToken": "TTFT",
@@ -91,6 +93,8 @@ WAIT_FOR_FEEDBACK = "wait: a replica is added if this goes on"
 ENOUGH_FOR_LOAD = "wait: the load asks for no more replicas than there are"
 WAIT_FOR_LOAD = "wait for some seconds of load"
 WAIT_FOR_REPLICAS = "wait for the replicas that are not ready"
+EXACT_BELOW = 600.0
+"""A length is told to the second below ten minutes: with a count beside it, it is reckoned with."""
 
 
 def name_objective(metric: str, percentile: int) -> str:
@@ -147,3 +151,40 @@ def show_share(share: float) -> str:
     if percent >= 99.9:
         return "over 99.9%"
     return f"{percent:.3g}%" if percent >= 99 else f"{percent:.0f}%"
+
+
+def describe_moment(at: float, now: float) -> str:
+    """Return a time of day in UTC, with its date unless that is today's: 03:00 UTC."""
+    moment, today = (datetime.fromtimestamp(time, UTC) for time in (at, now))
+    day = "" if moment.date() == today.date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M} UTC"
+
+
+def describe_length(seconds: float) -> str:
+    """Return how long something is that was recorded or set: 80s, 1m47s, 2m, 1h05m."""
+    minutes, rest = divmod(int(seconds), 60)
+    is_exact = seconds < EXACT_BELOW and rest and describe_seconds(seconds).endswith("m")
+    return f"{minutes}m{rest:02d}s" if is_exact else describe_seconds(seconds)
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return an age in its largest units: 80s, 6m, 1h05m, 2d3h. One below zero is 0s: clocks differ."""
+    whole = max(0, int(seconds))
+    if whole < 100:
+        return f"{whole}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours}h" if hours else f"{days}d"
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, with each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -1,16 +1,11 @@
-"""Knative's pod autoscaler on requests in flight: a stable window of 60 s, and one of 6 s for panic.
-
-Every 2 s. A replica is to have 70 % of a target. The panic window asking for twice the ready replicas begins
-a panic: the count then only rises, until the panic window has been calm for 60 s. Prometheus' samples stand
-in for Knative's own, which come each second.
-"""
+"""Knative's and KubeAI's autoscalers: requests in flight, averaged over a window, in units of a target."""
 
 import math
 from collections import deque
 
 from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.windows import DEFAULT_WINDOWS, Windows
-from millrace_operator.autoscaler.simulate.policies.bounds import Bounds, check_knob
+from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Windows
+from millrace_operator.autoscaler.simulate.policies.hpa import Bounds, check_knob
 from millrace_operator.autoscaler.simulate.run import Choice
 
 STABLE_SECONDS = 60.0
@@ -19,10 +14,17 @@ UTILISATION = 0.7
 PANIC_RATIO = 2.0
 FASTEST_UP = 1000
 FASTEST_DOWN = 2
+AVERAGED_LOOKS = 60
+VOTES_FOR_DOWN = 3
 
 
 class Knative:
-    """The average of requests in flight over a window, in units of the target."""
+    """Knative's pod autoscaler: a stable window of 60 s, and one of 6 s for panic.
+
+    Every 2 s. A replica is to have 70 % of a target. A panic begins when the panic window asks for twice the
+    ready replicas: the count then only rises, until the panic window has been calm for 60 s. Prometheus'
+    samples stand in for Knative's own, which come each second.
+    """
 
     tick_seconds = 2.0
 
@@ -66,3 +68,34 @@ class Knative:
             self._panic_at = now
         elif self._panic_at is not None and now - self._panic_at > STABLE_SECONDS:
             self._panic_at, self._most_in_panic = None, 0
+
+
+class KubeAI:
+    """KubeAI's autoscaler: the mean of active requests over ten minutes, those that run or wait.
+
+    Every 10 s. It goes up at once, and down after three looks in a row that ask for less.
+    """
+
+    tick_seconds = 10.0
+
+    def __init__(self, bounds: Bounds, target: float = 100.0, windows: Windows = DEFAULT_WINDOWS) -> None:
+        check_knob("target", target)
+        self.windows = windows
+        self._bounds = bounds
+        self._target = target
+        self._seen: deque[float] = deque(maxlen=AVERAGED_LOOKS)
+        self._votes = 0
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Hold where nothing is known."""
+        del now
+        if not signals.in_flight:
+            return Choice(signals.fleet.current, "no metric")
+        self._seen.append(sum(signals.in_flight.values()))
+        mean = sum(self._seen) / len(self._seen)
+        wanted = self._bounds.clamp(math.ceil(mean / self._target))
+        self._votes = self._votes + 1 if wanted < signals.fleet.current else 0
+        if wanted < signals.fleet.current and self._votes < VOTES_FOR_DOWN:
+            return Choice(signals.fleet.current, f"{self._votes} votes for {wanted}")
+        self._votes = 0
+        return Choice(wanted, f"{mean:.1f} active on average")
