@@ -1,1 +1,1 @@
-"""The operations a replica computes with: each a plain-torch reference beside its kernels."""
+"""The operations of a replica's steps, each with a plain-torch reference beside its kernels."""

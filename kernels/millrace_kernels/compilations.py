@@ -1,13 +1,13 @@
-"""Counts the Triton kernels that are compiled in this process. Triton compiles one at its first launch."""
+"""Counts the Triton kernels that this process compiles. Triton compiles a kernel at its first launch."""
 
 from typing import Any
 
 
 class Compilations:
-    """Counts from its making on."""
+    """Counts from its construction."""
 
     def __init__(self) -> None:
-        """Triton is imported here, so make it only where Triton computes."""
+        """Imports Triton, so construct it only where Triton computes."""
         from triton import knobs  # noqa: PLC0415  triton: only on GPUs
 
         self.count = 0

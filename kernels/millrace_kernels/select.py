@@ -1,4 +1,4 @@
-"""Decides, for the whole project, which implementation of each operation a device runs.
+"""Decides for the whole project which implementation of each operation a device runs.
 
 Triton kernels on CUDA, torch on CPUs. Triton is imported only where it is used.
 """
@@ -21,11 +21,11 @@ from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Heads
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
-"""Takes query, a layer's kv_cache and scale. Returns the output. It is planned once for a step's layers."""
+"""Takes query, a layer's kv_cache and scale; returns the output. Planned once for all layers of a step."""
 
 
 class QueryRows(NamedTuple):
-    """A step's rows, as attention is planned over them: on the host, and int64 on the device."""
+    """A step's rows for the planning of attention: on the host, and int64 on the device."""
 
     starts: Sequence[int]
     """[rows + 1]: each row's first token in the step."""
@@ -36,11 +36,11 @@ class QueryRows(NamedTuple):
     device_slots: Tensor
     """[rows]: the row's line in the block tables."""
     num_spans: int | None = None
-    """Spans of keys (`spans.py`) that there may ever be, where a graph's contexts change on the device."""
+    """The largest number of spans (`spans.py`), for a graph whose contexts change on the device."""
 
 
 class Kernels(NamedTuple):
-    """The operations of one kind of device that torch itself lacks or that Triton does better."""
+    """The operations of one kind of device that torch lacks, or that are faster in Triton."""
 
     plan_attention: Callable[[QueryRows, Tensor, int, int], Attend]
     """Takes rows, block tables [lines, width], num_kv_heads and block_size. Returns an Attend."""
@@ -48,7 +48,7 @@ class Kernels(NamedTuple):
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
-    """Takes x, weight, bias and residual, which may become the sum."""
+    """Takes x, weight, bias and residual; may compute the sum in place of the residual."""
     sampler: Sampler
 
 

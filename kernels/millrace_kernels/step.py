@@ -1,7 +1,7 @@
-"""The operations of one step, in which a model's forward is written, whatever computes them.
+"""The operations of one step: the interface in which a model's forward is written, for every path.
 
-`TensorStep` computes each at once with torch or Triton; the native path's `Recorder` writes them down once,
-and runs the record at every step. Knows tensors; not models, sequences or schedules.
+`TensorStep` computes each operation at once with torch or Triton. The native path's `Recorder` records them
+once, and runs the record at every step. Knows tensors; not models, sequences or schedules.
 """
 
 import enum
@@ -25,10 +25,10 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Every position's rotary angles, one table for all layers."""
+    """The rotary angles of every position, one table for all layers."""
 
     table: Tensor
-    """float32 [2, length, head_dim / 2]: their cosines, then their sines."""
+    """float32 [2, length, head_dim / 2]: the cosines, then the sines."""
 
     @property
     def cos(self) -> Tensor:
@@ -43,12 +43,12 @@ class Angles:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How workers share the rows of a table: worker i has those from `bounds[i]` to `bounds[i + 1]`."""
+    """The division of a table's rows among workers: worker i has `bounds[i]` up to `bounds[i + 1]`."""
 
     index: int
-    """Which worker this is."""
+    """The number of this worker."""
     bounds: tuple[int, ...]
-    """From 0 to all rows, ascending: one more than workers."""
+    """Ascending, from 0 to the number of rows: one more than workers."""
 
     @property
     def begin(self) -> int:
@@ -57,33 +57,33 @@ class Shares:
 
     @property
     def size(self) -> int:
-        """How many rows this worker has."""
+        """The number of rows of this worker."""
         return self.bounds[self.index + 1] - self.begin
 
     @property
     def widest(self) -> int:
-        """The most rows that a worker has."""
+        """The largest number of rows of a worker."""
         return max(end - begin for begin, end in pairwise(self.bounds))
 
     @property
     def total(self) -> int:
-        """How many rows all workers have."""
+        """The number of rows of all workers."""
         return self.bounds[-1]
 
 
 class Format(enum.Enum):
-    """How a matrix is kept; linear/README.md has the maths."""
+    """The format of a matrix; linear/README.md has the maths."""
 
     DENSE = "dense"
-    """In the model's own type."""
+    """The model's own type."""
     INT8 = "int8"
-    """Whole numbers of 8 bits, with one scale for each output."""
+    """Integers of 8 bits, with one scale for each output."""
     INT4 = "int4"
-    """Whole numbers of 4 bits, with a scale for each output and 32 inputs."""
+    """Integers of 4 bits, with a scale for each output and 32 inputs."""
 
     @property
     def of_tables(self) -> "Format":
-        """The format of embeddings and heads where other matrices have this one."""
+        """The format of embeddings and heads if other matrices have this one."""
         return Format.INT8 if self is Format.INT4 else self
 
 
@@ -101,9 +101,9 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Matrices of the same inputs as one matrix, whose outputs follow each other. Gated products have none.
+    """Matrices with the same inputs as one matrix with consecutive outputs; not for gated products.
 
-    So projections of one input are one operation of the model, also where their formats differ.
+    So projections of one input are one operation of the model, even if their formats differ.
     """
 
     parts: tuple[Matrix, ...]
@@ -120,7 +120,7 @@ class SideBySide:
 
 
 def parts_of(matrix: Matrix) -> tuple[Matrix, ...]:
-    """Return the matrices that are side by side, or the matrix itself."""
+    """Return the matrices of a SideBySide, or the matrix itself."""
     return matrix.parts if isinstance(matrix, SideBySide) else (matrix,)
 
 
@@ -133,27 +133,27 @@ class Packer(Protocol):
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
         """Pack parts [any rows, inputs], `outputs` rows in all, one below the other.
 
-        They are read one at a time, so that no more than one is in memory beside what is packed.
+        Parts are read one at a time, so that at most one is in memory beside the packed matrix.
         """
 
     def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """Pack a gate's rows, and below them as many that it multiplies, for `Step.linear_silu_mul`."""
+        """Pack a gate's rows, and below them as many rows of its factor, for `Step.linear_silu_mul`."""
 
     def pack_table(self, rows: Tensor) -> Matrix:
-        """Pack an embedding, a head, or one that is both: rows [tokens, inputs]."""
+        """Pack an embedding, a head, or a tied matrix for both: rows [tokens, inputs]."""
 
 
 class Step(Protocol):
-    """One step's operations. Rows are the step's tokens, and after `logits` those that draw.
+    """One step's operations. Rows are the step's tokens, and after `logits` only those that draw.
 
-    Workers that hold a model together each run a step of their own, with their part of each matrix. What
-    `embed`, `linear_add` and `logits` return is the whole model's, the same for each worker.
+    Each worker that shares a model runs a step of its own, with its part of each matrix. `embed`,
+    `linear_add` and `logits` return the whole model's result, the same for each worker.
     """
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
         """Return the vectors of the step's tokens, [tokens, inputs]: rows of the table.
 
-        `shares` says which rows this worker's table has; None: all.
+        `shares` has the rows of this worker's table; None: all.
         """
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -165,7 +165,7 @@ class Step(Protocol):
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """Return residual + the workers' sum of linear(x, weight): each has a part of the inputs.
 
-        `residual` may not be used again: it may become the sum.
+        Do not use `residual` again: it may be overwritten with the sum.
         """
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -181,7 +181,7 @@ class Step(Protocol):
         """Attend causally over the layer's KV cache, each row to its own sequence."""
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
-        """Return linear(x, weight) in float32 whatever the weight's type, the workers' outputs side by side.
+        """Return linear(x, weight) in float32 for every weight type, with the workers' outputs side by side.
 
-        `shares` says which rows this worker's weight has; None: all.
+        `shares` has the rows of this worker's weight; None: all.
         """

@@ -44,7 +44,7 @@ class DenseMatrix:
 
 @dataclass(frozen=True, slots=True)
 class RoundedMatrix:
-    """A weight in whole numbers and scales: small and slow."""
+    """A weight in integers and scales: small and slow."""
 
     weight: Rounded
     bias: Tensor | None
@@ -59,7 +59,7 @@ class RoundedMatrix:
 
 
 class TensorPacker:
-    """Packs a matrix as one tensor, or as whole numbers and scales."""
+    """Packs a matrix as one tensor, or as integers and scales."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, form: Format = Format.DENSE) -> None:
         self.dtype, self.device, self.form = dtype, device, form
@@ -69,7 +69,7 @@ class TensorPacker:
         return self._pack(self.form, parts, outputs, inputs, bias)
 
     def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """Pack gate and product as any other matrix."""
+        """Pack gate and factor like any other matrix."""
         return self.pack(parts, outputs, inputs, bias)
 
     def pack_table(self, rows: Tensor) -> Matrix:
@@ -104,7 +104,7 @@ def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class TensorStep:
-    """A `Step` whose operations compute at once, with what its layers share."""
+    """A `Step` whose operations compute at once, with the data that its layers share."""
 
     kernels: Kernels
     tokens: Tensor
@@ -112,17 +112,17 @@ class TensorStep:
     positions: Tensor
     """int64 [tokens], each in its sequence"""
     cache_slots: Tensor
-    """int64 [real tokens]: block * block_size + offset where each token's KV goes."""
+    """int64 [real tokens]: block * block_size + offset of each token's KV."""
     kv_caches: Sequence[Tensor]
     """A layer's [blocks, 2, kv_heads, block_size, head_dim], by layer."""
     attend: Attend
     """The step's attention, planned over its rows' block tables."""
     on_layer: Callable[[], None]
-    """Called in every layer, so that a long step is seen to advance."""
+    """Called in every layer, to show the progress of a long step."""
     group: Group = field(default_factory=Alone)
     """The workers that hold the model together."""
     store: Callable[[Tensor], Tensor] | None = None
-    """Copies the logits to where a recorded step keeps them."""
+    """Copies the logits to a recorded step's place for them."""
 
     @classmethod
     def without_tokens(
@@ -143,7 +143,7 @@ class TensorStep:
         )
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
-        """Gather the tokens' rows of the table, and zeros where another worker has them; then add up."""
+        """Gather the tokens' rows of the table, zeros for other workers' rows, and sum over the workers."""
         if isinstance(table, SideBySide):
             raise TypeError("an embedding is one matrix: pack it as a table")
         if shares is None:
@@ -161,7 +161,7 @@ class TensorStep:
         return _multiply(x, weight).to(x.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """Add within the device's product where the whole product is here."""
+        """Add within the device's product if this worker has the whole product."""
         if isinstance(self.group, Alone) and isinstance(weight, DenseMatrix):
             return self.kernels.linear_add(x, weight.weight, weight.bias, residual)
         return residual + self.group.sum(self.linear(x, weight))

@@ -1,7 +1,7 @@
-"""Numbers between the host and a device, without waiting for what the device still has to do.
+"""Copies numbers between the host and a device, without a wait for earlier work of the device.
 
-A copy from ordinary memory to a GPU waits until the GPU has done all that was launched before, which is the
-step before. Only a copy from or to pinned memory is put in line behind it.
+A copy from pageable memory to a GPU waits until the GPU has finished all earlier launches, so the last step.
+Only a copy from or to pinned memory is queued behind them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 def upload(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Return the values on the device; on a CPU the very same memory."""
+    """Return the values on the device; on a CPU the same memory."""
     host = torch.from_numpy(np.ascontiguousarray(values))
     return host if device.type == "cpu" else pin(host).to(device, non_blocking=True)
 
@@ -23,7 +23,7 @@ def upload(values: NDArray[Any], device: torch.device) -> Tensor:
 def upload_all(arrays: Sequence[NDArray[np.int64]], device: torch.device) -> list[Tensor]:
     """Return int64 [any] arrays on the device, by one copy: each copy takes as long as a small kernel.
 
-    Each begins at a multiple of 16 bytes, since Triton compiles a kernel anew for memory that does not.
+    Each starts at a multiple of 16 bytes: Triton would compile a kernel again for unaligned memory.
     """
     sizes = [len(array) for array in arrays]
     begins = [0, *accumulate(size + size % 2 for size in sizes)]
@@ -41,9 +41,9 @@ def upload_into(values: NDArray[Any], target: Tensor) -> None:
 
 
 def download(values: Tensor) -> Tensor:
-    """Return host memory into which the values come once the device is there; on a CPU the values.
+    """Return host memory that receives the values once the device gets there; on a CPU the values.
 
-    Whoever reads it waits for an event that was recorded after this call.
+    Before reading it, wait for an event that was recorded after this call.
     """
     if values.device.type == "cpu":
         return values
@@ -51,7 +51,7 @@ def download(values: Tensor) -> Tensor:
 
 
 def pin(host: Tensor) -> Tensor:
-    """Return a copy in pinned memory. torch gives it to others only after the copies from it are done."""
+    """Return a copy in pinned memory. torch reuses that memory only after the copies from it are done."""
     return host.pin_memory()
 
 

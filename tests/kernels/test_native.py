@@ -47,7 +47,7 @@ def test_matrices_of_odd_inputs_are_for_all_but_bfloat16(library: Library) -> No
     for form in Format:
         assert measure_error(case, library, torch.float32, form) < BOUNDS[torch.float32, form]
     with pytest.raises(
-        RecordError, match="37 inputs in bfloat16, where native products take pairs: use float32"
+        RecordError, match="37 inputs in bfloat16, but native products read pairs: use float32"
     ):
         measure_error(case, library, torch.bfloat16)
 

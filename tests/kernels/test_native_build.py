@@ -54,7 +54,7 @@ def test_a_folder_that_others_can_write_is_not_loaded_from(
     monkeypatch.setattr(build, "PACKAGED", tmp_path / "nothing")
     put(tmp_path, PORTABLE, b"anything")
     tmp_path.chmod(0o777)
-    with pytest.raises(BuildError, match="can be written by others"):
+    with pytest.raises(BuildError, match="other users can write to"):
         build.find_library(PORTABLE, tmp_path)
 
 
@@ -67,7 +67,7 @@ def test_without_a_compiler_or_a_library_torch_computes_and_says_why(
     monkeypatch.delenv("CXX", raising=False)
     path = selection.select_cpu_path()
     assert path.library is None
-    assert path.reason.startswith("torch computes, slowly, for want of native kernels: ")
+    assert path.reason.startswith("torch computes, slowly, because no native kernels work: ")
     assert "install g++" in path.reason
 
 

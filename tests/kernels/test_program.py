@@ -60,13 +60,13 @@ def test_a_step_that_just_fits_runs(program: NativeProgram) -> None:
 @pytest.mark.parametrize(
     ("rows", "draws", "length", "text"),
     [
-        ([(0, 0, 9)], 1, 48, "9 tokens in a program that has room for 8"),
+        ([(0, 0, 9)], 1, 48, "9 tokens in a program with room for 8"),
         ([(0, 0, 4), (1, 0, 5)], 1, 48, "9 tokens"),
-        ([(0, 0, 1), (1, 0, 1), (0, 1, 1)], 1, 48, "3 rows in a program that has room for 2"),
+        ([(0, 0, 1), (1, 0, 1), (0, 1, 1)], 1, 48, "3 rows in a program with room for 2"),
         ([(0, 0, 1)], 3, 48, "3 rows that draw"),
-        ([(0, 33, 8)], 1, 48, "41 positions in a program that has room for 40"),
-        ([(0, 8, 8)], 1, 15, "16 positions in a program that has room for 15"),
-        ([(2, 0, 1)], 1, 48, "3 slots in a program that has room for 2"),
+        ([(0, 33, 8)], 1, 48, "41 positions in a program with room for 40"),
+        ([(0, 8, 8)], 1, 15, "16 positions in a program with room for 15"),
+        ([(2, 0, 1)], 1, 48, "3 slots in a program with room for 2"),
     ],
 )
 def test_a_step_without_room_is_refused(
@@ -139,7 +139,7 @@ def test_a_library_that_lays_memory_out_otherwise_is_refused(
     other = list(abi._SIZES)
     other[at] += 1
     monkeypatch.setattr(abi, "_SIZES", tuple(other))
-    with pytest.raises(NativeError, match="build it anew"):
+    with pytest.raises(NativeError, match="build it again"):
         Library(library)
 
 

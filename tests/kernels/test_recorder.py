@@ -40,44 +40,44 @@ def turn(step: Recorder, weights: "Weights", y: torch.Tensor, table: torch.Tenso
 WRONG: dict[str, tuple[Forward, str]] = {
     "a product normalised": (
         lambda step, w, _, y: step.rms_norm(step.linear(y, w.square), w.norm, 1e-5),
-        r"float32 of 64 are wanted, not of torch.bfloat16 of 64, in rms_norm: give it what embed",
+        r"float32 of 64 are needed, not of torch.bfloat16 of 64, in rms_norm: pass the result of embed",
     ),
     "a residual that is none": (
         lambda step, w, _, y: step.linear_add(step.linear(y, w.square), w.square, y),
-        "linear_add's residual: give it what embed or linear_add",
+        "linear_add's residual: pass the result of embed or linear_add",
     ),
     "a residual multiplied": (
         lambda step, w, x, _: step.linear(x, w.square),
-        r"bfloat16 of 64 are wanted, not of torch.float32 of 64, in a product: give it what rms_norm",
+        r"bfloat16 of 64 are needed, not of torch.float32 of 64, in a product: pass the result of rms_norm",
     ),
     "a residual turned": (
         lambda step, w, _, y: step.rotary_kv_write(
             step.linear_add(y, w.tall, step.embed(w.wide_table)), 0, HEADS, ANGLES
         ),
-        r"bfloat16 of 128 are wanted, not of torch.float32 of 128, in rotary_kv_write: give it what linear",
+        r"bfloat16 of 128 are needed, not of torch.float32 of 128, in rotary_kv_write: pass the result",
     ),
 }
 WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
-    "another width multiplied": (lambda step, w, _, y: step.linear(y, w.wide), "of 128 are wanted"),
+    "another width multiplied": (lambda step, w, _, y: step.linear(y, w.wide), "of 128 are needed"),
     "another width normalised": (
         lambda step, w, x, _: step.rms_norm(x, torch.ones(32, dtype=w.norm.dtype), 1e-5),
-        "of 32 are wanted",
+        "of 32 are needed",
     ),
     "a residual of another width": (
         lambda step, w, x, y: step.linear_add(y, w.tall, x),
-        "of 128 are wanted, not of torch.float32 of 64",
+        "of 128 are needed, not of torch.float32 of 64",
     ),
     "queries of another width": (
         lambda step, w, _, y: step.attention(step.linear(y, w.tall), 0, HEADS, 1.0),
-        "attention: give it what rotary_kv_write returned",
+        "attention: pass the result of rotary_kv_write",
     ),
     "a row too narrow for queries, keys and values": (
         lambda step, w, _, y: step.rotary_kv_write(step.linear(y, w.square), 0, HEADS, ANGLES),
-        "of 128 are wanted, not of torch.* of 64, in rotary_kv_write",
+        "of 128 are needed, not of torch.* of 64, in rotary_kv_write",
     ),
     "angles for half of a head": (
         lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 5, 4)),
-        r"angles of float32 \[2, positions, 8\] are wanted, not of torch.float32 \[2, 5, 4\]",
+        r"angles of float32 \[2, positions, 8\] are needed, not of torch.float32 \[2, 5, 4\]",
     ),
     "angles in bfloat16": (
         lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 5, 8, dtype=torch.bfloat16)),
@@ -85,7 +85,7 @@ WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
     ),
     "angles that lie apart": (
         lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 8, 5).transpose(1, 2)),
-        "one after the other",
+        "must be contiguous",
     ),
     "a gated matrix as it is": (lambda step, w, _, y: step.linear(y, w.gated), "pack it the other way"),
     "a gated matrix added": (lambda step, w, x, y: step.linear_add(y, w.gated, x), "pack it the other way"),
@@ -138,14 +138,14 @@ WRONG_IN_LOGITS: dict[str, tuple[Logits, str]] = {
         lambda step, w, x, before: step.linear_add(step.rms_norm(x, w.norm, 1e-5), w.square, before),
         "older than the choice of the rows that draw",
     ),
-    "tokens embedded": (lambda step, w, *_: step.embed(w.table), "EMBED is over all tokens"),
+    "tokens embedded": (lambda step, w, *_: step.embed(w.table), "EMBED has rows for all tokens"),
     "what draws turned": (
         lambda step, w, x, _: turn(step, w, step.rms_norm(x, w.norm, 1e-5), ANGLES.table),
-        "ROTARY_KV_WRITE is over all tokens",
+        "ROTARY_KV_WRITE has rows for all tokens",
     ),
     "what draws attending": (
         lambda step, w, x, _: step.attention(step.rms_norm(x, w.norm, 1e-5), 0, HEADS, 1.0),
-        "ATTENTION is over all tokens",
+        "ATTENTION has rows for all tokens",
     ),
 }
 

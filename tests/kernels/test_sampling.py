@@ -312,7 +312,7 @@ def test_a_mask_that_is_not_there_is_our_own_bug(library: Library) -> None:
         masked = draws_of([{"temperature": 0}], [(0, 0, 9, 0)])
         assert sample(logits, masked, KNOWN, mask).tokens.tolist() == [35]
         for draws, masks in ((masked, None), (draws_of([{}], [(0, 0, 9, 1)]), mask)):
-            with pytest.raises(AssertionError, match="a mask that is not there"):
+            with pytest.raises(AssertionError, match="a mask that does not exist"):
                 sample(logits, draws, KNOWN, masks)
         plain = draws_of([{"temperature": 0}], [(0, 0, 9, NO_MASK)])
         assert sample(logits, plain, KNOWN).tokens.tolist() == [49]

@@ -1,10 +1,10 @@
-// Tokens to vectors, read out of a matrix packed for products (a tied head is held once), and choosing rows.
+// Tokens to vectors, read from a matrix packed for products (so a tied head is stored once), and the choice of rows.
 #include "../linear/quantized.h"
 #include "../native/program.h"
 
 namespace MILLRACE_ISA {
 
-// Copy row `column` of W, which is a column of the packed strips, to float32.
+// Copy row `column` of W to float32: a column of the packed strips.
 static void unpack(const Matrix& m, int64_t column, float* to) {
   int64_t strip = column / LANES, lane = column % LANES;
   if (m.format == INT8) {

@@ -1,4 +1,4 @@
-"""Workers that hold a model together: what their parts make. README.md has the maths.
+"""Combines the parts of workers that share a model. README.md has the maths.
 
 Knows tensors; not models, sequences or schedules.
 """

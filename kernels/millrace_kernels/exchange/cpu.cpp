@@ -1,9 +1,9 @@
-// What all workers' parts make together: their sum in the order of the workers, or their columns side by side.
+// Combines all workers' parts: their sum in the order of the workers, or their columns side by side.
 #include "exchange.h"
 
 namespace MILLRACE_ISA {
 
-// Wait until every worker's part of the exchange at which this one has arrived is written.
+// Wait until all workers have written their parts of this worker's present exchange.
 static void await_others(const Exchange& e) {
   uint32_t mine = e.arrivals[e.index].count.read();
   for (int worker = 0; worker < e.count; worker++) {

@@ -1,4 +1,4 @@
-"""What workers that hold a model together do with tensors, whatever carries them."""
+"""The operations on tensors of workers that share a model, for every transport."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from millrace_kernels.step import Shares
 
 
 class Group(Protocol):
-    """One worker's access to what all have. Every worker makes the same calls in the same order."""
+    """One worker's side of the exchange. All workers make the same calls in the same order."""
 
     def sum(self, part: Tensor) -> Tensor:
         """Return the sum of all workers' parts, in the order of the workers."""
@@ -19,7 +19,7 @@ class Group(Protocol):
 
 
 class Alone:
-    """The only worker: its part is all."""
+    """The only worker: its part is the whole."""
 
     def sum(self, part: Tensor) -> Tensor:
         """Return the part."""

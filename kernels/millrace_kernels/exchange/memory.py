@@ -10,24 +10,24 @@ LINE = 64
 
 
 class Exchange:
-    """One worker's view of a file without a name, which whoever starts the workers has made."""
+    """One worker's view of an anonymous file, created by the process that starts the workers."""
 
     def __init__(self, fd: int, index: int, count: int) -> None:
-        """`fd` is the same file for all `count` workers; this is the one numbered `index`."""
+        """`fd` is the same file for all `count` workers; `index` is this worker's number."""
         self.index, self.count, self.worker_bytes = index, count, 0
         self._fd = fd
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def open(self, num_bytes: int) -> None:
-        """Give each worker so much memory, which must be the same for every one."""
+        """Map the file with `num_bytes` for each worker. All workers must give the same number."""
         self.worker_bytes = _whole_pages(num_bytes)
         size = self._counter_bytes + self.count * self.worker_bytes
-        os.ftruncate(self._fd, size)  # zeros; whoever comes second changes nothing
+        os.ftruncate(self._fd, size)  # zeros; a second call with the same size changes nothing
         self._memory = torch.frombuffer(mmap.mmap(self._fd, size), dtype=torch.uint8)
 
     @property
     def arrivals(self) -> int:
-        """The address of the workers' counters, a line each."""
+        """The address of the workers' counters, a cache line for each."""
         return self._memory.data_ptr()
 
     @property

@@ -1,4 +1,4 @@
-// y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout and why a row's bits depend on nothing else.
+// y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout, and why a row's bits depend only on the row.
 #include "../native/program.h"
 #include "quantized.h"
 
@@ -17,12 +17,12 @@ constexpr int TILE_ROWS = 2, TILE_STRIPS = 1;
 
 static_assert(TILE_STRIPS * LANES <= SUMS && 2 * LANES <= SUMS, "a tile's sums, a gated one's too, have room");
 
-// Inputs multiplied before the next: the tile's strips of so many stay in the second cache for all rows.
+// Inputs of one block: the tile's strips of this many inputs stay in the second-level cache for all rows.
 constexpr int BLOCK_INPUTS = 2048;
 
-// How a format's strip is read. Each has the strip's bytes for `inputs`, and multiplies one tile.
+// Readers of a format's strips. Each has the strip's bytes for `inputs`, and multiplies one tile.
 struct Bfloat16 {
-  struct Input { bf16 values[2]; };                // what a row has for STEP inputs
+  struct Input { bf16 values[2]; };                // a row's values for STEP inputs
   static constexpr int STEP = 2;                   // inputs that one vector of a strip holds
   static constexpr int64_t BYTES_PER_INPUT = 32;   // 16 columns of 2 bytes
 };
@@ -38,7 +38,7 @@ INLINE void multiply(Bfloat16, const char* x, int64_t x_stride, const char* w, i
   for (int k = 0; k < inputs; k += 2) {
     Pairs columns[STRIPS];
     UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load_pairs(w + s * strip + k * 32);
-    // One row waits for memory: the same inputs of the next strips are asked for early. README.md has figures.
+    // A single row waits for memory, so it prefetches the same inputs of the next strips. README.md has figures.
     if constexpr (ROWS == 1)
       UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++) __builtin_prefetch(w + s * strip + k * 32, 0, 2);
     UNROLL for (int r = 0; r < ROWS; r++) {
@@ -73,13 +73,13 @@ INLINE void multiply(Int4, const char* x, int64_t x_stride, const char* w, int64
   multiply_quantized<Int4, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
 }
 
-// Where a tile stands.
+// The position of a tile.
 struct Tile {
   const Program& program;
   const Op& op;
   int row, strip, first_input, num_inputs;
   bool is_first, is_last;
-  float* sums;  // [rows of the step, SUMS]: what the inputs before gave
+  float* sums;  // [rows of the step, SUMS]: the sums of earlier inputs
 };
 
 INLINE void write(const Rows& rows, char* to, int column, Floats value, int num_columns) {
@@ -140,7 +140,7 @@ static __attribute__((noinline)) void compute(const Tile& t) {
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = mul(acc[r][s], load(scales + (t.strip + s) * LANES));
   UNROLL for (int r = 0; r < ROWS; r++) {
-    Floats value[STRIPS];  // a copy: sums whose address is given away would not stay in registers
+    Floats value[STRIPS];  // a copy: sums whose address is passed on would not stay in registers
     UNROLL for (int s = 0; s < STRIPS; s++) value[s] = acc[r][s];
     finish_row<STRIPS>(t, r, value);
   }

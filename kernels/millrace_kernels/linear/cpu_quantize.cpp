@@ -3,7 +3,7 @@
 
 namespace MILLRACE_ISA {
 
-constexpr float SMALLEST = 1e-30f;  // a group without larger is zeros: its scale's inverse may not be finite
+constexpr float SMALLEST = 1e-30f;  // smaller groups are zeros: the inverse of their scale might not be finite
 constexpr int32_t INFINITY_BITS = 0x7f800000;
 constexpr int VECTORS = GROUP / LANES;
 
@@ -18,7 +18,7 @@ INLINE int32_t largest_bits(const Floats* values) {
   return largest(most);
 }
 
-// A group that holds no number anywhere gets the scale NaN: its row's results are NaN, and no other's.
+// A group with a NaN or an infinity gets the scale NaN: the results of its row are NaN, and of no other.
 template <typename T>
 INLINE void quantize_group(const T* x, int n, Group* to) {
   Floats values[VECTORS];

@@ -1,13 +1,13 @@
-"""Products on GPUs: the BLAS of the device, which also adds what the product is added to."""
+"""Products on GPUs by the device's BLAS, which also adds the residual."""
 
 import torch
 from torch import Tensor
 
 
 def keep_sums_in_float32() -> None:
-    """Have the BLAS of this process add bfloat16 products in float32, also where it splits a product.
+    """Make this process's BLAS sum bfloat16 products in float32, even if it splits a product.
 
-    It may round the parts of a split to bfloat16 otherwise, as it does where a step has few rows.
+    Otherwise it may round the parts of a split to bfloat16, which it does for steps of few rows.
     """
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
@@ -15,7 +15,7 @@ def keep_sums_in_float32() -> None:
 def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
     """Add x·Wᵀ + b to the residual [rows, outputs], in place, and return it. Shapes as in `linear_reference`.
 
-    The product is added before it is rounded, and nothing is launched for the addition.
+    The BLAS adds the product before it rounds, without a launch of its own for the addition.
     """
     if bias is not None:
         residual += bias

@@ -1,9 +1,9 @@
-// Sixteen whole numbers, and sixteen fours of bytes, on each instruction set. Every operation is exact.
+// Sixteen integers, and sixteen groups of four bytes, on each instruction set. Every operation is exact.
 #pragma once
 
 #include "../native/vec.h"
 
-// x86 without VNNI multiplies bytes fast only where sums fit in 16 bits. README.md says how they do.
+// x86 without VNNI multiplies bytes fast only where sums fit in 16 bits. README.md explains how.
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
 #define SUMS_ARE_SHORT
 #endif
@@ -113,7 +113,7 @@ INLINE Ints add_times(Ints acc, Shorts x, int16_t factor) {
           _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, factors))};
 }
 
-#else  // any CPU that GCC knows
+#else  // any CPU that GCC supports
 
 struct Ints { int32_t v[16]; };
 struct Bytes { uint8_t v[64]; };
@@ -145,7 +145,7 @@ INLINE Ints dot(Ints acc, Bytes plain, Bytes with_sign) {
 
 #endif
 
-// magnitude_bits: |x|'s bits, which are in the order of |x|, with infinity and then NaN above all numbers.
+// magnitude_bits: the bits of |x|, in the order of |x|, with infinity and then NaN above all numbers.
 // nearest: ties to even.
 // dot: acc + the four products of an unsigned byte with a signed one, in each lane; of a nibble, two and two.
 // low_nibbles, high_nibbles: each in the upper half of its byte, or in the lower where sums are short.

@@ -1,4 +1,4 @@
-// How weights of 8 and 4 bits and the inputs they meet are laid out and multiplied. README.md has the maths.
+// The layout and the multiplication of 8-bit and 4-bit weights and their inputs. README.md has the maths.
 #pragma once
 
 #include "../native/program.h"
@@ -8,7 +8,7 @@ namespace MILLRACE_ISA {
 
 constexpr int GROUP = 32;  // inputs with one scale
 
-// Inputs as QUANTIZE leaves them: value i was about `scale * values[i]`.
+// Inputs after QUANTIZE: value i was about `scale * values[i]`.
 struct Group {
   int8_t values[GROUP];
   float scale;
@@ -28,14 +28,14 @@ constexpr int PART_ROWS = 4, PART_SUMS = 4;
 constexpr int PART_ROWS = 2, PART_SUMS = 2;
 #endif
 
-// Over a group's inputs. Unrolled wholly, a loop's loads would be kept for the next loop over the same, in memory.
+// Over a group's inputs. Fully unrolled, the compiler would spill a loop's loads for the next loop over the inputs.
 #if defined(SUMS_ARE_SHORT)
 #define UNROLL_INPUTS _Pragma("GCC unroll 2")
 #else
 #define UNROLL_INPUTS UNROLL
 #endif
 
-// Where some rows' group of inputs is, and the strips' bytes for it.
+// The address of some rows' group of inputs, and the strips' bytes for it.
 struct GroupAt {
   const char* x;
   int64_t x_stride;
@@ -53,7 +53,7 @@ INLINE void add_products(const Bytes* columns, const GroupAt& at, int k, Sum (*s
   }
 }
 
-// Four inputs of 16 columns in a vector, of which `part` is multiplied.
+// Four inputs of 16 columns in a vector; `part` selects the multiplied one.
 template <int ROWS, int STRIPS, typename Sum, typename Part>
 INLINE void add_bytes(const GroupAt& at, Sum (*sums)[STRIPS], Part part) {
   UNROLL_INPUTS for (int k = 0; k < GROUP; k += 4) {
@@ -77,7 +77,7 @@ INLINE void add_nibbles(const GroupAt& at, Sum (*sums)[STRIPS]) {
   }
 }
 
-// Sums that begin where each row's group says.
+// Sums that start at the value in each row's group.
 template <int ROWS, int STRIPS>
 INLINE void start(const GroupAt& at, Ints (*sums)[STRIPS]) {
   UNROLL for (int r = 0; r < ROWS; r++)
@@ -98,7 +98,7 @@ INLINE void add_times(const Shorts (*some)[STRIPS], int16_t factor, Ints (*sums)
     UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = add_times(sums[r][s], some[r][s], factor);
 }
 
-// A byte is 16 times its high nibble and its low one. One row has registers for the sums of both.
+// A byte is 16 times its high nibble plus its low one. A single row has registers for the sums of high and low nibbles.
 template <int STRIPS>
 INLINE void sum_bytes_of_row(const GroupAt& at, Ints (*sums)[STRIPS]) {
   Shorts low[1][STRIPS], high[1][STRIPS];
@@ -117,7 +117,7 @@ INLINE void sum_bytes_of_row(const GroupAt& at, Ints (*sums)[STRIPS]) {
   add_times<1, STRIPS>(high, 16, sums);
 }
 
-// Of several rows they take turns.
+// Several rows compute the two sums one after the other.
 template <int ROWS, int STRIPS>
 INLINE void sum_bytes(const GroupAt& at, Ints (*sums)[STRIPS]) {
   if constexpr (ROWS == 1) return sum_bytes_of_row<STRIPS>(at, sums);
@@ -156,7 +156,7 @@ INLINE void sum_nibbles(const GroupAt& at, Ints (*sums)[STRIPS]) {
 
 #endif
 
-// A byte is the weight and 128. A vector holds four inputs of 16 columns.
+// A byte is the weight plus 128. A vector holds four inputs of 16 columns.
 struct Int8 {
   typedef Group Input;
   static constexpr int STEP = GROUP;
@@ -170,7 +170,7 @@ struct Int8 {
   static INLINE_MEMBER Floats scale(const char*, Floats sums) { return sums; }
 };
 
-// A nibble is the weight and 8; 16 times that is 16 times the weight, and 128, and the scales are for that.
+// A nibble is the weight plus 8. Times 16 it is 16 times the weight plus 128; the scales account for that.
 // A group's 16 scales, then four vectors: eight inputs of 16 columns each, the first four in lower nibbles.
 struct Int4 {
   typedef Group Input;
@@ -200,14 +200,14 @@ INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64
   }
 }
 
-// Ask for the same group of the next strips, which lie after these: one row waits for memory. README.md has figures.
+// Prefetch the same group of the next strips, because a single row waits for memory. README.md has figures.
 template <typename F, int STRIPS>
 INLINE void fetch_ahead(const char* w, int64_t strip) {
   UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++)
     UNROLL for (int i = 0; i < GROUP * F::BYTES_PER_INPUT; i += 64) __builtin_prefetch(w + s * strip + i, 0, 2);
 }
 
-// Rows and strips of a tile over all inputs; the tile keeps a row's sums every `width`.
+// Rows and strips of a tile over all inputs; a row's sums are `width` apart.
 template <typename F, int ROWS, int STRIPS>
 static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_stride, const char* w, int64_t strip,
                                                     int inputs, Floats* acc, int width) {

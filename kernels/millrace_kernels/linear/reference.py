@@ -4,9 +4,9 @@ from torch import Tensor
 from torch.nn import functional
 
 MIN_GEMM_ROWS = 16
-"""On CPUs the BLAS takes other paths for a few rows (a matrix-vector product for one), with other
-bits; from 8 rows on it gave each row the same bits whatever the others (tried, float32 and bfloat16,
-1 and 2 threads, to 700 rows). 16 leaves a margin for CPUs not tried."""
+"""On CPUs the BLAS uses other algorithms for few rows (a matrix-vector product for one), with other bits.
+From 8 rows on, a row's bits did not depend on the other rows (tried with float32 and bfloat16, 1 and 2
+threads, up to 700 rows). 16 leaves a margin for untried CPUs."""
 
 
 def linear_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

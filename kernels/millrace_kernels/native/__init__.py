@@ -1,4 +1,4 @@
-"""Steps on CPUs in native code: built or found, checked, recorded once and run by threads of our own.
+"""Steps on CPUs in native code: it finds or builds a library, checks it, records a step once, and runs it.
 
-README.md says how the parts fit. Knows tensors; not models, sequences or schedules.
+README.md describes the parts. Knows tensors; not models, sequences or schedules.
 """

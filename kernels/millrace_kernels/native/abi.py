@@ -13,15 +13,15 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.sampling.columns import PARAMETERS
 
 LANES = 16
-"""Floats in a vector, and outputs in a strip."""
+"""Number of floats in a vector, and of outputs in a strip."""
 TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
-"""Rows of an attention task, keys of a tile, and keys of a span: attention's memory follows from these."""
+"""Rows of an attention task, keys of a tile, and keys of a span. They determine attention's memory."""
 SUMS = 64
-"""Columns whose sums a product keeps, row by row, between two blocks of inputs."""
+"""Number of columns whose sums a product keeps for each row, between two blocks of inputs."""
 
 
 class Type(enum.IntEnum):
-    """How a number in the workspace is kept."""
+    """The type of a number in the workspace."""
 
     FLOAT32 = 0
     BFLOAT16 = 1
@@ -29,7 +29,7 @@ class Type(enum.IntEnum):
 
 
 class Format(enum.IntEnum):
-    """How a matrix is kept."""
+    """The format of a packed matrix."""
 
     DENSE_FLOAT32 = 0
     DENSE_BFLOAT16 = 1
@@ -115,7 +115,7 @@ class Step(Structure):
 
 
 class Exchange(Structure):
-    """What workers write for each other, as in exchange/exchange.h."""
+    """The shared memory of workers, as in exchange/exchange.h."""
 
     _fields_ = (
         ("memory", c_void_p),
@@ -127,7 +127,7 @@ class Exchange(Structure):
 
 
 class Program(Structure):
-    """A record and the memory it works on."""
+    """A record and its memory."""
 
     _fields_ = (
         ("ops", POINTER(Op)),
@@ -167,7 +167,7 @@ class Sampling(Structure):
 
 
 class Group(Structure):
-    """Rounded inputs that have one scale."""
+    """Rounded inputs with one scale."""
 
     _fields_ = (("values", c_int8 * GROUP), ("scale", c_float), ("start", c_int32))
 
@@ -175,7 +175,7 @@ class Group(Structure):
 _STRUCTURES = (Matrix, Op, Step, Exchange, Program, Sampling, Group)
 _NUMBERS = (LINE, LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
 _SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
-"""As in sizes.cpp, and in its order."""
+"""The sizes of sizes.cpp, in the same order."""
 
 
 class Pool(NamedTuple):
@@ -199,7 +199,7 @@ class Library:
         sizes = (c_int32 * len(_SIZES))()
         self._library.millrace_sizes(sizes)
         if tuple(sizes) != _SIZES:
-            raise NativeError(f"{path} lays memory out as {tuple(sizes)}, not {_SIZES}: build it anew")
+            raise NativeError(f"{path} has the memory layout {tuple(sizes)}, not {_SIZES}: build it again")
 
     def _declare(self) -> None:
         library = self._library
@@ -218,7 +218,7 @@ class Library:
         library.millrace_sample.argtypes = (c_void_p, POINTER(Sampling))
 
     def new_pool(self, num_threads: int, scratch_bytes: int) -> Pool:
-        """Start threads, each with so much memory of its own. Raises PoolError."""
+        """Start threads, each with `scratch_bytes` of its own. Raises PoolError."""
         handle: int | None = self._library.millrace_pool_new(num_threads, scratch_bytes)
         if handle is None:
             raise PoolError(f"{num_threads} threads can't be started: raise the limits")
@@ -229,15 +229,15 @@ class Library:
         self._library.millrace_pool_free(pool.handle)
 
     def run(self, pool: Pool, program: Program, step: Step) -> None:
-        """Run a step, with the logits that it wants, on the pool's threads. One call at a time for a pool."""
+        """Run a step and its logits on the pool's threads. One call at a time for each pool."""
         self._library.millrace_run(pool.handle, program, step)
 
     def sample_bytes(self, vocabulary: int) -> int:
-        """Return the bytes that each thread needs to sample, which must be zeros at first."""
+        """Return the memory that each thread needs to sample, in bytes. It must start with zeros."""
         return int(self._library.millrace_sample_bytes(vocabulary))
 
     def sample(self, pool: Pool | None, asked: Sampling) -> None:
-        """Draw for every row, on the pool's threads; without a pool on the caller's alone."""
+        """Draw for every row on the pool's threads, or without a pool on the caller's thread."""
         self._library.millrace_sample(None if pool is None else pool.handle, asked)
 
     def weigh(self, z: int, count: int, peak: float, inverse: float, weights: int) -> None:

@@ -1,9 +1,9 @@
 """Finds the native library for an instruction set, or compiles it.
 
-A library's name carries a hash of the sources and flags it came from, so that one made from other sources
-is never loaded, and a hash of its bytes. It is looked for beside this file (a wheel's), then in the private
-cache, where it is made on first use.
-`python -m millrace_kernels.native.build` makes them ahead of time, beside this file.
+A library's name contains a hash of its sources and flags, so that a library of other sources is never loaded,
+and a hash of its bytes. The search begins beside this file (for a wheel), then goes to the private cache,
+where a library is compiled on first use. `python -m millrace_kernels.native.build` compiles all libraries
+ahead of time, beside this file.
 """
 
 import argparse
@@ -38,11 +38,11 @@ FLAGS = (
     "-fno-exceptions",
     "-fno-rtti",
     "-fvisibility=hidden",
-    # A product and a sum stay two roundings unless the code says fma: else two tile shapes differ in bits.
+    # No implicit fma: a product and a sum are rounded twice, or two tile shapes would have different bits.
     "-ffp-contract=off",
     "-Wall",
     "-Wextra",
-    # GCC's own AVX-512 header declares variables it leaves unset by intent.
+    # GCC's own AVX-512 header has intentionally uninitialised variables.
     "-Wno-maybe-uninitialized",
     "-Wno-uninitialized",
 )
@@ -50,21 +50,21 @@ BUILD_SECONDS = 600
 
 
 def find_library(instruction_set: InstructionSet, cache: Path | None = None) -> Path:
-    """Return the library's file, compiled now if there is none. Raises BuildError."""
+    """Return the library's file, and compile it if there is none. Raises BuildError."""
     try:
         packaged = find_intact(PACKAGED, library_stem(instruction_set))
         return packaged or _find_cached(instruction_set, open_cache(cache or default_cache()))
     except OSError as error:
-        raise BuildError(f"the native library can't be looked for: {error}") from error
+        raise BuildError(f"the search for the native library failed: {error}") from error
 
 
 def is_installed(library: Path) -> bool:
-    """Whether a library came with the package."""
+    """Whether a library is part of the package."""
     return library.parent == PACKAGED
 
 
 def library_stem(instruction_set: InstructionSet) -> str:
-    """Return how the library's file name begins for the present sources; a hash of its bytes follows."""
+    """Return the start of the library's file name, for the present sources; a hash of its bytes follows."""
     flags = [platform.machine(), *FLAGS, *instruction_set.compiler_flags]
     digest = hashlib.sha256(" ".join(flags).encode())
     for file in sorted([*sources(), *PACKAGE.glob("*/*.h")]):
@@ -73,7 +73,7 @@ def library_stem(instruction_set: InstructionSet) -> str:
 
 
 def _find_cached(instruction_set: InstructionSet, folder: Path) -> Path:
-    """Return a library of this machine's compiler; if it fails, one of the same sources by any compiler."""
+    """Return a library of this machine's compiler; if that fails, one of the same sources by any compiler."""
     stem, toolchain = library_stem(instruction_set), read_toolchain()
     found = find_intact(folder, f"{stem}-{toolchain}")
     try:
@@ -108,7 +108,7 @@ def sources() -> list[Path]:
 
 
 def build_library(instruction_set: InstructionSet, folder: Path, extra_flags: Iterable[str] = ()) -> Path:
-    """Compile into `folder`. Another process may do the same at the same time."""
+    """Compile into `folder`. Several processes may do so at the same time."""
     with _compiled(instruction_set, folder, extra_flags) as made:
         return place(made, folder, library_stem(instruction_set))
 
@@ -154,14 +154,14 @@ def _run(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"the C++ compiler failed: {error}") from error
     if done.returncode != 0:
-        raise BuildError(f"the C++ compiler failed: {(done.stderr.strip() or 'without a word')[:2000]}")
+        raise BuildError(f"the C++ compiler failed: {(done.stderr.strip() or 'without a message')[:2000]}")
     return done.stdout
 
 
 def build_ahead(folder: Path, instruction_sets: Iterable[InstructionSet]) -> list[str]:
-    """Build what `folder` lacks, and remove what is damaged or of other sources. Return the failures.
+    """Build the libraries that `folder` lacks, and remove damaged ones and those of other sources.
 
-    An old compiler knows some instruction sets and not the newest.
+    Returns the failures: an old compiler does not know the newest instruction sets.
     """
     folder.mkdir(parents=True, exist_ok=True)
     current = [find_intact(folder, library_stem(one)) for one in InstructionSet]
@@ -183,7 +183,7 @@ def main(argv: list[str]) -> int:
     """Build libraries ahead of time."""
     parser = argparse.ArgumentParser(prog="python -m millrace_kernels.native.build", description=main.__doc__)
     parser.add_argument("--to", type=Path, default=PACKAGED, help="folder (default: beside the sources)")
-    parser.add_argument("--here", action="store_true", help="for this CPU alone (default: for all)")
+    parser.add_argument("--here", action="store_true", help="only for this CPU (default: for all)")
     values = parser.parse_args(argv)
     wanted = usable_sets(read_cpu_flags())[:1] if values.here else buildable_sets()
     failures = build_ahead(values.to, wanted)

@@ -1,7 +1,7 @@
-"""Folders of libraries, such as the private cache of those that this machine compiled and of their marks.
+"""Folders of libraries, such as the private cache of libraries that this machine has compiled.
 
-The name of every library ends with a hash of its bytes, so one that was cut short is found out before it is
-mapped: a read past the end of a mapped file ends the process, and would end it at every start.
+The name of every library ends with a hash of its bytes, so that a truncated library is found before it is
+mapped: a read past the end of a mapped file kills the process, at every start.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from shutil import rmtree
 from millrace_kernels.native.errors import BuildError
 
 MONTH_SECONDS = 30 * 24 * 3600
-"""A file that was not used for longer is removed at the next build."""
+"""The next build removes files that nothing has used for longer."""
 HOUR_SECONDS = 3600
-"""An older folder of a build was left by one that was killed."""
+"""An older temporary folder belongs to a killed build."""
 
 
 def default_cache() -> Path:
@@ -30,24 +30,24 @@ def default_cache() -> Path:
 
 
 def open_cache(folder: Path) -> Path:
-    """Return the folder, created if it is missing. Raises BuildError where others could write files."""
+    """Return the folder, created if missing. Raises BuildError if other users can write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_private = _is_private(folder)
     except OSError as error:
-        raise BuildError(f"no library can be kept in {folder}: {error}: set XDG_CACHE_HOME") from error
+        raise BuildError(f"no library can be stored in {folder}: {error}: set XDG_CACHE_HOME") from error
     if not is_private:
-        raise BuildError(f"{folder} can be written by others, so no library is loaded from it: chmod go-w it")
+        raise BuildError(f"other users can write to {folder}, so no library is loaded from it: chmod go-w it")
     return folder
 
 
 def find_intact(folder: Path, stem: str) -> Path | None:
-    """Return a library whose bytes are as they were written, or None; `stem` may be a pattern."""
+    """Return a library with undamaged bytes, or None; `stem` may be a pattern."""
     return next((file for file in sorted(folder.glob(f"{stem}-*.so")) if is_intact(file)), None)
 
 
 def is_intact(library: Path) -> bool:
-    """Whether a library's bytes are as they were written."""
+    """Whether a library's bytes match the hash in its name."""
     return library.stem.endswith(f"-{digest_of(library)}")
 
 
@@ -57,7 +57,7 @@ def digest_of(file: Path) -> str:
 
 
 def place(made: Path, folder: Path, stem: str) -> Path:
-    """Move a library to its name in the folder. After a loss of power all of it is there or nothing."""
+    """Move a library to its name in the folder. After a power failure it is complete or absent."""
     target = folder / f"{stem}-{digest_of(made)}.so"
     _flush(made)
     made.replace(target)
@@ -66,13 +66,13 @@ def place(made: Path, folder: Path, stem: str) -> Path:
 
 
 def note_use(file: Path) -> None:
-    """Touch a file, so that no build drops it as unused. A mark is created so."""
+    """Touch a file, so that no build removes it as unused; creates a mark."""
     with suppress(OSError):
         file.touch()
 
 
 def drop_old(folder: Path, prefix: str, except_for: Path) -> None:
-    """Remove old libraries and marks except one, and what killed builds left. What can't be removed stays."""
+    """Remove old libraries and marks except one, and folders of killed builds, as far as possible."""
     for file in (*folder.glob(f"{prefix}-*.so"), *folder.glob("*.passed")):
         if file != except_for and _age_seconds(file) > MONTH_SECONDS:
             with suppress(OSError):
@@ -83,7 +83,7 @@ def drop_old(folder: Path, prefix: str, except_for: Path) -> None:
 
 
 def _age_seconds(path: Path) -> float:
-    """Return a file's age; 0 for one that another process has removed."""
+    """Return a file's age; 0 if another process has removed it."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -99,6 +99,6 @@ def _flush(path: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether only this user, or root, can have put a file here."""
+    """Whether only this user or root can write files here."""
     status = folder.stat()
     return status.st_uid in {os.geteuid(), 0} and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,4 +1,4 @@
-"""The instruction sets that the native library is built for, and those that this CPU has."""
+"""The instruction sets for which the native library is built, and those of this CPU."""
 
 import enum
 import platform
@@ -20,7 +20,7 @@ class InstructionSet(enum.Enum):
 
     @property
     def compiler_flags(self) -> tuple[str, ...]:
-        """What the compiler may use; nothing for the portable build."""
+        """The compiler's flags; none for the portable build."""
         return {
             InstructionSet.AVX512_BF16: (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
             InstructionSet.AVX512_VNNI: (*_AVX512, "-mavx512vnni"),
@@ -31,7 +31,7 @@ class InstructionSet(enum.Enum):
 
     @property
     def cpu_flags(self) -> frozenset[str]:
-        """What /proc/cpuinfo must list for it."""
+        """The features that /proc/cpuinfo must list."""
         avx512 = frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"})
         return {
             InstructionSet.AVX512_BF16: avx512 | {"avx512_bf16", "avx512_vnni"},
@@ -43,7 +43,7 @@ class InstructionSet(enum.Enum):
 
 
 def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Return this CPU's features, none where they can't be read or it is no x86."""
+    """Return this CPU's features; none if they can't be read, or if it is no x86."""
     if platform.machine() not in X86:
         return frozenset()
     try:
@@ -54,7 +54,7 @@ def read_cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def buildable_sets() -> list[InstructionSet]:
-    """Return the instruction sets that a compiler here can build for: x86's on x86 alone."""
+    """Return the instruction sets for which a compiler here can build: x86's only on x86."""
     return list(InstructionSet) if platform.machine() in X86 else [InstructionSet.PORTABLE]
 
 

@@ -1,4 +1,4 @@
-"""Matrices as the native products read them, in huge pages. linear/README.md has the layout."""
+"""Packs matrices for the native products, in huge pages. linear/README.md has the layout."""
 
 import mmap
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ CHUNK_BYTES = 64 << 20
 
 
 class Arena:
-    """Allocates memory for weights, in large mappings that ask for huge pages.
+    """Allocates memory for weights, in large mappings with huge pages.
 
-    Reading 256 MB in pages of 4 KB was a fifth slower than in huge ones.
+    Reads of 256 MB were a fifth slower with pages of 4 KB.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Arena:
         self._used = 0
 
     def allocate(self, num_bytes: int) -> Tensor:
-        """Return zeros, uint8 [num_bytes], at a multiple of 64 bytes; they live as long as the tensor."""
+        """Return zeros, uint8 [num_bytes], aligned to 64 bytes; they live as long as the tensor."""
         if self._used + num_bytes > self._chunk.shape[0]:
             self._chunk, self._used = _map(max(num_bytes, CHUNK_BYTES)), 0
         begin = self._used
@@ -35,7 +35,7 @@ class Arena:
 
 
 def _map(num_bytes: int) -> Tensor:
-    # Private: most kernels give memory that can be shared no huge pages, whatever the advice.
+    # Private: most kernels ignore the advice to use huge pages for shared memory.
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel built without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -47,7 +47,7 @@ class PackedMatrix:
     """A weight as strips of 16 outputs."""
 
     data: Tensor
-    """As native/strips.py lays out the format; outputs past the last are 0."""
+    """In the format's layout of native/strips.py; outputs past the last are 0."""
     scales: Tensor | None
     """INT8: float32 [strips, 16]"""
     bias: Tensor | None
@@ -56,7 +56,7 @@ class PackedMatrix:
     outputs: int
     form: Format
     is_gated: bool
-    """Whether strips of the first half of the outputs and of the second alternate."""
+    """Whether strips of the first and of the second half of the outputs alternate."""
 
 
 class NativePacker:
@@ -67,13 +67,13 @@ class NativePacker:
         self._arena = Arena()
 
     def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> PackedMatrix:
-        """Pack parts as strips that follow each other. Raises RecordError for a width that no kernel has."""
+        """Pack parts as consecutive strips. Raises RecordError for a width without a kernel."""
         return self._pack(self.form, parts, outputs, inputs, bias)
 
     def pack_gated(
         self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
-        """Pack strips of the gate and of its product in turns."""
+        """Pack alternating strips of the gate and of its factor."""
         strips = self._allocate(self.form, 2 * -(-outputs // 2 // LANES), inputs)
         for number, part in enumerate(parts):
             strips.every_other(number).write(0, part)

@@ -1,8 +1,8 @@
 // Threads of our own, and the one call that runs a step.
 //
-// An operation is cut into units, and a thread takes one after the other. When the last unit of an operation is done,
-// whoever did it opens the next operation. So nobody waits for a thread as such, only for a unit that one has begun: a
-// thread that another process keeps from its core is not missed.
+// An operation is divided into units, and each thread takes one after the other. The thread that finishes the last unit
+// opens the next operation. So no thread waits for another thread, only for a started unit: a thread that another
+// process keeps from its core delays nothing.
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,11 +20,11 @@ constexpr int NUMBERS_PER_UNIT = 4096;
 struct Job {
   Program* program;
   const Step* step;
-  uint32_t begin, end;  // numbers of its first operation, and of the first after it
+  uint32_t begin, end;  // the numbers of its first operation, and of the first one after it
 };
 
-// The operation that is open: its number among all that the pool ever ran, its units, and the next of them to take.
-// It says all that taking a unit needs, so that nobody looks at a job of which no unit is his.
+// The open operation: its number among all operations of the pool, its units, and the next free unit. A thread needs
+// nothing else to take a unit, so no thread reads a job without having a unit of it.
 struct Ticket {
   uint32_t operation;
   uint16_t num_units, next_unit;
@@ -49,7 +49,7 @@ INLINE Ticket read_ticket(Pool& pool, uint64_t* word) {
   return ticket;
 }
 
-// Take the unit that the ticket names, unless somebody else was faster or the operation is over.
+// Take the ticket's unit, unless another thread was faster or the operation is finished.
 INLINE bool take_unit(Pool& pool, Ticket ticket, uint64_t word) {
   uint64_t taken;
   ticket.next_unit++;
@@ -76,7 +76,7 @@ static void run_unit(const Program& p, const Step& step, const Op& op, const Wor
   }
 }
 
-// Units of what is computed row by row: none so small that taking it costs more than it.
+// Units of row-wise operations: none so small that taking it costs more than computing it.
 INLINE int64_t count_row_units(const Op& op, int num_rows, int num_threads) {
   int64_t numbers = (int64_t)num_rows * (op.x.width > op.y.width ? op.x.width : op.y.width);
   int64_t most = num_rows < num_threads ? num_rows : num_threads;
@@ -92,16 +92,16 @@ static uint16_t count_units(const Job& job, uint32_t operation, int num_threads)
     case LINEAR_ADD:
     case LINEAR_SILU_MUL:
     case ATTENTION: units = num_threads == 1 ? 1 : num_threads * UNITS_PER_THREAD; break;
-    case SAMPLE: break;  // its scratch memory is by unit
+    case SAMPLE: break;  // it has scratch memory for each unit
     default: units = count_row_units(op, is_forward ? job.step->num_tokens : job.step->num_emits, num_threads);
   }
   return units < 1 ? 1 : units > UINT16_MAX ? UINT16_MAX : units;
 }
 
-// Let units of an operation be taken; of none where the job is over.
+// Open an operation's units; none if the job is finished.
 static void open_operation(Pool& pool, uint32_t operation) {
   bool is_over = operation == pool.job.end;
-  // What the other workers wait for is computed by now: the operation before is done.
+  // The previous operation is finished, so the other workers' input is complete.
   if (!is_over && is_exchange(pool.job.program->ops[operation - pool.job.begin])) arrive(*pool.job.program);
   Ticket ticket = {operation, is_over ? (uint16_t)0 : count_units(pool.job, operation, pool.count), 0};
   uint64_t word;
@@ -121,7 +121,7 @@ static void do_unit(Pool& pool, Ticket ticket, char* scratch) {
   open_operation(pool, ticket.operation + 1);
 }
 
-// Do units until the operation `end` is open, which is never for a pool's own threads: they stay until it ends.
+// Compute units until the operation `end` is open. For the pool's own threads it never is: they run to its end.
 static void work(Pool& pool, char* scratch, const uint32_t* end) {
   for (;;) {
     uint32_t seen = pool.opened.read();
@@ -151,7 +151,7 @@ using namespace MILLRACE_ISA;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// End the first `count` threads, and give back all memory.
+// End the first `count` threads, and free all memory.
 static void end_threads(Pool* pool, int count) {
   __atomic_store_n(&pool->is_ending, true, __ATOMIC_RELEASE);
   pool->opened.change();
@@ -169,7 +169,7 @@ static bool start_thread(Pool* pool, int index) {
   return false;
 }
 
-// Return a pool of `count` threads, the caller's included, with so much scratch memory for each; null without room.
+// Return a pool of `count` threads with the caller's, each with scratch memory; null if memory or threads run out.
 EXPORT void* millrace_pool_new(int count, int64_t scratch_bytes) {
   Pool* pool = (Pool*)aligned_alloc(64, sizeof(Pool));
   char** scratch = (char**)calloc(count, sizeof(char*));
@@ -194,7 +194,7 @@ EXPORT void* millrace_pool_new(int count, int64_t scratch_bytes) {
   return pool;
 }
 
-// Nothing to do in a process that was forked from the pool's: its threads are not there.
+// Do nothing in a forked process: the pool's threads do not exist there.
 EXPORT void millrace_pool_free(void* handle) {
   Pool* pool = (Pool*)handle;
   if (pool->owner == getpid()) end_threads(pool, pool->count);

@@ -1,11 +1,11 @@
-// A recorded step: what `program.py` writes and the native library reads. Field for field as in `abi.py`.
+// A recorded step, written by `program.py` and read by the native library. Field for field as in `abi.py`.
 #pragma once
 
 #include "vec.h"
 
 namespace MILLRACE_ISA {
 
-enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, GROUPS = 2 };  // GROUPS: as linear/quantized.h says
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, GROUPS = 2 };  // GROUPS: see linear/quantized.h
 
 enum Format : int32_t { DENSE_FLOAT32 = 0, DENSE_BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
 
@@ -22,11 +22,11 @@ enum Kind : int32_t {
   SUM = 9,       // of all workers' x, into y
   SUM_ADD = 10,  // the same, added to y
   GATHER = 11,   // all workers' x side by side
-  SAMPLE = 64,  // in no record: `millrace_sample` makes it
+  SAMPLE = 64,  // in no record, only in `millrace_sample`
 };
 
-// Rows in the workspace: row r begins at `offset + r * stride` bytes. What a worker writes for the others lies in the
-// exchange, whose offsets are beyond the workspace; SUM and GATHER read x there, at an offset in each worker's memory.
+// Rows in the workspace: row r starts at `offset + r * stride` bytes. Rows for other workers are in the exchange, at
+// offsets beyond the workspace; SUM and GATHER read x there, at an offset in each worker's memory.
 struct Rows {
   int64_t offset;
   int64_t stride;
@@ -34,15 +34,15 @@ struct Rows {
   int32_t type;
 };
 
-// A matrix [outputs, inputs], packed as linear/README.md says.
+// A matrix [outputs, inputs], packed as in linear/README.md.
 struct Matrix {
   const void* data;
-  const float* scales;  // INT8: of each packed column. Else null
+  const float* scales;  // INT8: one for each packed column; else null
   const float* bias;  // null without one
   int32_t format;
   int32_t inputs;
   int32_t outputs;
-  int32_t is_gated;  // strips of gate and up columns take turns
+  int32_t is_gated;  // strips of gate and up columns alternate
 };
 
 struct Op {
@@ -67,7 +67,7 @@ struct Step {
   const int32_t* start;     // by row: its first token in this step
   const int32_t* row_of;    // by token
   const int32_t* position;  // by token
-  const int32_t* emits;     // tokens whose logits are wanted
+  const int32_t* emits;     // tokens that need logits
   const int64_t* tokens;    // [slots, tokens_stride]
   const int64_t* blocks;    // [slots, blocks_stride]
   int64_t tokens_stride, blocks_stride;
@@ -77,24 +77,24 @@ struct Exchange;
 
 struct Program {
   const Op* ops;
-  int32_t num_ops, num_forward_ops;  // the rest computes logits, where a step emits any
+  int32_t num_ops, num_forward_ops;  // the others compute logits, if a step emits any
   char* workspace;
   char* const* kv_caches;  // by layer
   int32_t kv_type;
   char* spans;  // the sums of long sequences' attention, where threads share it
   int64_t spans_bytes;
   uint32_t* spans_done;  // by row and KV head; 0 between operations
-  volatile int64_t progress;  // counts operations: who watches sees a long step move
+  volatile int64_t progress;  // counts operations, to show the progress of a long step
   const Exchange* exchange;   // null for the only worker
 };
 
-// One of an operation's units, and memory of the thread that does it.
+// One of an operation's units, and the scratch memory of its thread.
 struct Worker {
   int index, count;
   char* scratch;
 };
 
-// Columns whose sums a product keeps there, row by row, between two blocks of inputs.
+// The number of columns whose sums a product keeps there for each row, between two blocks of inputs.
 constexpr int SUMS = 64;
 
 template <typename T>
@@ -102,7 +102,7 @@ INLINE T* row(const Program& p, const Rows& rows, int64_t r) {
   return (T*)(p.workspace + rows.offset + r * rows.stride);
 }
 
-// The part of `total` that a unit is.
+// A unit's part of `total`.
 struct Share {
   int begin, end;
 };

@@ -1,4 +1,4 @@
-"""Makes a record runnable: a workspace, the library's structures, and one call for each step."""
+"""Runs a record: with a workspace, the library's structures, and one call for each step."""
 
 import ctypes
 import sys
@@ -24,7 +24,7 @@ from millrace_kernels.step import Format, Heads
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The largest step, and how many threads run it."""
+    """The largest step, and the number of threads."""
 
     num_tokens: int
     num_rows: int
@@ -35,7 +35,8 @@ class Sizes:
 class Batch:
     """One step's rows, each int32 [rows]; see program.h.
 
-    A row draws once at most, after its last token, and all layers' caches share its slot's one block table.
+    A row draws at most once, after its last token. The caches of all layers share the block table of its
+    slot.
     """
 
     slot: NDArray[np.int32]
@@ -51,7 +52,7 @@ class NativeProgram:
     ) -> None:
         """`exchange` is for one of several workers, whose steps have the same rows.
 
-        Raises PoolError where no thread can be started. `set_caches` must come before the first step.
+        Raises PoolError if no thread can be started. Call `set_caches` before the first step.
         """
         operations, logits = record.operations, record.logits
         places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
@@ -59,8 +60,8 @@ class NativeProgram:
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
         self._exchange = exchange
         parts, part_bytes = place_parts(operations, sizes.num_tokens, sizes.num_rows)
-        assert bool(parts) == (exchange is not None), "an exchange for a record of several workers alone"
-        assert len(parts) != 1, "two steps' only exchanges would have one place"
+        assert bool(parts) == (exchange is not None), "only a record of several workers has an exchange"
+        assert len(parts) != 1, "the single exchanges of two steps would share a place"
         if exchange is not None:
             exchange.open(part_bytes)
         self._parts = parts
@@ -77,7 +78,7 @@ class NativeProgram:
         self._caches: list[Tensor] = []
 
     def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
-        """Replace the caches by these, one for each layer, laid out as in paged_attention/cache.h."""
+        """Set the caches, one for each layer, in the layout of paged_attention/cache.h."""
         assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
         for layer, cache in enumerate(kv_caches):
             _check_cache(cache, self._heads[layer], self._dtype)
@@ -85,7 +86,7 @@ class NativeProgram:
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
     def poison(self) -> None:
-        """Fill a step's memory with NaN, so that reading what no operation wrote shows in the result."""
+        """Fill a step's memory with NaN, so that a read of unwritten memory shows in the result."""
         self._workspace.fill_(255)
         self._spans.fill_(255)
 
@@ -96,15 +97,15 @@ class NativeProgram:
 
     @property
     def progress(self) -> int:
-        """How many operations have run. It grows during a step, and stays while one hangs."""
+        """The number of completed operations. It grows during a step, and stays the same if one hangs."""
         return int(self._program.progress)
 
     def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
         """Compute the rows' tokens. Return float32 logits [emits, vocabulary], valid until the next call.
 
         tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows whose logits are wanted. Raises NativeError for a step that has no room. The
-        caller makes sure that the token ids are in the vocabulary and the blocks in the caches.
+        `emits` are the rows that need logits. Raises NativeError for a step that is too large. The caller
+        ensures that the token ids are in the vocabulary and the blocks in the caches.
         """
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
@@ -112,7 +113,7 @@ class NativeProgram:
         return self._logits[: len(emits)]
 
     def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> None:
-        """Refuse a step that would read or write outside the program's memory or the step's tables."""
+        """Refuse a step that would access memory outside the program's or the step's tables."""
         if self._heads and not self._caches:
             raise NativeError("the program has no KV cache: set its caches before it runs")
         _check_rows(batch, emits)
@@ -134,7 +135,7 @@ class NativeProgram:
         position = np.arange(len(row_of), dtype=np.int32) - start[row_of] + batch.begin[row_of]
         drawn = (ends - 1)[list(emits)]
         arrays = (batch.slot, batch.begin, batch.count, start, row_of, position, drawn)
-        # Copied into one array: to ask each for its address took longer than all the rest.
+        # Copied into one array: reading the address of each array took longer than everything else.
         memory = np.concatenate(arrays)
         assert memory.dtype == np.int32, f"{memory.dtype} is not int32"
         places = accumulate((array.nbytes for array in arrays[:-1]), initial=memory.ctypes.data)
@@ -179,11 +180,13 @@ class NativeProgram:
         return op
 
     def _rows(self, register: Register, places: dict[Register, Place], *, is_read: bool = False) -> abi.Rows:
-        """Return where rows lie: from the workspace, or read from the exchange in each worker's memory."""
+        """Return the place of rows: in the workspace, or to be read in each worker's part of the exchange."""
         place, beyond = places.get(register), 0
         if place is None:
             place = self._parts[register]
-            assert self._exchange is not None, "only workers write for each other"
+            assert self._exchange is not None, (
+                "only a record of several workers has registers in the exchange"
+            )
             mine = self._exchange.memory + self._exchange.index * self._exchange.worker_bytes
             beyond = 0 if is_read else mine - self._workspace.data_ptr()
         return abi.Rows(place.offset + beyond, place.stride, register.width, TYPES[register.dtype])
@@ -196,11 +199,11 @@ class NativeProgram:
 
 def _require_room(what: str, needed: int, given: int) -> None:
     if needed > given:
-        raise NativeError(f"a step of {needed} {what} in a program that has room for {given}")
+        raise NativeError(f"a step of {needed} {what} in a program with room for {given}")
 
 
 def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
-    # Where any of three numbers is below zero, their bits together are: one pass, not three.
+    # The bitwise or of three numbers is negative if one of them is: one pass instead of three.
     assert (batch.slot | batch.begin | batch.count).min(initial=0) >= 0, "a slot, begin or count below zero"
     assert min(emits, default=0) >= 0, "a row that draws is one of the step"
     assert batch.count[list(emits)].all(), "a row that draws has a token"
@@ -225,7 +228,7 @@ def _check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
 
 
 def _num_positions(record: Record) -> int:
-    """Return how many positions every rotary table of the record has."""
+    """Return the number of positions that every rotary table of the record has."""
     lengths = [one.length for one in record.operations if one.kind is abi.Kind.ROTARY_KV_WRITE]
     return min(lengths, default=sys.maxsize)
 
@@ -242,9 +245,9 @@ def _most_kv_heads(record: Record) -> int:
 
 
 def _spans_bytes(record: Record, sizes: Sizes) -> int:
-    """Return the bytes for sums of spans that threads share: one longest sequence for each thread.
+    """Return the memory for sums of spans that threads share, in bytes: one longest sequence for each thread.
 
-    More sequences at once give all threads work anyway, so the others' spans are not shared.
+    More sequences occupy all threads anyway, so the spans of the others are not shared.
     """
     needs = [0]
     for operation in record.operations:
@@ -256,7 +259,7 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
-    """Return the bytes that each thread needs for itself: a product's sums, or a task of attention."""
+    """Return the scratch memory of each thread, in bytes: for a product's sums, or a task of attention."""
     needs = [sizes.num_tokens * abi.SUMS * 4]
     for operation in record.operations:
         if (heads := operation.heads) is not None:

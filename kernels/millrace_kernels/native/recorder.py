@@ -1,4 +1,4 @@
-"""Records a model's forward, as a Step that computes nothing, on tensors without memory."""
+"""Records a model's forward: a Step that computes nothing, on tensors without memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -19,8 +19,8 @@ TYPES = {
     torch.int8: abi.Type.GROUPS,
 }
 META = torch.device("meta")
-_OF_RESIDUALS = "give it what embed or linear_add returned"
-_OF_PRODUCTS = "give it what rms_norm, linear, linear_silu_mul or attention returned"
+_OF_RESIDUALS = "pass the result of embed or linear_add"
+_OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
 _NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
 _OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
 
@@ -32,18 +32,18 @@ class Register:
     width: int
     dtype: torch.dtype
     is_drawn: bool
-    """Whether there is a row for each token that draws."""
+    """Whether it has rows only for tokens that draw."""
     exchange: int | None = None
-    """For which exchange of a step it is written, so that the other workers read it; None: for none."""
+    """The exchange of a step in which other workers read it; None: in none."""
     widest: int = 0
-    """Of an exchange: the width that a worker has at most."""
+    """In an exchange: the largest width of a worker's part."""
     last_use: int = 0
     """The last operation that reads or writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One operation, before its registers have places."""
+    """A recorded operation, before its registers have places."""
 
     kind: abi.Kind
     x: Register | None
@@ -55,9 +55,9 @@ class Recorded:
     heads: Heads | None = None
     length: int = 0
     column: int = 0
-    """The first column of y that it writes."""
+    """The first written column of y."""
     shares: Shares | None = None
-    """Whose columns are gathered."""
+    """The shares of the workers whose columns it gathers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Record:
 
     operations: list[Recorded]
     num_forward: int
-    """How many operations compute hidden states; those after them compute logits."""
+    """The number of operations that compute hidden states; the others compute logits."""
     logits: Register
     dtype: torch.dtype
     """The model's type."""
@@ -83,12 +83,12 @@ class Recorder:
     num_exchanges: int = 0
     _registers: dict[int, Register] = field(default_factory=dict)
     _tensors: list[Tensor] = field(default_factory=list)
-    """Held here, so that no id is used twice."""
+    """Kept alive, so that no id is reused."""
     _rounded: dict[Register, Tensor] = field(default_factory=dict)
-    """By register, its rows rounded for quantised products."""
+    """By register: its rows, rounded for quantised products."""
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
-        """Record a look-up of the tokens' rows, which are residuals."""
+        """Record a lookup of the tokens' rows, as residuals."""
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
         packed = _packed(table, is_gated=False)
@@ -112,7 +112,7 @@ class Recorder:
         return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, self.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
-        """Record a product that is added to the residual in its place."""
+        """Record a product, added to the residual in place."""
         register = self._registers.pop(id(residual), None)
         if register is None:
             raise RecordError(f"a residual is used again, or {_NOT_MADE}")
@@ -129,13 +129,13 @@ class Recorder:
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Record a gated product."""
         if len(parts_of(weight)) > 1:
-            raise RecordError("a gate and what it multiplies are kept in one format: pack them together")
+            raise RecordError("a gate and its factor must have one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
     def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
-        """Record the rotation and the writing of the KV cache as one operation."""
+        """Record the rotation and the KV write as one operation."""
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
-        advice = "rotary_kv_write: give it what linear returned for queries, keys and values"
+        advice = "rotary_kv_write: pass the result of linear for queries, keys and values"
         _require(self._find(qkv), self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
         _require_angles(angles.table, head_dim)
         width, length = heads.num_heads * head_dim, angles.table.shape[1]
@@ -147,7 +147,7 @@ class Recorder:
     def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
         """Record attention."""
         width = heads.num_heads * heads.head_dim
-        _require(self._find(query), self.dtype, width, "attention: give it what rotary_kv_write returned")
+        _require(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
         return self._write(
             abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
         )
@@ -176,7 +176,7 @@ class Recorder:
         return self._find(tensor)
 
     def _part(self, width: int, widest: int | None = None, *, is_drawn: bool = False) -> Register:
-        """Return a register that the other workers read in the next exchange."""
+        """Return a register for the next exchange, where the other workers read it."""
         self.num_exchanges += 1
         return Register(width, torch.float32, is_drawn, self.num_exchanges - 1, widest or width)
 
@@ -186,7 +186,7 @@ class Recorder:
         return self._name(y)
 
     def _append_products(self, kind: abi.Kind, x: Tensor, weight: Matrix, y: Register) -> None:
-        """Multiply by each part of the weight, into columns of y that follow each other."""
+        """Multiply by each part of the weight, into consecutive columns of y."""
         column = 0
         for part in parts_of(weight):
             packed = _packed(part, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
@@ -194,7 +194,7 @@ class Recorder:
             column += packed.outputs
 
     def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
-        """Return x as products with the matrix read it; if that is rounded, x is too, once for all."""
+        """Return x in the matrix's input type; for a rounded matrix x is rounded, once for all products."""
         register = self._find(x)
         is_dense = matrix.form is Format.DENSE
         dtype = matrix.data.dtype if is_dense else register.dtype
@@ -239,7 +239,9 @@ class Recorder:
 
     def _append(self, operation: Recorded) -> None:
         if self.num_forward and operation.kind in _OVER_TOKENS:
-            raise RecordError(f"{operation.kind.name} is over all tokens: logits are of the rows that draw")
+            raise RecordError(
+                f"{operation.kind.name} has rows for all tokens, but logits only for the rows that draw"
+            )
         for register in (operation.x, operation.y):
             if register is not None:
                 register.last_use = len(self.operations)
@@ -281,15 +283,15 @@ def _packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
 
 
 def _require(register: Register, dtype: torch.dtype, width: int, advice: str) -> None:
-    """Refuse rows that a kernel would misread."""
+    """Raise RecordError for rows of another type or width than the kernel reads."""
     if (register.dtype, register.width) != (dtype, width):
         wanted, given = f"{dtype} of {width}", f"{register.dtype} of {register.width}"
-        raise RecordError(f"rows of {wanted} are wanted, not of {given}, in {advice}")
+        raise RecordError(f"rows of {wanted} are needed, not of {given}, in {advice}")
 
 
 def _require_angles(table: Tensor, head_dim: int) -> None:
     if (table.dtype, table.shape[0], table.shape[2]) != (torch.float32, 2, head_dim / 2):
         wanted, given = f"float32 [2, positions, {head_dim // 2}]", f"{table.dtype} {list(table.shape)}"
-        raise RecordError(f"angles of {wanted} are wanted, not of {given}")
+        raise RecordError(f"angles of {wanted} are needed, not of {given}")
     if not table.is_contiguous():
-        raise RecordError("angles are wanted one after the other: make their table contiguous")
+        raise RecordError("angles must be contiguous: make their table contiguous")

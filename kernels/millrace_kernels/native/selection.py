@@ -1,4 +1,4 @@
-"""Decides, for the whole project, which path a CPU runs, and why."""
+"""Decides for the whole project which path a CPU runs, and gives the reason."""
 
 from dataclasses import dataclass
 
@@ -15,24 +15,24 @@ CHOICES = (AUTO, TORCH, *(instruction_set.value for instruction_set in Instructi
 
 @dataclass(frozen=True, slots=True)
 class CpuPath:
-    """What computes on this CPU."""
+    """The path that computes on this CPU."""
 
     library: Library | None
     """None: torch computes."""
     reason: str
     """One line for the log."""
     name: str = TORCH
-    """What computes: one of CHOICES, and not "auto"."""
+    """One of CHOICES, never "auto"."""
 
 
 def select_cpu_path(choice: str = AUTO) -> CpuPath:
     """Return the path for one of CHOICES. Raises NativeError if the chosen path can't be used.
 
-    With "auto" it is the fastest library that this CPU has the instructions for, that can be found or built,
-    and that passes a small case; torch without any.
+    "auto" selects the fastest library that this CPU supports, that can be found or built, and that passes a
+    small case; without any, torch.
     """
     if choice == TORCH:
-        return CpuPath(None, "torch computes, as asked")
+        return CpuPath(None, "torch computes, as requested")
     flags = read_cpu_flags()
     usable = usable_sets(flags)
     if choice != AUTO:
@@ -40,7 +40,7 @@ def select_cpu_path(choice: str = AUTO) -> CpuPath:
         if asked not in usable:
             missing = ", ".join(sorted(asked.cpu_flags - flags))
             raise NativeError(f"this CPU lacks {missing}, which the {choice} kernels need")
-        return CpuPath(load_library(asked), f"{choice} kernels, as asked", choice)
+        return CpuPath(load_library(asked), f"{choice} kernels, as requested", choice)
     return _fastest(usable, flags)
 
 
@@ -57,14 +57,14 @@ def _fastest(usable: list[InstructionSet], flags: frozenset[str]) -> CpuPath:
         notes = [f"{instruction_set.value} kernels, the fastest that this CPU can run"]
         notes += ["its AMX is not used yet"] if "amx_tile" in flags else []
         return CpuPath(library, "; ".join([*notes, *troubles]), instruction_set.value)
-    return CpuPath(None, f"torch computes, slowly, for want of native kernels: {'; '.join(troubles)}")
+    return CpuPath(None, f"torch computes, slowly, because no native kernels work: {'; '.join(troubles)}")
 
 
 def load_library(instruction_set: InstructionSet) -> Library:
-    """Return a library that was found or built, and has passed its trial. Raises NativeError.
+    """Find or build a library, check it, and return it. Raises NativeError.
 
-    One that was compiled on first use is first tried in a process of its own. An installed one is not: a new
-    pod would wait for torch's import twice, at every start.
+    A library that was compiled on first use is first tried in a process of its own. An installed library is
+    not: every start of a pod would wait for torch's import twice.
     """
     path = find_library(instruction_set)
     if not is_installed(path):

@@ -1,4 +1,4 @@
-"""A small case that a library must pass before it serves: one layer, compared with the torch path."""
+"""A small case that a library must pass before use: one layer, compared with the torch path."""
 
 import math
 from dataclasses import dataclass
@@ -27,31 +27,31 @@ BOUNDS = {
     (torch.bfloat16, Format.INT8): 0.12,
     (torch.bfloat16, Format.INT4): 0.12,
 }
-"""The largest error, as a part of the logits' spread.
+"""The largest allowed error, relative to the logits' spread.
 
-In float32, rounded weights agree to 1e-6 until a number is rounded another way. In bfloat16, where the torch
-path alone keeps residuals in it, they differed by 0.075 on every instruction set. A wrong lane or block is
-off by all of the spread.
+In float32, rounded weights agree to 1e-6 unless a number is rounded differently. In bfloat16, in which only
+the torch path keeps residuals, the difference was 0.075 on every instruction set. A wrong lane or block
+causes an error of the whole spread.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A layer's shape, and sequences of which a step computes the last tokens."""
+    """A layer's shape, and the sequences of the steps."""
 
     width: int = 48
     mlp_width: int = 40
     vocabulary: int = 50
-    heads: Heads = Heads(num_heads=6, num_kv_heads=2, head_dim=8)  # noqa: RUF009  it is frozen
+    heads: Heads = Heads(num_heads=6, num_kv_heads=2, head_dim=8)  # noqa: RUF009  frozen
     lengths: tuple[int, ...] = (19, 1, 33)
-    """Of the sequences, after the last step."""
+    """The lengths of the sequences after the last step."""
     steps: tuple[tuple[int, ...], ...] = ((19, 1, 33),)
-    """How many tokens of each sequence each step computes."""
+    """The number of tokens of each sequence, by step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer of random weights, and both ends."""
+    """One layer of random weights, with embedding and head."""
 
     heads: Heads
     table: Matrix
@@ -63,7 +63,7 @@ class Layer:
     angles: Angles
 
     def forward(self, step: Step) -> Tensor:
-        """Return hidden states, by every operation of a step."""
+        """Return hidden states. Uses every operation of a step."""
         x = step.embed(self.table)
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
         query = step.rotary_kv_write(qkv, 0, self.heads, self.angles)
@@ -105,20 +105,20 @@ def check_library(library: Library) -> None:
         worst = measure_error(Case(), library, dtype, form)
         if not worst < bound:
             raise NativeError(
-                f"the native kernels are off by {worst:.2g} in a small {form.value} {dtype} case"
+                f"the native kernels have an error of {worst:.2g} in a small {form.value} {dtype} case"
             )
     check_sampler(library)
 
 
 def measure_error(case: Case, library: Library, dtype: torch.dtype, form: Format = Format.DENSE) -> float:
-    """Return the largest difference of the last step's logits from the torch path, in their spread."""
+    """Return the largest difference of the last step's logits from the torch path's, in their spread."""
     expected = run_torch(case, dtype, form)
     return ((run_native(case, library, dtype, form=form) - expected).abs().max() / expected.std()).item()
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tokens and blocks of the sequences, which lie in slots in the reverse order."""
+    """Tokens and blocks of the sequences. Their slots are in reverse order."""
 
     tokens: Tensor
     blocks: Tensor
@@ -137,7 +137,7 @@ def _tables(case: Case) -> Tables:
 
 
 def _caches(case: Case, dtype: torch.dtype) -> list[Tensor]:
-    """Return one layer's cache, poisoned: what nobody wrote is NaN."""
+    """Return one layer's cache, poisoned with NaN where nothing was written."""
     num_blocks = _tables(case).blocks.numel()
     shape = (num_blocks, 2, case.heads.num_kv_heads, BLOCK_SIZE, case.heads.head_dim)
     flat = torch.full((math.prod(shape) + SLACK,), float("nan"), dtype=dtype)
@@ -165,7 +165,7 @@ def run_native(
 
 
 def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Tensor:
-    """Return the same logits by the torch path, with all sequences whole in one step."""
+    """Return the same logits by the torch path, with all sequences complete in one step."""
     layer = build_layer(TensorPacker(dtype, torch.device("cpu"), form), case)
     tables, counts = _tables(case), torch.tensor(case.lengths)
     owners = torch.tensor(tables.slots).repeat_interleave(counts)

@@ -1,8 +1,8 @@
-// A number that others wait for to change: threads of this process, or of all that share the memory it is in.
+// A number on whose change threads wait, in this process or in all processes that share its memory.
 //
-// Who waits spins for 50 microseconds at most and then sleeps: a step has hundreds of operations, so sleeping at each
-// would cost milliseconds (a futex wake is 10 to 50 µs). While it spins it offers its core to whoever waits for one,
-// every microsecond: what it waits for may be just that.
+// A waiting thread spins for at most 50 microseconds and then sleeps: a step has hundreds of operations, so sleeping at
+// each would cost milliseconds (a futex wake takes 10 to 50 µs). While it spins, it offers its core to other threads
+// every microsecond, because one of them may be the thread that it waits for.
 #pragma once
 
 #include <linux/futex.h>

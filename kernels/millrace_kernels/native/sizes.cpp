@@ -1,4 +1,4 @@
-// What memory Python must give and how it lays it out, compared when a library is loaded: in the order of abi.py.
+// The sizes of memory and structures that Python must use, in the order of abi.py. Loading a library compares them.
 #include "../exchange/exchange.h"
 #include "../linear/quantized.h"
 #include "../paged_attention/cache.h"

@@ -14,32 +14,32 @@ from millrace_kernels.step import Format
 
 SCALES_BYTES = 2 * LANES
 AT_ONCE = 1 << 18
-"""Numbers rounded at once, which needs a few megabytes."""
+"""Numbers rounded in one pass, which needs a few megabytes."""
 
 Allocate = Callable[[int], Tensor]
-"""Takes a number of bytes. Returns them as zeros."""
+"""Takes a number of bytes. Returns zeros."""
 
 
 class Strips(Protocol):
-    """A matrix that is being written."""
+    """A matrix in construction."""
 
     @property
     def data(self) -> Tensor:
-        """The strips as the kernels read them."""
+        """The strips, for the kernels."""
 
     @property
     def scales(self) -> Tensor | None:
-        """The scales that the kernels read beside the strips; None where the strips hold them."""
+        """The scales beside the strips; None if the strips contain them."""
 
     def every_other(self, first: int) -> Self:
         """Return strips `first`, `first` + 2 and so on."""
 
     def write(self, begin: int, rows: Tensor) -> None:
-        """Write rows [count, inputs] as the outputs from `begin` on."""
+        """Write rows [count, inputs] as the outputs starting at `begin`."""
 
 
 def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count: int, inputs: int) -> Strips:
-    """Return strips of zeros. Raises RecordError for a width that no kernel has."""
+    """Return strips of zeros. Raises RecordError for a width without a kernel."""
     if form is Format.DENSE:
         return DenseStrips(_allocate_dense(allocate, dtype, count, inputs))
     groups = -(-inputs // GROUP)
@@ -54,7 +54,7 @@ def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: 
     pairs = 2 if dtype == torch.bfloat16 else 1
     if inputs % pairs:
         raise RecordError(
-            f"a matrix of {inputs} inputs in bfloat16, where native products take pairs: use float32"
+            f"a matrix of {inputs} inputs in bfloat16, but native products read pairs: use float32"
         )
     memory = allocate(count * inputs * LANES * dtype.itemsize).view(dtype)
     return memory.view(count, inputs // pairs, LANES, pairs)
@@ -62,7 +62,7 @@ def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: 
 
 @dataclass(slots=True)
 class DenseStrips:
-    """Strips of the numbers themselves."""
+    """Strips of unrounded numbers."""
 
     data: Tensor
     """bfloat16 [strips, inputs / 2, 16, 2] or float32 [strips, inputs, 16, 1]"""
@@ -79,7 +79,7 @@ class DenseStrips:
 
 @dataclass(slots=True)
 class Int8Strips:
-    """Strips of bytes, each a whole number plus 128."""
+    """Strips of bytes, each an integer plus 128."""
 
     data: Tensor
     """uint8 [strips, inputs / 4, 16, 4]"""
@@ -101,7 +101,7 @@ class Int8Strips:
 
 @dataclass(slots=True)
 class Int4Strips:
-    """Groups of 16 scales, then nibbles of a whole number and 8, two in a byte: input i and input i + 4."""
+    """Groups of 16 scales, then nibbles of an integer plus 8, two in a byte: inputs i and i + 4."""
 
     data: Tensor
     """uint8 [strips, inputs / 32, 32 + 256]"""
@@ -141,7 +141,7 @@ def _put(lanes: Tensor, begin: int, rows: Tensor) -> None:
 
 
 class _Segment(NamedTuple):
-    """Rows that are written at once: whole strips, or lanes of one."""
+    """Rows of one write: whole strips, or lanes of one strip."""
 
     strip: int
     lane: int

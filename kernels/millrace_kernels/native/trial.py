@@ -1,7 +1,7 @@
-"""Tries a library in a process of its own, so that one that crashes or hangs there ends no replica.
+"""Tries a library in a process of its own, so that a crash or a hang there ends no replica.
 
-It takes as long as torch's import, so it is run once for a file and a kind of CPU, and what passed gets a
-mark in the private cache. `python -m millrace_kernels.native.trial LIBRARY` is that process.
+The trial takes as long as torch's import, so it runs once for each file and kind of CPU. A library that
+passes gets a mark in the private cache. `python -m millrace_kernels.native.trial LIBRARY` is that process.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from millrace_kernels.native.instruction_sets import read_cpu_flags
 from millrace_kernels.native.selfcheck import check_library
 
 TRIAL_SECONDS = 120
-"""A trial takes a few seconds, most of them torch's import; on a tenth of a CPU ten times as many."""
+"""A trial takes a few seconds, mostly for torch's import; on a tenth of a CPU ten times as long."""
 EXIT_FAILED, EXIT_NO_POOL = 1, 2
 
 
 def try_once(library: Path) -> None:
-    """Try a library, unless it passed on such a CPU before. Raises NativeError."""
+    """Try a library, unless it has passed on such a CPU before. Raises NativeError."""
     mark = _mark(library)
     if mark is None or not mark.exists():
         _try(library)
@@ -32,7 +32,7 @@ def try_once(library: Path) -> None:
 
 
 def _mark(library: Path) -> Path | None:
-    """Return the file that marks a library as passed; None if none can be written, so each start tries it."""
+    """Return the mark of a passed library; None if no mark can be written: then every start tries it."""
     try:
         folder = open_cache(default_cache())
         what = f"{digest_of(library)} {sorted(read_cpu_flags())}"
@@ -66,7 +66,7 @@ def _try(library: Path) -> None:
 
 def main(argv: list[str]) -> int:
     """Try the library that the argument names."""
-    signal.alarm(TRIAL_SECONDS)  # whoever started us may be gone
+    signal.alarm(TRIAL_SECONDS)  # the starting process may have died
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         check_library(Library(Path(argv[0])))

@@ -1,7 +1,7 @@
 // Sixteen floats, and sixteen pairs of bfloat16, on four instruction sets.
 //
-// The build compiles every source once for each instruction set, into a library of its own, so nothing here can leak
-// from one into another. MILLRACE_ISA is the namespace, so that a debugger says which one runs.
+// The build compiles every source once for each instruction set, into a library of its own, so that nothing leaks from
+// one into another. MILLRACE_ISA is the namespace, so that a debugger shows the running one.
 #pragma once
 
 #include <stddef.h>
@@ -32,7 +32,7 @@ INLINE float widen(bf16 x) {
   return wide;
 }
 
-// Round to nearest, ties to even. A NaN stays one.
+// Round to nearest, ties to even. A NaN stays a NaN.
 INLINE bf16 narrow(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);
@@ -202,7 +202,7 @@ INLINE Floats upper(Pairs x) {
   return {_mm256_castsi256_ps(_mm256_and_si256(x.a, mask)), _mm256_castsi256_ps(_mm256_and_si256(x.b, mask))};
 }
 
-#else  // any CPU that GCC knows
+#else  // any CPU that GCC supports
 
 struct Floats { float v[16]; };
 struct Pairs { bf16 v[32]; };
@@ -249,7 +249,7 @@ INLINE Floats upper(Pairs x) { Floats r; EACH r.v[i] = widen(x.v[2 * i + 1]); re
 #endif
 
 #if defined(__AVX2__)
-// The first n lanes, where no instruction masks the others. AddressSanitizer sees no masked one, so it gets these too.
+// The first n lanes, without a masking instruction. AddressSanitizer does not see masked ones, so it uses these too.
 template <typename T>
 INLINE Floats load(const T* p, int n) {
   T part[LANES] = {};
@@ -277,7 +277,7 @@ INLINE Floats dot(Floats acc, Pairs x, Pairs y) {
 
 // e^x to about one unit in the last place; 0 below -87, and NaN of NaN.
 //
-// x = n·ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n · e^r. ln 2 is taken off in two parts: n times the first is exact.
+// x = n·ln 2 + r with |r| <= ln 2 / 2, so e^x = 2^n · e^r. ln 2 is subtracted in two parts: n times the first is exact.
 // The polynomial is the Taylor series to r^7: its rest is below 6e-9 there.
 INLINE Floats exp(Floats x) {
   Floats low = splat(-87.3f);

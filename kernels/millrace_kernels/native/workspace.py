@@ -1,7 +1,7 @@
-"""Places registers in memory. After a register's last use its memory is another's.
+"""Places registers in memory, which is reused after a register's last use.
 
-What a worker writes for the others has places of its own in the exchange, of which there are three.
-exchange/README.md says why that many are enough.
+Registers for other workers have places of their own in the exchange. There are three; exchange/README.md
+explains why that is enough.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from millrace_kernels.native.recorder import Recorded, Register
 
 LINE = 64
 NUM_PARTS = 3
-"""Places that a worker has in the exchange."""
+"""The number of places of a worker in the exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Place:
 def row_stride(register: Register) -> int:
     """Return the bytes from a row to the next: whole cache lines, and never a multiple of 1 KiB.
 
-    Rows at such a distance fall into the same few sets of the first cache, and a tile reads six at once.
+    Rows at such a distance share a few sets of the first-level cache, and a tile reads six rows at once.
     """
     width = max(register.width, register.widest)  # of all workers: they read each other's rows
     stride = -(-width * register.dtype.itemsize // LINE) * LINE
@@ -36,9 +36,9 @@ def row_stride(register: Register) -> int:
 def place_parts(
     operations: Iterable[Recorded], num_tokens: int, num_drawn: int
 ) -> tuple[dict[Register, Place], int]:
-    """Return the places of what is written for other workers, and the bytes of a worker's memory for it.
+    """Return the places of registers for other workers, and the bytes of a worker's memory for them.
 
-    Neighbours have different places, also the last of a step and the first of the next one.
+    Consecutive exchanges have different places, also the last of a step and the first of the next step.
     """
     registers = [one.y for one in operations if one.y.exchange is not None]
     sizes = [_num_bytes(register, num_tokens, num_drawn) for register in registers]
@@ -50,7 +50,7 @@ def place_parts(
 
 
 def _choose_part(register: Register) -> int:
-    """Return 2 for a step's first exchange, and then 0 and 1 in turns."""
+    """Return 2 for a step's first exchange, then alternately 0 and 1."""
     return (register.exchange - 1) % 2 if register.exchange else 2
 
 
@@ -61,7 +61,7 @@ def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
 def place_registers(
     operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
 ) -> tuple[dict[Register, Place], int]:
-    """Return the other registers' places, and the bytes of the workspace. That of `kept` is not reused."""
+    """Return the other registers' places, and the bytes of the workspace. `kept` keeps its memory."""
     places: dict[Register, Place] = {}
     free: list[Place] = []
     end = 0

@@ -1,8 +1,8 @@
 // The inner layout of a block of the KV cache on CPUs, made for dot products. One (block, kv head) holds
 //   keys    bfloat16 [head_dim / 2][16 tokens][2]   float32 [head_dim][16 tokens]
 //   values  bfloat16 [8][head_dim][2 tokens]        float32 [16 tokens][head_dim]
-// so a vector is 16 tokens' keys at one pair of dimensions, or one pair of tokens' values at 16 dimensions. What no
-// token has written may hold anything, the second of a pair too.
+// so a vector is 16 tokens' keys at one pair of dimensions, or one pair of tokens' values at 16 dimensions. Memory that
+// no token has written may hold anything, also in the second half of a pair.
 #pragma once
 
 #include "../native/program.h"
@@ -10,10 +10,10 @@
 namespace MILLRACE_ISA {
 
 constexpr int BLOCK = 16;  // tokens
-constexpr int SLACK = 64;  // numbers after a layer's last block: whole vectors are read, past a narrow head
+constexpr int SLACK = 64;  // numbers after a layer's last block: reads are whole vectors, past a narrow head
 
 constexpr int TILE = 64, SPAN = 512;  // keys
-constexpr int TASK_ROWS = 48;         // scores and sums of so many stay in the first two caches
+constexpr int TASK_ROWS = 48;         // scores and sums of this many stay in the first two caches
 
 template <typename T>
 struct Cache {

@@ -2,10 +2,10 @@
 //
 // A task is one KV head of some of a sequence's queries: the query heads of a group and the tokens are its rows. Keys
 // come in tiles of 64 anchored at position 0, with an online softmax inside a span of 512; spans are merged in order.
-// So a query's arithmetic depends on its position alone: not on the other rows, nor on how its prompt was cut.
+// So a query's arithmetic depends only on its position: not on other rows, nor on the chunks of its prompt.
 //
-// Where a sequence has but one task a head, as in decode, its spans are done by any threads, and whoever does the last
-// merges them: a long sequence alone keeps all threads busy. The arithmetic is the same.
+// If a sequence has one task for each head, as in decode, all threads share its spans, and the thread of the last span
+// merges them: a single long sequence keeps all threads busy. The arithmetic is the same.
 #include "cache.h"
 
 namespace MILLRACE_ISA {
@@ -38,7 +38,7 @@ struct Task {
   T* weights;          // [rows, TILE]
 
   INLINE_MEMBER int position(int r) const { return first_position + r / group; }
-  // Keys of a tile that the row sees; none or less where the tile lies after it.
+  // The number of a tile's keys that the row sees; 0 or negative if the tile lies after it.
   INLINE_MEMBER int seen(int r, int first_key) const { return smaller(position(r) + 1 - first_key, TILE); }
 };
 
@@ -86,7 +86,7 @@ INLINE void add_values(const Task<bf16>& t, int r, int d, const bf16* const* val
     const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
     Pairs value[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
-    if (key + 1 == num_keys)  // nobody may have written the second's values: they may hold NaN, and 0 · NaN is not 0
+    if (key + 1 == num_keys)  // the second's values may be unwritten and hold NaN, and 0 · NaN is not 0
       UNROLL for (int v = 0; v < VECTORS; v++) value[v] = first_of_pairs(value[v]);
     UNROLL for (int i = 0; i < ROWS; i++) {
       Pairs weight = splat_pair(t.weights + (r + i) * TILE + key);
@@ -127,7 +127,7 @@ static void mix_width(const Task<T>& t, int r, const T* const* values, int num_k
   for (; d < t.width; d += LANES) mix_rows<T, ROWS, 1>(t, r, d, values, num_keys);
 }
 
-// Run F<ROWS> over all rows of a task, a few at once.
+// Run F<ROWS> over all rows of a task, a few at a time.
 template <typename T>
 static void score_tile(const Task<T>& t, const T* const* keys) {
   int r = 0;
@@ -156,7 +156,7 @@ static void scale_by(float* mixed, int64_t width, float factor) {
   for (int64_t d = 0; d < width; d += LANES) store(mixed + d, mul(load(mixed + d), splat(factor)));
 }
 
-// Turn a row's scores into weights under the running maximum, and bring its sums to that.
+// Turn a row's scores into weights under the running maximum, and rescale its sums to it.
 template <typename T>
 static void weigh_row(const Task<T>& t, int r, int first_key) {
   T* weights = t.weights + r * TILE;
@@ -192,7 +192,7 @@ static void begin_span(const Task<T>& t) {
   memset(t.now.mixed, 0, t.num_rows * t.width * 4);
 }
 
-// Bring the span's sums of a row to those of the spans before.
+// Merge a row's sums of the span into those of earlier spans.
 template <typename T>
 static void merge_row(const Task<T>& t, int r) {
   float* all = t.all.mixed + r * t.width;
@@ -220,7 +220,7 @@ static void end_span(const Task<T>& t, int first_key) {
 template <typename T>
 static void attend_tile(const Task<T>& t, int first_key) {
   const T *keys[TILE / BLOCK], *values[TILE / BLOCK];
-  for (int b = 0; b < TILE / BLOCK; b++) {  // past the last block: its scores are hidden, its values not read
+  for (int b = 0; b < TILE / BLOCK; b++) {  // beyond the last block scores are masked, and values are not read
     int64_t block = t.blocks[smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK)];
     keys[b] = t.cache.keys(block, t.head), values[b] = t.cache.values(block, t.head);
   }
@@ -235,7 +235,7 @@ static void attend_span(const Task<T>& t, int first_key) {
   for (int key = first_key; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
 }
 
-// Do all of a task, alone.
+// Compute a whole task in this thread.
 template <typename T>
 static bool attend(const Task<T>& t) {
   for (int span = 0; span < t.num_keys; span += SPAN) {
@@ -286,9 +286,9 @@ static void write_rows(const Program& p, const Step& step, const Op& op, const T
   }
 }
 
-// The spans of a sequence that several threads share: where their sums lie, by head and then by span.
+// The spans of a sequence that several threads share: the addresses of their sums, by head and then by span.
 struct Shared {
-  char* memory;   // null where a head's spans are one thread's
+  char* memory;   // null if one thread has all spans of a head
   int64_t bytes;  // of one span
   int num_spans;
   uint32_t* num_done;  // spans, by head
@@ -299,7 +299,7 @@ struct Shared {
   }
 };
 
-// Take memory for a sequence's spans from what the sequences before it left, if it has several and they fit.
+// Reserve memory for a sequence's spans, if it has several and the rest of the memory is enough.
 static Shared share_spans(const Program& p, const Step& step, const Op& op, int seq, int64_t* used) {
   int num_spans = (step.begin[seq] + step.count[seq] + SPAN - 1) / SPAN;
   char *begin = p.spans + *used, *end = begin;
@@ -310,7 +310,7 @@ static Shared share_spans(const Program& p, const Step& step, const Op& op, int 
   return {begin, end - begin, num_spans, p.spans_done + seq * op.kv_heads};
 }
 
-// Do one span of a task; whoever does the last merges them all. Return whether that was here.
+// Compute one span of a task; the thread of the last span merges all. Return whether this one did.
 template <typename T>
 static bool attend_shared(Task<T>& t, const Shared& shared, int span) {
   t.now = shared.sums(t.head, span, t.num_rows, t.width);

@@ -1,7 +1,7 @@
 """Paged attention on CPUs: float32 tiles of 256 keys anchored at position 0.
 
-A sequence's bits depend on nothing but the sequence: see README.md. What a step's layers share (index
-and mask tensors) is planned once and reused by each of them.
+A sequence's bits depend only on the sequence: see README.md. The index and mask tensors of a step are planned
+once, for all layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from millrace_kernels.linear.reference import MIN_GEMM_ROWS
 
 TILE_KEYS = 256
 HEAD_DIM_UNIT = 4
-"""Heads of 6 or 10 dimensions are filled up with zeros: else their bits depend on the number of rows."""
+"""Heads of 6 or 10 dimensions are padded with zeros: otherwise their bits depend on the number of rows."""
 QUERIES_AT_ONCE = 128
-"""A longer chunk of prefill is cut: its scores stay in the cache and causality skips whole tiles."""
+"""A longer chunk of prefill is split: scores then stay in the cache, and causality skips whole tiles."""
 SEQUENCE_HEADS_AT_ONCE = 32
-"""Decoding sequences times KV heads in one batch: at 64 dimensions their tiles take 4 MB."""
+"""Decoding sequences times KV heads in one batch: with 64 dimensions their tiles take 4 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """256 keys of each of the first `num_sequences` of a group."""
+    """256 keys of each of the first `num_sequences` sequences of a group."""
 
     num_sequences: int
     gather: Tensor
     """Rows of the cache seen as [blocks * 2 * kv_heads, block_size * head_dim]: keys, then values."""
     is_future: Tensor | None
-    """[1, 1, tokens, 1, 256] for a chunk of prefill: keys after the query. None where every key is seen."""
+    """[1, 1, tokens, 1, 256] for a chunk of prefill: keys after the query. None if every key is visible."""
     written: list[tuple[int, int]]
-    """(sequence, keys) where a sequence ends inside the tile: memory beyond may hold anything.
+    """(sequence, keys) if a sequence ends inside the tile: memory beyond its end may hold anything.
 
-    A few slices, because filling them is 7 times as fast as a broadcast mask over 8 decodes (tried).
+    Slices, because filling a few is 7 times as fast as a broadcast mask over 8 decodes (tried).
     """
 
 
@@ -58,7 +58,7 @@ class Group:
 
 
 class TiledAttention:
-    """A step's planned attention, which is called once for each layer."""
+    """A step's planned attention, called once for each layer."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class TiledAttention:
         return _unfold(mixed.div_(total)[:, :num_rows], group.num_sequences, self._kv_heads, query.shape)
 
     def _load(self, tile: Tile, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tile's keys and values, each float32 [sequences * kv_heads, 256, filled-up head_dim]."""
+        """Return the tile's keys and values, each float32 [sequences * kv_heads, 256, padded head_dim]."""
         head_dim = kv_cache.shape[-1]
         lines = kv_cache.view(-1, kv_cache.shape[3] * head_dim).index_select(0, tile.gather)
         pair = lines.float().view(2, tile.num_sequences, self._kv_heads, TILE_KEYS, head_dim)
@@ -142,7 +142,7 @@ class TiledAttention:
         return keys, values
 
     def _mask(self, scores: Tensor, tile: Tile, num_rows: int) -> None:
-        """Hide the future. Padding rows may stay as they are: nobody reads them."""
+        """Mask future keys. Padding rows are not masked, because nothing reads them."""
         if tile.is_future is None:
             parts = scores.view(tile.num_sequences, self._kv_heads, -1, TILE_KEYS)
             for number, size in tile.written:
@@ -154,13 +154,13 @@ class TiledAttention:
 
 
 def _fill_up(heads: Tensor) -> Tensor:
-    """Make the last axis a multiple of HEAD_DIM_UNIT."""
+    """Pad the last axis to a multiple of HEAD_DIM_UNIT."""
     missing = -heads.shape[-1] % HEAD_DIM_UNIT
     return torch.nn.functional.pad(heads, (0, missing)) if missing else heads
 
 
 def _widen(block_tables: Tensor, multiple: int) -> Tensor:
-    """Make the tables a whole number of tiles wide; entries that name no block read block 0, unseen."""
+    """Widen the tables to whole tiles. Entries without a block read block 0, which is masked."""
     missing = -block_tables.shape[1] % multiple
     return torch.nn.functional.pad(block_tables.long(), (0, missing)).clamp_(min=0)
 
@@ -185,7 +185,7 @@ def _group(pieces: list[Piece], num_kv_heads: int) -> Iterator[list[Piece]]:
 def _fold(query: Tensor, num_sequences: int, kv_heads: int) -> tuple[Tensor, int]:
     """[sequences * tokens, heads, d] to [sequences * kv_heads, rows, d] with at least 16 rows.
 
-    A group's heads and a piece's tokens are rows of one product. Returns it and how many rows are real.
+    A group's heads and a piece's tokens are rows of one product. Returns it and the number of real rows.
     """
     total, heads, head_dim = query.shape
     tokens, group = total // num_sequences, heads // kv_heads

@@ -1,4 +1,4 @@
-"""How many keys and queries a Triton kernel has in a processor's shared memory at once."""
+"""The numbers of keys and queries that a Triton kernel keeps in a processor's shared memory."""
 
 from typing import NamedTuple
 
@@ -8,18 +8,18 @@ import triton
 from millrace_kernels.paged_attention.spans import KEYS_UNIT
 
 MIN_DOT = 16
-"""tl.dot wants at least 16 in each dimension."""
+"""tl.dot needs at least 16 in each dimension."""
 DECODE_KEY_BYTES = 8 << 10
 PREFILL_KEY_BYTES = 16 << 10
 PREFILL_QUERY_BYTES = 32 << 10
-"""Of one tile. Prefill needs one of keys, one of values, and some for what the products pass on. Decode has
-two of each, because it does little but read, and two programs on a processor. The smallest processors have
-99 KiB, and a test compiles every choice to see that it fits."""
+"""Shared memory of one tile. Prefill needs a tile of keys, one of values, and some for intermediate products.
+Decode, which mostly reads, has two of each, and two programs on a processor. The smallest processors have
+99 KiB; a test compiles every choice to check that it fits."""
 DECODE_STAGES, PREFILL_STAGES = 5, 3
-"""Of the loops that read tiles: two for the blocks that the table names, and one for each tile ahead."""
+"""Pipeline stages of the loops over tiles: two for the blocks of the table, and one for each tile ahead."""
 WARPS_PER_PROCESSOR = 8
-"""Of decode: some compute while others wait for memory. No more than fit there at the same time, by their
-registers: a program that begins late does its share alone.
+"""Warps of decode: some compute while others wait for memory. Not more than fit at the same time by their
+registers: a program that starts late would compute its share alone.
 
 On an H100, in bfloat16 with heads of 128, decode of 64 sequences of 1024 tokens takes 105 us with four
 programs of 2 warps on a processor, 106 with four of 4, which just fit, 110 with three, and 112 with two.
@@ -29,13 +29,13 @@ takes 391 and 1333 us."""
 
 
 class Tile(NamedTuple):
-    """The sizes of a kernel's tiles. Nothing that changes from step to step enters, so its bits stay."""
+    """The sizes of a kernel's tiles. They are the same for every step, and so are the bits."""
 
     rows: int
-    """Queries of a tile, each of a group's heads one."""
+    """Queries of a tile; each head of a group counts as one."""
     keys: int
     head_dim: int
-    """As the tile has it: a power of two."""
+    """Padded to a power of two."""
     warps: int
     stages: int
 
@@ -44,7 +44,7 @@ def choose_decode_tile(dtype: torch.dtype, head_dim: int, group: int) -> Tile:
     """Return the tile of rows with one query, of `group` heads that share a KV head."""
     width = _pad_dot(head_dim)
     rows, keys = _pad_dot(group), _fit(DECODE_KEY_BYTES, width * dtype.itemsize, KEYS_UNIT)
-    # Two warps have registers for no more rows, nor for float32.
+    # Two warps do not have the registers for more rows, or for float32.
     return Tile(rows, keys, width, 2 if rows == MIN_DOT and dtype.itemsize == 2 else 4, DECODE_STAGES)
 
 

@@ -1,4 +1,4 @@
-"""Decode for GPUs: rows of one query, whose keys are cut into spans. README.md has the maths."""
+"""Decode for GPUs: rows of one query, with keys in spans. README.md has the maths."""
 
 import triton
 import triton.language as tl
@@ -6,12 +6,14 @@ import triton.language as tl
 from millrace_kernels.paged_attention.triton_tile import visit_tile
 
 SPANS_AT_ONCE = 16
-"""Merged at a time."""
+"""Spans merged at a time."""
 MERGE_WARPS = 1
-"""One needs no shared memory. Decode of 256 sequences of 512 tokens takes 213 us so, and 232 us with 4."""
+"""A single warp needs no shared memory. Decode of 256 sequences of 512 tokens takes 213 us with 1, 232 us
+with 4."""
 
 
-# The number of rows changes from step to step, and a kernel is compiled anew for 1 and for multiples of 16.
+# The number of rows changes from step to step. Without this, Triton would compile again for 1 and multiples
+# of 16.
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]  # triton ships no types
 def _decode_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
@@ -121,7 +123,7 @@ def _merge_kernel(  # noqa: PLR0917
         spans = tl.arange(0, SPANS)
         begin = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
         end = tl.load(ends_ptr + row)
-        # A finite start: a row without keys, which pads a graph's batch, has no span and gets zeros.
+        # A finite start: a padding row of a graph's batch has no keys and no span, and gets zeros.
         best = tl.full((), -1.0e30, tl.float32)
         total = tl.zeros((), tl.float32)
         mixed = tl.zeros((BLOCK_D,), tl.float32)

@@ -1,4 +1,4 @@
-"""Paged attention on GPUs: a step's rows of one query by the decode kernel, the others by that of prefill."""
+"""Paged attention on GPUs: the decode kernel for rows of one query, the prefill kernel for the others."""
 
 import math
 from typing import NamedTuple
@@ -24,12 +24,12 @@ from millrace_kernels.paged_attention.triton_prefill import _prefill_kernel
 
 
 class StepRows(NamedTuple):
-    """Which queries of a step belong to which sequence, on the device."""
+    """The queries and sequences of a step's rows, on the device."""
 
     starts: Tensor
     """int32 [rows + 1]: each row's first query in the step."""
     contexts: Tensor
-    """int32 [rows]: the length of each row's sequence after the step; 0 for a row that only pads."""
+    """int32 [rows]: the length of each row's sequence after the step; 0 for a padding row."""
     slots: Tensor
     """int [rows]: the row's line in the block tables."""
     tables: Tensor
@@ -37,19 +37,19 @@ class StepRows(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The spans of a step's rows of one query."""
+    """The spans of a step's rows with one query."""
 
     ends: Tensor
-    """int32 [rows]: how many spans there are up to each row's last one."""
+    """int32 [rows]: the number of spans up to and including each row."""
     owners: Tensor
-    """int32 [num_spans]: the row of each span; what is behind the last span means nothing."""
+    """int32 [num_spans]: the row of each span; values behind the last span have no meaning."""
 
 
 class TritonAttention:
-    """A step's planned attention, which is called once for each layer. Nothing here waits for the device."""
+    """A step's planned attention, called once for each layer. It never waits for the device."""
 
     def __init__(self, rows: StepRows, num_tokens: int, num_spans: int, *, has_prefill: bool) -> None:
-        """`num_spans` as `spans.py` counts them, or more where the contexts will change within a graph."""
+        """`num_spans` is counted by `spans.py`, or larger if the contexts will change within a graph."""
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
         self._has_prefill = has_prefill
         self._num_rows = rows.contexts.shape[0]
@@ -57,7 +57,7 @@ class TritonAttention:
         self._partial: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
-        """Attend; shapes as in `paged_attention_reference`. Tokens of no row get anything.
+        """Attend; shapes as in `paged_attention_reference`. Tokens of no row get arbitrary values.
 
         The last dimension of query and kv_cache must be contiguous.
         """
@@ -90,7 +90,7 @@ class TritonAttention:
         )  # fmt: skip
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return memory for each span's maximum and sum, and for its mixed values; every layer's the same."""
+        """Return memory for each span's maximum, sum and mixed values; all layers share it."""
         if self._partial is None:
             sums = torch.empty((self._num_spans, num_heads, 2), device=device)
             self._partial = sums, torch.empty((self._num_spans, num_heads, head_dim), device=device)
@@ -112,7 +112,7 @@ class TritonAttention:
 
 
 def _share_out(rows: StepRows, num_spans: int) -> Work:
-    """Return the work list, without the host's knowing it: a graph repeats this too."""
+    """Return the work list, computed on the device: a graph repeats it."""
     keys = span_keys(rows.contexts)
     spans = (rows.contexts + keys - 1) // keys * (rows.starts.diff() == 1)
     ends = spans.cumsum(0, dtype=torch.int32)
@@ -121,13 +121,13 @@ def _share_out(rows: StepRows, num_spans: int) -> Work:
 
 
 def _count_programs(device: torch.device, tile: Tile) -> int:
-    """Return how many programs decode: the same for every batch, so that a graph may hold the launch."""
+    """Return the number of decode programs: the same for every batch, so that a graph can hold the launch."""
     if device.type != "cuda":
-        return 3  # interpreted one after the other; more than one, so that they share the work
+        return 3  # the interpreter runs them one after the other; more than one, to test the sharing
     each = WARPS_PER_PROCESSOR // tile.warps
     return each * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _is_interpreted() -> bool:
-    """The interpreter keeps bfloat16 as raw bits, and its dot would multiply those."""
+    """Whether Triton interprets: it keeps bfloat16 as raw bits then, and its dot would multiply these."""
     return bool(triton.knobs.runtime.interpret)

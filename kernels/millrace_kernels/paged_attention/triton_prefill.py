@@ -13,7 +13,7 @@ def _find_row(
     num_rows: tl.tensor,
     BLOCK_Q: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Return the program's row: the last whose first program, starts[r] // BLOCK_Q + r, is not behind it."""
+    """Return the program's row: the last r whose first program, starts[r] // BLOCK_Q + r, is not later."""
     low = tl.zeros((), tl.int32)
     high = tl.zeros((), tl.int32) + num_rows
     while high - low > 1:
@@ -24,7 +24,8 @@ def _find_row(
     return low
 
 
-# The number of rows changes from step to step, and a kernel is compiled anew for 1 and for multiples of 16.
+# The number of rows changes from step to step. Without this, Triton would compile again for 1 and multiples
+# of 16.
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def _prefill_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
@@ -54,7 +55,8 @@ def _prefill_kernel(  # noqa: PLR0917
     BLOCK_D: tl.constexpr,  # noqa: N803
     DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
 ) -> None:
-    # The last tile of a row sees the most keys: begun first, it does not end long after the others.
+    # The last tile of a row has the most keys: it starts first, so that it does not end long after the
+    # others.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
 
@@ -82,9 +84,9 @@ def _prefill_kernel(  # noqa: PLR0917
         )
         if DOT_IN_FLOAT32:
             query = query.to(tl.float32)
-        before = context - num_queries + first  # keys that every query of the tile sees, but for its own
+        before = context - num_queries + first  # keys that all queries of the tile see, without their own
         stop = tl.minimum(before + BLOCK_Q, context)
-        # A lane without a query sees key 0, so that its maximum is finite; it is never stored.
+        # A lane without a query sees key 0, so that its maximum is finite. It is never stored.
         position = tl.where(is_query, context - num_queries + in_row, 0)
 
         best = tl.full((BLOCK_M,), float("-inf"), tl.float32)

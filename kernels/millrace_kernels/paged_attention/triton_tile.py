@@ -25,9 +25,9 @@ def visit_tile(  # noqa: PLR0917
     BLOCK_D: tl.constexpr,  # noqa: N803
     IS_SEEN: tl.constexpr,  # noqa: N803
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return the maxima, sums and mixed values with the keys from `begin` on, of those before `stop`.
+    """Return the maxima, sums and mixed values, updated with the tile's keys from `begin` up to `stop`.
 
-    A lane sees the keys up to its position. With IS_SEEN each sees the whole tile, and nothing is masked.
+    A lane sees the keys up to its position. With IS_SEEN every lane sees the whole tile, without a mask.
     """
     at = begin + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -45,12 +45,12 @@ def visit_tile(  # noqa: PLR0917
     if not IS_SEEN:
         scores = tl.where(at[None, :] <= position[:, None], scores, float("-inf"))
     now = tl.maximum(best, tl.max(scores, 1) * scale)
-    # Written out: a compiler that may choose rounds otherwise with a mask in between, and which tiles have
-    # one depends on the chunks of a prompt.
+    # Written as separate operations: otherwise the compiler might round differently with a mask, and the
+    # chunks of a prompt decide which tiles have one.
     weights = tl.exp2(tl.fma(scores, scale, -now[:, None]))
     shrink = tl.exp2(best - now)
     total = total * shrink + tl.sum(weights, 1)
-    # Rounded as values are stored: the interpreter's dot is float32, and is to round like a GPU's.
+    # Rounded to the values' type: the interpreter's dot is float32, and must round like a GPU's.
     rounded = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
     mixed = mixed * shrink[:, None] + tl.dot(rounded, value, input_precision="ieee")
     return now, total, mixed

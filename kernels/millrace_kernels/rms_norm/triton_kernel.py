@@ -22,7 +22,7 @@ def _rms_norm_kernel(  # noqa: PLR0917
     x = tl.load(x_ptr + row * x_stride + columns, mask=is_column, other=0.0).to(tl.float32)
     inverse = 1.0 / tl.sqrt(tl.sum(x * x, 0) / WIDTH + epsilon)
     weight = tl.load(weight_ptr + columns, mask=is_column, other=0.0).to(tl.float32)
-    normed = (x * inverse).to(output_ptr.dtype.element_ty).to(tl.float32)  # rounded as the reference is
+    normed = (x * inverse).to(output_ptr.dtype.element_ty).to(tl.float32)  # rounded like the reference
     scaled = (normed * weight).to(output_ptr.dtype.element_ty)
     tl.store(output_ptr + row * WIDTH + columns, scaled, mask=is_column)
 

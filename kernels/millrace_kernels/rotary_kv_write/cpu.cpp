@@ -1,7 +1,7 @@
-// Turns queries and keys by their positions' angles; queries go to the workspace, keys and values into the cache.
+// Rotates queries and keys by their positions' angles; writes queries to the workspace, keys and values to the cache.
 //
-// A token writes what is its own and no more: the values of two tokens lie interleaved in the cache, and the other one
-// may belong to an earlier step, or to another sequence that shares the block.
+// A token writes only its own memory: the values of two tokens are interleaved in the cache, and the other token may
+// belong to an earlier step, or to another sequence that shares the block.
 #include "../paged_attention/cache.h"
 
 namespace MILLRACE_ISA {

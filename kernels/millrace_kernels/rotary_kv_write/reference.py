@@ -24,7 +24,7 @@ def rotary_kv_write_reference(  # noqa: PLR0917
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x [tokens, heads, head_dim] by the angles of cos and sin, float32 [tokens, head_dim / 2].
+    """Rotate x [tokens, heads, head_dim] by the angles of cos and sin, float32 [tokens, head_dim / 2].
 
     Returns a new contiguous tensor of x's shape and type.
     """
@@ -34,7 +34,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, cache_slots: Tensor) -> None:
-    """Store tokens' keys and values [tokens, kv_heads, head_dim] in the cache, but for padding."""
+    """Store tokens' keys and values [tokens, kv_heads, head_dim] in the cache, without padding."""
     written = (cache_slots >= 0).nonzero()[:, 0]
     slots, block_size = cache_slots[written], kv_cache.shape[3]
     blocks, offsets = slots // block_size, slots % block_size

@@ -1,4 +1,4 @@
-"""What a step's draws ask for, as columns: the reference and the native kernel read the same bytes."""
+"""The parameters of a step's draws, as columns: the reference and the native kernel read the same bytes."""
 
 import math
 import struct
@@ -11,9 +11,9 @@ from torch import Tensor
 NO_FAULT, NOT_FINITE, NOTHING_ALLOWED = 0, 1, 2
 NO_MASK = -1
 WHOLE = 1 << 32
-"""The share that stands for all."""
+"""The share of 1, in units of 2^-32."""
 GREATEST_WEIGHT = 1 << 30
-"""What the most likely token weighs, so 2^31 tokens sum within int64."""
+"""The weight of the most likely token: 2^31 tokens sum within int64."""
 LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 1e-6, 1e6
 PARAMETERS = np.dtype(
     [
@@ -59,20 +59,20 @@ class Draws(NamedTuple):
         return self.places[:, _MASK]
 
     def check_masks(self, masks: Tensor | None) -> None:
-        """Assert that every mask that a row names is there."""
+        """Assert that the mask of every row exists."""
         needed = int(self.mask.max(initial=NO_MASK)) + 1
-        assert needed <= (0 if masks is None else masks.shape[0]), "a row names a mask that is not there"
+        assert needed <= (0 if masks is None else masks.shape[0]), "a row names a mask that does not exist"
 
 
 class Sampled(NamedTuple):
-    """Tokens, and which of them mean nothing."""
+    """Drawn tokens, and the faults of rows without one."""
 
     numbers: Tensor
-    """int64 [2, rows]: tokens, and below them faults. They are one tensor, so that one copy brings both."""
+    """int64 [2, rows]: tokens, then faults. One tensor, so that one copy transfers them together."""
 
     @property
     def tokens(self) -> Tensor:
-        """[rows]; 0 where there is a fault."""
+        """[rows]; 0 in a row with a fault."""
         return self.numbers[0]
 
     @property
@@ -91,7 +91,7 @@ def pack_parameters(
     frequency: float,
     presence: float,
 ) -> bytes:
-    """Return one row of PARAMETERS. A temperature below the least is greedy."""
+    """Return one row of PARAMETERS. A temperature below the smallest one means greedy."""
     inverse = 0.0
     if temperature >= LEAST_TEMPERATURE:
         inverse = math.log2(math.e) / min(temperature, GREATEST_TEMPERATURE)

@@ -1,4 +1,4 @@
-// From logits to tokens: one row after the other, each by one thread.
+// From logits to tokens: each row by one thread.
 #include "../native/program.h"
 #include "select.h"
 
@@ -46,7 +46,7 @@ static void fill_ones(uint32_t* weights, int n) {
   for (int i = 0; i < n; i++) weights[i] = 1;
 }
 
-// Return the tokens among which are the top_k, weighted, the others without weight.
+// Return a set of tokens that contains the top_k, with weights only for these.
 static List cut_top_k(const Row& row, Scratch& s) {
   List list = row.all();
   int num_maxima = (row.vocabulary + CHUNK - 1) / CHUNK * LANES, k = row.wanted->top_k;
@@ -62,7 +62,7 @@ static List cut_top_k(const Row& row, Scratch& s) {
   return list;
 }
 
-// A z such that what lies below weighs, all together, less than may be dropped; a guess, which is checked.
+// A z below which all tokens together weigh less than top_p may drop: a guess, which is then checked.
 static float guess_bound(const Row& row, uint64_t dropped) {
   uint64_t each = dropped / row.vocabulary;
   if (each == 0) return -__builtin_inff();
@@ -103,7 +103,7 @@ static void penalise(float* z, const Parameters& wanted, const int64_t* tokens, 
   }
 }
 
-// Return the row as penalties and mask leave it: a copy, or the logits themselves.
+// Return the row after penalties and mask: a copy, or the unchanged logits.
 static const float* edit(const Sampling& a, int r, const float* z, Scratch& s) {
   const Parameters& wanted = a.parameters[r];
   const Place& place = a.places[r];
@@ -161,12 +161,12 @@ EXPORT int64_t millrace_sample_bytes(int32_t vocabulary) {
   return s.place(nullptr, vocabulary) - (char*)nullptr;
 }
 
-// The weights of a row, for checks: a draw hardly ever shows that one is off by a unit. Room for n + 16 is needed.
+// The weights of a row, for checks: a draw hardly ever shows an error of one unit. Needs room for n + 16.
 EXPORT void millrace_weigh(const float* z, int32_t n, float peak, float inverse, uint32_t* weights) {
   weigh_all(z, n, peak, inverse, weights);
 }
 
-// Draw a token for each row, on the pool's threads; on the caller's alone without a pool.
+// Draw a token for each row, on the pool's threads, or without a pool on the caller's.
 EXPORT void millrace_sample(void* pool, Sampling* asked) {
   if (pool == nullptr) return sample(*asked, {0, 1, nullptr});
   Op op = {};

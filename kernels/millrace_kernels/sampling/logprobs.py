@@ -6,21 +6,21 @@ from torch import Tensor
 
 
 class TopLogprobs(NamedTuple):
-    """Of some rows: float32 log-probabilities, the model's own, before penalties and temperature."""
+    """Float32 log-probabilities of some rows: the model's own, before penalties and temperature."""
 
     drawn: Tensor
-    """[rows]: of the drawn tokens"""
+    """[rows]: for the drawn tokens"""
     ids: Tensor
-    """int [rows, number]: the most likely tokens, from the likeliest on; which of equal ones may differ"""
+    """int [rows, number]: the most likely tokens, the likeliest first; the order of equal ones may differ"""
     values: Tensor
-    """[rows, number]: theirs"""
+    """[rows, number]: for these tokens"""
 
 
 def top_logprobs_reference(logits: Tensor, rows: Tensor, tokens: Tensor, number: int) -> TopLogprobs:
     """Return the log-probabilities of some rows of float32 logits [any, vocabulary].
 
-    rows int64 [rows] numbers them; tokens int64 [any] are those that all rows drew. There are as many likely
-    ones as `number` says, or as there are.
+    rows int64 [rows] has their indices; tokens int64 [any] are the drawn tokens of all rows. Returns `number`
+    likely tokens, or the whole vocabulary if that is smaller.
     """
     logprobs = logits.index_select(0, rows).log_softmax(dim=-1)
     best = logprobs.topk(min(number, logits.shape[1]))

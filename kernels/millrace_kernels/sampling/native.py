@@ -8,16 +8,16 @@ from millrace_kernels.native import abi
 from millrace_kernels.sampling.columns import Draws, Sampled
 
 WORTH_WAKING = 2_000_000
-"""With fewer tokens to read, other threads would wake too late: it is about 160 µs of one thread."""
+"""With fewer tokens to read, other threads would wake too late: these take one thread about 160 µs."""
 TOKENS_PER_DRAWN = 10
-"""A token that may be drawn costs as much as so many that are only compared."""
+"""A token that may be drawn costs as much as this many compared tokens."""
 
 
 class NativeSampler:
-    """Draws what `sample_reference` draws. One caller at a time."""
+    """Draws the same tokens as `sample_reference`. One caller at a time."""
 
     def __init__(self, library: abi.Library, vocabulary: int, pool: abi.Pool | None = None) -> None:
-        """`pool` outlives this; without one the caller's thread draws."""
+        """`pool` must outlive this object; without a pool the caller's thread draws."""
         self._library, self._vocabulary, self._pool = library, vocabulary, pool
         each = library.sample_bytes(vocabulary)
         self._scratch = torch.zeros(each * (1 if pool is None else pool.num_threads), dtype=torch.uint8)

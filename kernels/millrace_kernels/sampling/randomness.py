@@ -31,5 +31,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Shift right without dragging the sign along."""
+    """Shift right without the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)

@@ -1,7 +1,7 @@
 """Sampling in plain torch: the definition, and the path on GPUs. README.md has the maths.
 
-Every operation on floats is one that IEEE 754 rounds, alone in its own torch call, so that nothing is fused;
-the rest is on integers. So every device and the native kernel draw the same token.
+Every operation on floats is one rounded operation of IEEE 754 in a torch call of its own, so that nothing is
+fused; the rest uses integers. So every device and the native kernel draw the same token.
 """
 
 from collections.abc import Mapping
@@ -34,13 +34,14 @@ SERIES = tuple(
         "0x1.62e430p-1",
     )
 )
-"""2^f = 1 + f · …, from the highest power down: fitted at Chebyshev nodes of [-1/2, 1/2], off by 1e-8."""
+"""2^f = 1 + f · …, from the highest power down: fitted at Chebyshev nodes of [-1/2, 1/2], with an error of
+1e-8."""
 
 
 def sample_reference(
     logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
 ) -> Sampled:
-    """Draw a token for each row of float32 logits [rows, vocabulary], which stay as they are.
+    """Draw a token for each row of float32 logits [rows, vocabulary], which do not change.
 
     known_tokens int64 [slots, length]; masks int32 [masks, words], of which bit i of word w allows token
     32 w + i.
@@ -79,7 +80,7 @@ def weigh(z: Tensor, inverse_temperatures: Tensor) -> Tensor:
 
 
 def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[NDArray[np.int64], bool]]:
-    """Group the rows that are not greedy by whether top_k or top_p cuts them."""
+    """Group the random rows by whether top_k or top_p cuts them."""
     parameters = draws.parameters
     is_random = parameters["inverse_temperature"] > 0
     is_cut = (parameters["share"] < WHOLE) | (parameters["top_k"] > 0) & (parameters["top_k"] < vocabulary)
@@ -88,20 +89,20 @@ def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[NDArray[np.int64],
 
 
 def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
-    """Lower, in place, the logits of tokens that a sequence has generated, by their count and presence."""
+    """Lower the logits of a sequence's generated tokens in place, by their count and presence."""
     for row, (wanted, place) in enumerate(zip(draws.parameters, draws.places.tolist(), strict=True)):
         frequency, presence = float(wanted["frequency"]), float(wanted["presence"])
         slot, num_prompt, position, _ = place
         if not (frequency or presence) or position <= num_prompt:
             continue
         generated = known_tokens[slot, num_prompt:position]
-        # Over the whole vocabulary, as the number of different tokens would have to be waited for.
+        # Over the whole vocabulary: the number of different tokens would need a wait for the device.
         counts = torch.zeros_like(z[row]).index_add_(0, generated, torch.ones_like(generated, dtype=z.dtype))
         z[row] -= torch.where(counts > 0, counts * frequency + presence, 0.0)
 
 
 def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
-    """Set, in place, the logits of tokens that a row's mask forbids to -infinity."""
+    """Set the logits of tokens that a row's mask forbids to -infinity, in place."""
     bound = np.flatnonzero(draws.mask != NO_MASK)
     if not len(bound):
         return
@@ -138,7 +139,7 @@ def _draw(z: Tensor, column: Mapping[str, Tensor], *, is_cut: bool) -> Tensor:
 
 
 def _cut(z: Tensor, weights: Tensor, top_k: Tensor, share: Tensor) -> Tensor:
-    """Keep the weights of the top_k most likely, of these of the smallest set that reaches top_p."""
+    """Keep only the weights of the top_k likeliest tokens, and of these the smallest set reaching top_p."""
     vocabulary = z.shape[-1]
     ids = (z + 0.0).sort(dim=-1, descending=True, stable=True).indices  # -0.0 + 0.0 = 0.0: the zeros tie
     limits = torch.where(top_k > 0, top_k, vocabulary)

@@ -1,4 +1,4 @@
-"""What draws from logits on a device, and what tells how likely the drawn tokens were."""
+"""The interface of sampling on a device: draws, and log-probabilities of the drawn tokens."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,28 +16,28 @@ Draw = Callable[[Tensor, Draws, Tensor, Tensor | None], Sampled]
 
 
 class PlainSampler(NamedTuple):
-    """Draws what is neither cut, penalised nor masked, with all that it needs on the device: recordable."""
+    """Draws rows without cuts, penalties and masks, all from the device, so that a graph can record it."""
 
     num_columns: int
     lay_out: Callable[[Draws, NDArray[np.int64]], None]
-    """Writes into int64 [rows, columns] what each draw needs. A row that has -1 everywhere draws nothing."""
+    """Writes each draw's inputs into int64 [rows, columns]. A row of -1 draws nothing."""
     draw: Callable[[Tensor, Tensor, Tensor, Tensor], None]
-    """Takes logits, such a table, known tokens and, int64 [2, rows], where Sampled's numbers go."""
+    """Takes logits, such a table, known tokens, and int64 [2, rows] for the numbers of Sampled."""
 
 
 class Sampler(NamedTuple):
     """The operations on one device."""
 
     draw: Draw
-    """The drawn tokens become known ones too."""
+    """Also stores the drawn tokens among the known ones."""
     top_logprobs: Callable[[Tensor, Tensor, Tensor, int], TopLogprobs]
     """As `top_logprobs_reference`."""
     plain: PlainSampler | None = None
-    """None where no step is recorded."""
+    """None if the device records no steps."""
 
 
 def storing(draw: Draw) -> Draw:
-    """Return an operation that draws, and then stores each token among the known ones at its position."""
+    """Return an operation that draws, then stores each token among the known ones at its position."""
 
     def draw_and_store(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None) -> Sampled:
         sampled = draw(logits, draws, known_tokens, masks)

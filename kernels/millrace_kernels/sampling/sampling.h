@@ -1,4 +1,4 @@
-// What `millrace_sample` is asked. Field for field as in `native/abi.py` and `columns.py`.
+// The arguments of `millrace_sample`. Field for field as in `native/abi.py` and `columns.py`.
 #pragma once
 
 #include "../native/vec.h"
@@ -11,14 +11,14 @@ struct Parameters {
   int32_t top_k;  // 0: no limit
   int64_t share;  // top_p in units of 2^-32
   int64_t seed;
-  int64_t least;  // min_p in units of 2^-30: what weighs less has no weight
+  int64_t least;  // min_p in units of 2^-30: smaller weights become 0
 };
 
 struct Place {
-  int64_t slot;  // whose tokens the penalties count: those from num_prompt up to position
+  int64_t slot;  // the penalties count its tokens from num_prompt up to position
   int64_t num_prompt;
   int64_t position;
-  int64_t mask;  // its row in the masks; negative: without one
+  int64_t mask;  // its row in the masks; negative: no mask
 };
 
 struct Sampling {
@@ -35,7 +35,7 @@ struct Sampling {
   int64_t* drawn;
   uint8_t* faults;
   int32_t num_rows, vocabulary;
-  int32_t next_row;  // 0; threads take row after row
+  int32_t next_row;  // starts at 0; threads take one row after the other
 };
 
 enum Fault : uint8_t { NONE = 0, NOT_FINITE = 1, NOTHING_ALLOWED = 2 };

@@ -26,7 +26,7 @@ struct Scratch {
   uint64_t* histogram;
   int32_t* counts;  // zeros between rows
 
-  // Lay it out from `at`, which may be null, and return its end.
+  // Set the addresses from `at`, which may be null, and return the end.
   char* place(char* at, int vocabulary) {
     int64_t row = 4 * ((int64_t)vocabulary / 64 * 64 + 128);
     char** parts[] = {(char**)&edited, (char**)&list, (char**)&ids, (char**)&weights,
@@ -37,13 +37,13 @@ struct Scratch {
   }
 };
 
-// What is above `bound` is kept, and so are the first `ties` of those that equal it.
+// Tokens above `bound` are kept, and the first `ties` of those at it.
 struct Cut {
   float bound;
   uint64_t ties;
 };
 
-// Integers in the order of floats; both zeros are one.
+// Integers in the order of floats; the two zeros are equal.
 INLINE uint32_t key_of(float z) {
   float plain = z + 0.0f;
   uint32_t bits;
@@ -69,11 +69,11 @@ INLINE void fill_buckets(const List& list, float peak, uint32_t* buckets) {
   }
 }
 
-// Of the tokens by falling z, ties by rising id: the fewest whose weights sum to `need`, which all together reach.
+// The fewest tokens whose weights sum to `need`, by falling z and for ties by rising id. All together must reach it.
 static Cut select(const List& list, const uint32_t* weights, float peak, uint64_t need, Scratch& s) {
   fill_buckets(list, peak, s.keys);
   memset(s.histogram, 0, 2 * BUCKETS * sizeof(uint64_t));
-  // Two histograms take turns: equal buckets in a row would wait for each other's store.
+  // Two histograms alternate: consecutive equal buckets would wait for each other's store.
   for (int i = 0; i < list.count; i++) s.histogram[i % 2 * BUCKETS + s.keys[i]] += weights[i];
   uint64_t before = 0, here;
   uint32_t bucket = 0;
@@ -94,11 +94,11 @@ static Cut select(const List& list, const uint32_t* weights, float peak, uint64_
       if ((s.keys[i] >> shift & 255) == digit) s.keys[left] = s.keys[i], s.key_weights[left++] = s.key_weights[i];
     count = left;
   }
-  // Equal z, equal weight; one that top_k took the weight from comes after those that kept it.
+  // Equal z have equal weights; tokens without weight by top_k come after those with weight.
   return {float_of(s.keys[0]), (need - before + s.key_weights[0] - 1) / s.key_weights[0]};
 }
 
-// Take the weight from all that the cut drops.
+// Set the weight of all dropped tokens to 0.
 static void apply(const Cut& cut, const List& list, uint32_t* weights) {
   uint64_t num_equal = 0;
   for (int i = 0; i < list.count; i++) {

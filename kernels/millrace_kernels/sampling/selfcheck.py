@@ -1,4 +1,4 @@
-"""Checks, before a library serves, that it draws what the reference draws."""
+"""Checks before a library's use that it draws the same tokens as the reference."""
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ def check_sampler(library: Library, vocabulary: int = VOCABULARY) -> None:
     """Compare weights, draws of every kind, masked and not, and faults. Raises NativeError."""
     z = torch.linspace(-20, 0, 2000)
     if not torch.equal(weigh_natively(library, z, 1.25), weigh(z[None], torch.tensor([1.25]))[0]):
-        raise NativeError("the native kernels weigh tokens otherwise than the reference")
+        raise NativeError("the native kernels weigh tokens differently than the reference")
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(NUM_ROWS, vocabulary, generator=generator).bfloat16().float() * 3
     known = torch.randint(0, vocabulary, (NUM_ROWS, 20), generator=generator)

@@ -1,4 +1,4 @@
-"""Steps 7 to 9 of README.md among the candidates that a row left."""
+"""Steps 7 to 9 of README.md, among a row's candidates."""
 
 import triton
 import triton.language as tl
@@ -41,9 +41,9 @@ def _search(  # noqa: PLR0917
     TRIED: tl.constexpr,  # noqa: N803
     IS_COUNT: tl.constexpr,  # noqa: N803
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Return the largest key from which on tokens reach what is wanted, and what those above it reach.
+    """Return the largest key at which the tokens from it upwards reach a bound, and the sum above it.
 
-    They reach their number or their weight. From `low` on they reach enough, and from `high` on nothing.
+    The sum is their number or their weight. It reaches the bound from `low` upwards, and is 0 from `high`.
     """
     above = tl.zeros((), tl.int64)
     lanes = tl.arange(0, BLOCK)
@@ -102,9 +102,9 @@ def _draw_from_kept(  # noqa: PLR0917
     target: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Return the place of the first kept token at which their sum is above the target: step 9.
+    """Return the index of the first kept token at which their sum is above the target: step 9.
 
-    Kept are those whose key is above the bound, and the first `num_ties` of those that have it.
+    Tokens with a key above the bound are kept, and the first `num_ties` of those with a key at the bound.
     """
     found = tl.zeros((), tl.int32)
     running = tl.zeros((), tl.int64)

@@ -1,4 +1,4 @@
-"""Steps 1 to 6 of README.md, and the draw in a row that nothing cuts. Other rows leave candidates."""
+"""Steps 1 to 6 of README.md, and the draw of rows without a cut. Other rows store candidates."""
 
 import triton
 import triton.language as tl
@@ -39,7 +39,7 @@ def _find_peak(
     vocabulary: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return the largest logit, the first token that has it, and what is wrong with the row: steps 1 to 4."""
+    """Return the largest logit, its first token, and the row's fault: steps 1 to 4."""
     lanes = tl.arange(0, BLOCK)
     peak = tl.full((), float("-inf"), tl.float32)
     first = tl.zeros((), tl.int32)
@@ -59,7 +59,7 @@ def _find_peak(
 def _find_place(
     weight: tl.tensor, running: tl.tensor, target: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return where in a block the sum passes the target, the sum after the block, and whether it does."""
+    """Return the index at which the sum passes the target, the sum after the block, and whether it does."""
     upto = running + tl.cumsum(weight, 0)
     after = running + tl.sum(weight, 0)
     return tl.sum((upto <= target).to(tl.int32), 0), after, (running <= target) & (after > target)
@@ -98,7 +98,7 @@ def _leave_candidates(  # noqa: PLR0917
     ids_ptr: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Store the tokens up to a bucket in the order of their ids, and return how many they are."""
+    """Store the tokens up to a bucket in the order of their ids, and return their number."""
     count = tl.zeros((), tl.int64)
     for begin in range(0, vocabulary, BLOCK):
         ids = begin + tl.arange(0, BLOCK)
@@ -127,9 +127,9 @@ def _sample_kernel(  # noqa: PLR0917
     vocabulary: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Draw for rows that neither top_k nor top_p cuts; leave the candidates of the others.
+    """Draw for rows that neither top_k nor top_p cuts; store the candidates of the others.
 
-    A row that has no slot draws nothing.
+    A row without a slot draws nothing.
     """
     number = tl.program_id(0).to(tl.int64)
     line = table_ptr + number * COLUMNS
@@ -156,7 +156,7 @@ def _sample_kernel(  # noqa: PLR0917
         num_candidates = tl.zeros((), tl.int64)
 
         if (fault == 0) & (inverse > 0.0):
-            # Steps 5 and 6: the weight of all, and how many tokens weigh how little.
+            # Steps 5 and 6: the sum of all weights, and the number of tokens in each bucket.
             weighed = tl.zeros((BLOCK,), tl.int64)
             histogram = tl.zeros((BUCKETS,), tl.int32)
             for begin in range(0, vocabulary, BLOCK):

@@ -1,6 +1,6 @@
 """Sampling for GPUs: one program a row, in a few passes over the vocabulary and without a sort (README.md).
 
-Floats are only changed by single operations, as in the definition: `enable_fp_fusion` is off in each launch.
+Floats change only by single operations, as in the definition: `enable_fp_fusion` is off in each launch.
 """
 
 from typing import NamedTuple
@@ -19,20 +19,20 @@ from millrace_kernels.sampling.triton_table import COLUMNS, COUNTS, CUT, FOUND, 
 from millrace_kernels.transfer import upload_all
 
 BLOCK_TOKENS = 4096
-"""Read at a time."""
+"""Tokens read at a time."""
 BLOCK_CANDIDATES = 512
-"""Read at a time, each compared with all bounds of a pass."""
+"""Candidates read at a time, each compared with all bounds of a pass."""
 BOUNDS = 16
-"""Tried in a pass: eight passes find one of 2^32 numbers."""
+"""Bounds tried in a pass: eight passes find one of 2^32 numbers."""
 COUNTED = 1024
-"""Generated tokens that a program counts."""
+"""Generated tokens counted by a program."""
 WARPS = 16
 
 
 def sample(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None) -> Sampled:
     """Launch the kernels; shapes as in `sample_reference`. A row of logits must be contiguous, and masks.
 
-    The tokens become known ones too, each at its position.
+    Also stores the tokens among the known ones, each at its position.
     """
     draws.check_masks(masks)
     device, (num_rows, vocabulary) = logits.device, logits.shape
@@ -69,10 +69,10 @@ def sample(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | N
 
 
 def sample_plain(logits: Tensor, table: Tensor, known_tokens: Tensor, sampled: Tensor) -> None:
-    """Draw plainly, as a table on the device says: with nothing from the host, so that it can be recorded.
+    """Draw rows without cuts, from a table on the device: without the host, so that a graph can record it.
 
-    table int64 [rows, COLUMNS] is as `lay_out` makes it. A row whose slot is negative draws nothing.
-    `sampled` int64 [2, rows] becomes what Sampled has.
+    table int64 [rows, COLUMNS] comes from `lay_out`. A row with a negative slot draws nothing. `sampled`
+    int64 [2, rows] receives the numbers of Sampled.
     """
     nothing = torch.empty(1, dtype=torch.int32, device=logits.device)
     scratch = _Scratch.allocate(0, logits.shape[1], logits.device)
@@ -88,7 +88,7 @@ def sample_plain(logits: Tensor, table: Tensor, known_tokens: Tensor, sampled: T
 
 
 class _Scratch(NamedTuple):
-    """What the first kernel leaves for the second, by cut row."""
+    """Memory that the first kernel fills for the second, by cut row."""
 
     found: Tensor
     values: Tensor
@@ -96,7 +96,7 @@ class _Scratch(NamedTuple):
 
     @classmethod
     def allocate(cls, num_cut: int, vocabulary: int, device: torch.device) -> "_Scratch":
-        """Return memory. Without cut rows there is a little: a launch wants an address."""
+        """Allocate. Without cut rows it is a little memory, because a launch needs an address."""
         room = max(1, num_cut * vocabulary)
         return cls(
             torch.empty((max(1, num_cut), FOUND.value), dtype=torch.int64, device=device),
@@ -131,7 +131,7 @@ def _count(
     known_tokens: Tensor,
     vocabulary: int,
 ) -> Tensor:
-    """Return int32 [penalised rows, vocabulary]: how often each token was generated."""
+    """Return int32 [penalised rows, vocabulary]: the count of each generated token."""
     if not len(penalised):
         return torch.empty(1, dtype=torch.int32, device=columns.device)
     counts = torch.zeros((len(penalised), vocabulary), dtype=torch.int32, device=columns.device)
@@ -143,13 +143,13 @@ def _count(
 
 
 def _find_penalised(draws: Draws) -> NDArray[np.int64]:
-    """Return the rows in which a generated token weighs less."""
+    """Return the rows with penalties."""
     is_wanted = (draws.parameters["frequency"] != 0) | (draws.parameters["presence"] != 0)
     return np.flatnonzero(is_wanted & (draws.position > draws.num_prompt))
 
 
 def _find_cut(draws: Draws, vocabulary: int) -> NDArray[np.int64]:
-    """Return the rows that draw at random, and that top_k or top_p cuts."""
+    """Return the random rows that top_k or top_p cuts."""
     parameters = draws.parameters
     is_top_k = (parameters["top_k"] > 0) & (parameters["top_k"] < vocabulary)
     return np.flatnonzero(

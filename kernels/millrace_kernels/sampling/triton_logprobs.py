@@ -1,6 +1,6 @@
 """Log-probabilities for GPUs: one program a row, and a pass for each of the most likely tokens.
 
-Few requests ask for them, and for few: a sort of the vocabulary would cost each of these more.
+Few requests ask for them, and for few tokens: a sort of the vocabulary would cost more.
 """
 
 import torch
@@ -44,7 +44,7 @@ def _top_logprobs_kernel(  # noqa: PLR0917
     whole = peak + tl.log(tl.sum(summed, 0))
     tl.store(drawn_ptr + place, tl.load(x_ptr + tl.load(tokens_ptr + row)) - whole)
 
-    # Each pass finds the first of the largest that come after the last one found.
+    # Each pass finds the first of the largest logits after the last found one.
     last = tl.full((), float("inf"), tl.float32)
     last_id = tl.full((), -1, tl.int32)
     for rank in range(number):
@@ -65,9 +65,9 @@ def _top_logprobs_kernel(  # noqa: PLR0917
 
 
 def top_logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, number: int) -> TopLogprobs:
-    """Launch the kernel; shapes as in `top_logprobs_reference`, ids int32, of equal ones the lowest.
+    """Launch the kernel; shapes as in `top_logprobs_reference`, ids int32, equal ones by id.
 
-    Rows of logits must be contiguous. What a row with a logit that is not finite gets means nothing.
+    Rows of logits must be contiguous. The result of a row with a non-finite logit has no meaning.
     """
     num_rows, vocabulary, width = rows.shape[0], logits.shape[1], min(number, logits.shape[1])
     drawn = torch.empty(num_rows, device=logits.device)

@@ -1,4 +1,4 @@
-"""The table that a launch reads, a line a row: a draw's parameters, its position and its places elsewhere."""
+"""The table of a launch, one line for each row: a draw's parameters, its position and its indices."""
 
 import numpy as np
 import triton.language as tl
@@ -22,13 +22,13 @@ MASK: tl.constexpr = tl.constexpr(10)
 COUNTS: tl.constexpr = tl.constexpr(11)
 CUT: tl.constexpr = tl.constexpr(12)
 FOUND: tl.constexpr = tl.constexpr(4)
-"""Columns of what the first kernel leaves for the second: candidates, weight of all, peak."""
+"""Columns that the first kernel fills for the second: number of candidates, sum of all weights, peak."""
 
 
 def lay_out(draws: Draws, table: NDArray[np.int64]) -> None:
-    """Write the table that the kernels read, int64 [rows, COLUMNS], floats by their bits.
+    """Write the kernels' table, int64 [rows, COLUMNS], with floats as their bits.
 
-    It says of no row that it is penalised or cut.
+    It marks no row as penalised or cut.
     """
     halves = draws.parameters.view(np.int32).reshape(-1, 2 * PARAMETERS.itemsize // 8)
     table[:, : TOP_K.value + 1] = halves[:, : TOP_K.value + 1]

@@ -1,4 +1,4 @@
-"""Numbers that several of the sampling kernels need: steps 2 to 6 of README.md, and the random bits."""
+"""Functions of several sampling kernels: steps 2 to 6 of README.md, and the random bits."""
 
 import triton
 import triton.language as tl
@@ -8,12 +8,12 @@ from millrace_kernels.sampling.reference import SERIES
 
 BUCKETS: tl.constexpr = tl.constexpr(1024)
 BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(32)
-"""Buckets in which a weight halves."""
+"""The number of buckets for each halving of a weight."""
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
-UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: from here on a float32 is a whole number
+UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: larger float32 numbers are integers
 WHOLE_SHARE: tl.constexpr = tl.constexpr(WHOLE)
 NO_KEY: tl.constexpr = tl.constexpr(-(1 << 31))
-"""Below the key of every float."""
+"""A key below that of every float."""
 BAD: tl.constexpr = tl.constexpr(NOT_FINITE)
 EMPTY: tl.constexpr = tl.constexpr(NOTHING_ALLOWED)
 C1: tl.constexpr = tl.constexpr(SERIES[5])
@@ -26,7 +26,7 @@ C6: tl.constexpr = tl.constexpr(SERIES[0])
 
 @triton.jit  # type: ignore[untyped-decorator]
 def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Return the tokens' logits, and what penalties and the mask make of them: -infinity beyond the end."""
+    """Return the tokens' logits, without and with penalties and mask: -infinity beyond the end."""
     logits_ptr, counts_ptr, masks_ptr, frequency, presence, is_penalised, is_masked, vocabulary = row
     is_token = ids < vocabulary
     x = tl.load(logits_ptr + ids, mask=is_token, other=float("-inf"))
@@ -37,7 +37,7 @@ def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     if is_masked:
         word = tl.load(masks_ptr + ids // 32, mask=is_token, other=0)
         z = tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
-    # The two zeros are one number.
+    # The two zeros are equal.
     return x, tl.where(z == 0.0, 0.0, z)
 
 
@@ -97,13 +97,13 @@ def fraction(total: tl.tensor, part: tl.tensor) -> tl.tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def float_of(line: tl.tensor) -> tl.tensor:
-    """Return the float32 whose bits a column has."""
+    """Return the float32 of a column's bits."""
     return tl.load(line).to(tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def bucket_of(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor) -> tl.tensor:
-    """Return each token's bucket: the larger, the less it weighs."""
+    """Return each token's bucket: a larger number for a smaller weight."""
     y = tl.maximum((z - peak) * inverse, -32.0)
     return tl.minimum((y * -1.0 * BUCKETS_OF_TWO).to(tl.int32), BUCKETS - 1)
 
@@ -112,14 +112,14 @@ def bucket_of(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor) -> tl.tensor:
 def last_bucket(
     histogram: tl.tensor, total: tl.tensor, top_k: tl.tensor, share: tl.tensor, is_top_k: tl.tensor
 ) -> tl.tensor:
-    """Return a bucket behind which no token is kept."""
+    """Return a bucket after which no token is kept."""
     counts = histogram.to(tl.int64)
     if is_top_k:
-        # Also where top_p cuts: it takes a part of what all of these weigh.
+        # Also for top_p: its bound is a share of the sum of all these weights.
         last = tl.sum((tl.cumsum(counts, 0) < top_k).to(tl.int32), 0)
     else:
-        # A token weighs no more than the begin of its bucket does, but for roundings. What is not behind a
-        # bucket weighs the rest.
+        # A token weighs at most as much as the start of its bucket, except for rounding. The tokens up to a
+        # bucket weigh the rest.
         begins = tl.arange(0, BUCKETS).to(tl.float32) / BUCKETS_OF_TWO
         heaviest = (tl.exp2(30.0 - begins) * 1.0001).to(tl.int64) + 2
         bounds = counts * heaviest

@@ -1,4 +1,4 @@
-// Integer weights, and what is done to all tokens of a row at vector speed. README.md has the maths.
+// Integer weights, and the vectorised operations on all tokens of a row. README.md has the maths.
 #pragma once
 
 #include "sampling.h"
@@ -19,7 +19,7 @@ INLINE void store_rounded(uint32_t* p, Floats x) {
 #endif
 }
 
-// 2^y · 2^30 for y = (z - peak) · inverse <= 0, by products and sums that are each rounded: fma would differ.
+// 2^y · 2^30 for y = (z - peak) · inverse <= 0, with each product and sum rounded: fma would differ.
 INLINE Floats weigh(Floats z, Floats peak, Floats inverse) {
   const float series[] = {0x1.5f0890p-10f, 0x1.3b2a54p-7f, 0x1.c6af6cp-5f, 0x1.ebfbe0p-3f, 0x1.62e430p-1f, 1.0f};
   Floats y = max(splat(-32.0f), mul(sub(z, peak), inverse));
@@ -30,7 +30,7 @@ INLINE Floats weigh(Floats z, Floats peak, Floats inverse) {
   return mul(p, power_of_two(add(n, splat(30.0f))));
 }
 
-// Room for sixteen more than n weights is needed.
+// Needs room for n + 16 weights.
 INLINE void weigh_all(const float* z, int n, float peak, float inverse, uint32_t* weights) {
   for (int i = 0; i < n; i += LANES)
     store_rounded(weights + i, weigh(load(z + i, n - i), splat(peak), splat(inverse)));
@@ -42,7 +42,7 @@ INLINE uint64_t sum_of(const uint32_t* weights, int n) {
   return total;
 }
 
-// Whether all are finite. `maxima`: of every sixteenth token of a chunk, so sixteen numbers a chunk.
+// Whether all are finite. `maxima` has sixteen numbers for each chunk, of every sixteenth token.
 INLINE bool scan(const float* z, int n, float* maxima, float* peak) {
   Floats top = splat(-__builtin_inff()), spoilt[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
   for (int c = 0; c < n; c += CHUNK) {
@@ -76,11 +76,11 @@ INLINE float lowest_of(const float* z, int n) {
   return -largest(sub(splat(-0.0f), low));
 }
 
-// Bring together, in their order, the tokens with z >= bound; return how many. Room for n + 16 is needed.
+// Collect the tokens with z >= bound in order; return their number. Needs room for n + 16.
 INLINE int gather_above(const float* z, int n, float bound, float* to_z, int32_t* to_ids) {
   int count = 0;
 #if defined(__AVX512F__)
-  // Compressed in a register: compressing into memory is microcode on Zen 4.
+  // Compressed in a register: compressing to memory is microcode on Zen 4.
   __m512i ids = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   for (int i = 0; i < n; i += LANES) {
     __m512 x = load(z + i, n - i).v;
@@ -99,7 +99,7 @@ INLINE int gather_above(const float* z, int n, float bound, float* to_z, int32_t
   return count;
 }
 
-// Set to -infinity what the mask does not allow.
+// Set forbidden tokens to -infinity.
 INLINE void forbid(float* z, int n, const uint32_t* mask) {
   for (int i = 0; i < n; i += LANES) {
     uint32_t allowed = mask[i / 32] >> (i % 32);
