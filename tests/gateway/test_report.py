@@ -117,7 +117,7 @@ def test_a_leaving_replica_gets_nothing_new_while_there_is_another() -> None:
 async def test_strangers_are_told_nothing(bench: Bench, headers: dict[str, str]) -> None:
     async with bench.client.get(f"{bench.metrics_url}/loads", headers=headers) as answer:
         assert answer.status == 401
-        assert "leads" in (await answer.json())["error"]
+        assert "leading operator" in (await answer.json())["error"]
 
 
 async def test_strangers_who_leave_make_nobody_ask_the_api_server_all_the_time() -> None:
@@ -154,5 +154,5 @@ def test_services_with_requests_and_their_last_ends_are_told() -> None:
         now = 120.0
     assert json.loads(report.next_line(now + 1.5)) == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 1.5}}
     assert json.loads(report.next_line(now + 9.0)) == {}
-    activity.keep([])
+    activity.forget_all_but([])
     assert activity.list_ends() == {}
