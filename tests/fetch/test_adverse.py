@@ -90,7 +90,7 @@ async def test_redirects_without_end_are_refused(fetcher: Fetcher, adverse: Adve
     faults.append(lambda request: web.Response(status=307, headers={"Location": request.path_qs}))
     with pytest.raises(
         SourceError,
-        match=r"redirects again and again|answered 307: a redirect that leads to no bucket; check",
+        match=r"redirects again and again|answered 307: a redirect to no bucket; check",
     ) as caught:
         await fetcher.fetch(adverse.uri)
     assert "secret" not in str(caught.value)

@@ -119,7 +119,7 @@ async def test_it_trusts_the_certificates_that_it_is_told_to(fetcher: Fetcher, t
         status, _, err = await finish(await start(hub, fetcher.folder))
         assert (status, len(err.splitlines())) == (3, 1)
         assert (
-            "its certificate is not trusted; name the authorities to trust in SSL_CERT_FILE or --ca-file"
+            "its certificate is not trusted; name the trusted authorities in SSL_CERT_FILE or --ca-file"
             in err
         )
 

@@ -88,7 +88,7 @@ async def test_a_slow_server_without_parts_is_waited_for_connection_by_connectio
     fetcher.check(files.contents)
     given_up = give_up(UnavailableError("host: slow"), is_kept=False)
     assert str(given_up).endswith(
-        "in a row; the next run goes on from the beginning, as the server gives no parts of a file"
+        "in a row; the next run continues from the beginning, because the server sends files only whole"
     )
 
 

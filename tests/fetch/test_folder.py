@@ -27,7 +27,9 @@ async def test_files_of_others_are_never_overwritten(fetcher: Fetcher, hub: Fake
     fetcher.folder.mkdir()
     (fetcher.folder / "config.json").write_text("mine")
     for _ in range(2):
-        with pytest.raises(FolderError, match=r"config\.json is there already, and not from millrace fetch"):
+        with pytest.raises(
+            FolderError, match=r"config\.json exists already, and millrace fetch did not write it"
+        ):
             await fetcher.fetch(URI)
     assert (fetcher.folder / "config.json").read_text() == "mine"
     assert hub.large.requests == []
@@ -37,7 +39,7 @@ async def test_what_does_not_fit_is_not_begun(
     fetcher: Fetcher, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=10, f_frsize=4096))
-    with pytest.raises(NoSpaceError, match=r"0\.0 GB free, and 0\.0 GB are still to come: make room"):
+    with pytest.raises(NoSpaceError, match=r"0\.0 GB free, and the fetch needs 0\.0 GB: make room"):
         await fetcher.fetch(URI)
     assert hub.large.requests == []
 
@@ -164,7 +166,9 @@ async def test_nothing_goes_through_a_link_that_others_planted(
     link = fetcher.folder / name
     link.parent.mkdir(parents=True)
     link.symlink_to(outside)
-    with pytest.raises(FolderError, match=f"{name} is a symbolic link, which is never followed nor replaced"):
+    with pytest.raises(
+        FolderError, match=f"{name} is a symbolic link; millrace neither follows nor replaces it"
+    ):
         await fetcher.fetch(URI)
     assert list(outside.iterdir()) == [] if is_folder else outside.read_text() == "not ours"
     assert link.is_symlink()
@@ -251,6 +255,6 @@ async def test_a_folder_that_is_always_moved_away_is_given_up(
 async def test_a_pipe_is_not_waited_for(fetcher: Fetcher, hub: FakeHub) -> None:
     (fetcher.folder / ".millrace").mkdir(parents=True)
     os.mkfifo(fetcher.folder / ".millrace" / "manifest.json")
-    with pytest.raises(FolderError, match="is no plain file"):
+    with pytest.raises(FolderError, match="is no regular file"):
         await fetcher.fetch(URI)
     assert hub.num_api_requests == 0

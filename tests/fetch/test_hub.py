@@ -90,7 +90,7 @@ async def test_a_small_file_is_checked_by_its_git_hash_where_it_is_only_looked_a
     fetcher: Fetcher, hub: FakeHub
 ) -> None:
     hub.announced["config.json"] = b'{"model_type": "other"}'
-    with pytest.raises(CorruptError, match=r"config\.json is not what was announced"):
+    with pytest.raises(CorruptError, match=r"config\.json has another checksum than announced"):
         await fetch_head(fetcher.hub_source(), fetcher.witness.say)
 
 

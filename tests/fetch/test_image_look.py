@@ -146,7 +146,7 @@ async def test_nothing_is_known_where_config_json_comes_after_the_weights(
     assert found.num_files == 2
     assert count_sent(registry) <= small + 1
     assert fetcher.witness.said == [
-        "config.json is not where the layers begin: nothing is known of the model until it is fetched"
+        "config.json is not near the start of a layer: nothing is known of the model until it is fetched"
     ]
 
 

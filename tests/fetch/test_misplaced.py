@@ -15,7 +15,7 @@ from millrace_fetch.transfer.remote_file import read_excerpt
 from testing.model_sources.servers import Fault, Files, WebFolderServer
 from tests.fetch.conftest import SHARDS, Fetcher
 
-MISPLACED = r"model-0000.-of-00002\.safetensors came from byte 0 on, and byte \d+ was asked for"
+MISPLACED = r"model-0000.-of-00002\.safetensors was sent from byte 0, but byte \d+ was requested"
 
 
 @pytest.fixture(autouse=True)

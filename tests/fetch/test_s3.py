@@ -340,7 +340,7 @@ async def test_what_is_read_to_look_at_a_model_is_checked_too(
 
     s3.faults.append(corrupt)
     order = fetcher.order(URI)
-    with pytest.raises(CorruptError, match=r"config\.json is not what was announced"):
+    with pytest.raises(CorruptError, match=r"config\.json has another checksum than announced"):
         await fetch_head(fetcher.open_source(order), fetcher.witness.say)
 
 
@@ -365,7 +365,7 @@ async def test_an_object_that_changes_under_way_makes_it_look_again(
     s3.faults.append(change)
     await fetcher.fetch(URI)
     fetcher.check(contents | {SHARDS[1]: later})
-    assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
+    assert fetcher.witness.said == [f"{SHARDS[1]} changed during the fetch; resolving the model again"]
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ async def test_a_busy_listing_is_asked_for_again_when_the_server_says(
     s3.faults.append(wait)
     await fetcher.fetch(URI)
     fetcher.check(contents)
-    assert fetcher.witness.said == [f"{s3.endpoint} answered 429 TooManyRequests; trying again in 1.0 s"]
+    assert fetcher.witness.said == [f"{s3.endpoint} answered 429 TooManyRequests; retrying in 1.0 s"]
 
 
 async def test_a_server_that_is_not_there_may_come_later(

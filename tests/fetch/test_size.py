@@ -95,7 +95,7 @@ async def test_a_server_that_can_do_less_serves_small_files(knob: str) -> None:
 async def test_without_ranges_a_large_file_is_not_read(contents: Contents) -> None:
     async with WebFolderServer(contents) as server:
         server.files.has_ranges = False
-        with pytest.raises(SourceError, match=r"gives no part of model\.safetensors"):
+        with pytest.raises(SourceError, match=r"sends model\.safetensors only whole"):
             await read(server)
 
 

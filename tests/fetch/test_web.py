@@ -87,7 +87,7 @@ async def test_a_file_that_changes_under_way_makes_it_look_again(
     files.faults.append(change)
     await fetcher.fetch(folder_server.uri)
     fetcher.check(files.contents)
-    assert fetcher.witness.said == [f"{SHARDS[1]} changed while it was fetched; looking at the source again"]
+    assert fetcher.witness.said == [f"{SHARDS[1]} changed during the fetch; resolving the model again"]
 
 
 async def test_a_file_that_became_shorter_makes_it_look_again(
@@ -241,7 +241,7 @@ async def test_who_is_refused_with_a_password_in_the_address_is_told_of_that(
         SourceError, match="the server refuses the name and password of the address"
     ) as caught:
         await fetcher.fetch(folder_server.uri.replace("://", "://me:mine@"))
-    assert "leave them out to show the token in MILLRACE_HTTP_TOKEN" in str(caught.value)
+    assert "leave them out to send the token in MILLRACE_HTTP_TOKEN" in str(caught.value)
     assert "mine" not in str(caught.value)
 
 
