@@ -223,5 +223,5 @@ async def test_a_new_revision_fetches_what_changed_and_drops_what_is_gone(
 
 def test_an_endpoint_without_a_scheme_is_named(fetcher: Fetcher) -> None:
     fetcher.endpoint = "hub.lan"
-    with pytest.raises(UsageError, match=r"^HF_ENDPOINT: 'hub\.lan' names no host .* write https://host$"):
+    with pytest.raises(UsageError, match=r"^HF_ENDPOINT: 'hub\.lan' names no host: write https://host$"):
         fetcher.hub_source()
