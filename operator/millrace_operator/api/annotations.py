@@ -15,12 +15,12 @@ from millrace_operator.api.conditions import render_time
 PIN_ANNOTATION = "millrace.dev/pin"
 PIN_FORM = "COUNT until YYYY-MM-DDTHH:MM:SSZ"
 YEARS = range(1900, 9000)
-"""Times near the ends of the calendar can't be written in another zone."""
+"""A time near the ends of the calendar can't be written in another time zone."""
 _PIN_FORM = re.compile(r"([0-9]{1,4}) until (\S{1,40})")
 
 
 class PinError(ValueError):
-    """An annotation that is no pin; the text says what one looks like."""
+    """An annotation that is no pin; the text shows the form of one."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Pin:
 
     replicas: int
     until: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
     def __str__(self) -> str:
         return f"{self.replicas} until {render_time(self.until)}"
 
 
 def parse_pin(text: str) -> Pin:
-    """Return the pin that an annotation says. Raises PinError."""
+    """Return the pin in an annotation's text. Raises PinError."""
     form = _PIN_FORM.fullmatch(text.strip())
     until = _parse_moment(form[2]) if form else None
     if form is None or until is None:
@@ -45,13 +45,13 @@ def parse_pin(text: str) -> Pin:
 
 
 def find_pin(service: Mapping[str, Any]) -> Pin | None:
-    """Return the pin of a raw service, also one that has lapsed; None without one. Raises PinError."""
+    """Return the pin of a raw service, also a lapsed one; None without one. Raises PinError."""
     text = (service["metadata"].get("annotations") or {}).get(PIN_ANNOTATION)
     return None if text is None else parse_pin(str(text))
 
 
 def find_active_pin(service: Mapping[str, Any], now: float) -> Pin | None:
-    """Return the pin that holds at `now`, in seconds since 1970. One that can't be read does not hold."""
+    """Return the pin that holds at `now`, in seconds since 1970. A pin that can't be read does not hold."""
     try:
         pin = find_pin(service)
     except PinError:
@@ -68,7 +68,7 @@ def parse_moment(text: str) -> float:
 
 
 def _parse_moment(text: str) -> datetime | None:
-    """Return the moment, None where the text has none, or one without its zone or far from our time."""
+    """Return the moment; None if the text has no moment, or one without a time zone or far from our time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -83,26 +83,26 @@ _ORDER_FORM = re.compile(r"(promote|abort) ([0-9a-f]{1,64})(?: at ([0-9T:.Z+-]{1
 
 
 class Action(StrEnum):
-    """What becomes of a revision."""
+    """What a person orders for a revision."""
 
     PROMOTE = "promote"
-    """It gets all replicas: its canary is over, or it is tried again after it was given up."""
+    """The revision gets all replicas: its canary is over, or it is tried again after it was given up."""
     ABORT = "abort"
-    """It is given up."""
+    """The revision is given up."""
 
 
 class OrderError(ValueError):
-    """An annotation that orders nothing; the text says what to write."""
+    """An annotation that is no order; the text says what to write."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a person has ordered of one revision. Of another one it says nothing."""
+    """A person's order for one revision. It has no meaning for another one."""
 
     action: Action
     revision: str
     at: str | None = None
-    """When, as the API writes times. The same words at another time are another order."""
+    """When, as the API writes times. The same words with another time are another order."""
 
     def __str__(self) -> str:
         beside = "" if self.at is None else f" at {self.at}"
@@ -110,7 +110,7 @@ class Order:
 
 
 def find_order(service: Mapping[str, Any]) -> Order | None:
-    """Return the order on a raw service, None without one. Raises OrderError."""
+    """Return the order on a raw service; None without one. Raises OrderError."""
     text = (service["metadata"].get("annotations") or {}).get(ROLLOUT_ANNOTATION)
     if text is None:
         return None
@@ -125,15 +125,15 @@ LONGEST_REFRESH = 128
 
 
 class Refresh(NamedTuple):
-    """What a person has asked for. The same words again are no other wish, so they have their time."""
+    """A person's request to ask the model's source again. Its time distinguishes it from an earlier one."""
 
     revision: str
-    """Of the service. Beside another spec the annotation says nothing."""
+    """Of the service. If the spec asks for another revision, the annotation has no meaning."""
     at: str
 
     @classmethod
     def find(cls, service: Mapping[str, Any]) -> Self | None:
-        """Return what a raw service's annotation says; None without one, or where it says nothing of this."""
+        """Return the request on a raw service; None without one, or if the annotation has another form."""
         text = str((service["metadata"].get("annotations") or {}).get(REFRESH_ANNOTATION, ""))
         revision, word, at = text[:LONGEST_REFRESH].partition(" at ")
         return cls(revision, at) if word else None

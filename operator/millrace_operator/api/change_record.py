@@ -1,7 +1,7 @@
-"""Many changes of a count as one text, a line for each: the operator writes, the plugin reads it. Pure.
+"""Many changes of a count as one text, with a line for each. The operator writes it, the plugin reads it.
 
-`status.scaling.lastChanges` has the last of them alone: every watcher of the service gets its status again
-and again, so it has to be small.
+`status.scaling.lastChanges` has only the newest changes. Every watcher of the service receives its status
+again and again, so the status has to be small.
 """
 
 import json
@@ -16,16 +16,16 @@ from millrace_runtime import contract
 
 Change = dict[str, Any]
 KEY = "changes"
-"""Where in the annotation the text is."""
+"""The text's key in the annotation."""
 NUM_RECORDED = 200
 RECORD_BYTES = 32_000
-"""As JSON has it. Where it would be more, the oldest changes go without their messages."""
+"""As JSON. If the text would be longer, the oldest changes lose their messages."""
 LONGEST_READ = 8 * RECORD_BYTES
 LENGTHS = {"reason": NAME_LENGTH, "binding": REASON_LENGTH, "message": WORDS_LENGTH}
 
 
 def find_newest(records: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what the last written annotation of these revisions' records holds; None without one.
+    """Return the annotation that was written last among these revisions' records; None without one.
 
     Anybody may have written it.
     """
@@ -43,19 +43,21 @@ def _read_annotation(text: Any) -> dict[str, Any] | None:
 
 
 def merge_changes(old: Sequence[Change], new: Sequence[Change]) -> list[Change]:
-    """Return all changes of both, the newest last. Of one that is in both, `new` has the longer message."""
+    """Return the changes of `old` and `new` without repetition, the newest last. Of a change in both, the
+    message in `new` counts.
+    """
     known = {identify(change) for change in new}
     older = [change for change in old if identify(change) not in known]
     return sorted([*older, *new], key=lambda change: str(change["at"]))[-NUM_RECORDED:]
 
 
 def identify(change: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what tells one change from another: no count changes twice in a second."""
+    """Return what distinguishes a change from the others: no count changes twice in a second."""
     return change["at"], change["from"], change["to"]
 
 
 def render_changes(changes: Sequence[Change]) -> str:
-    """Return the text, the newest last. It has no more than RECORD_BYTES, whatever the changes say."""
+    """Return the text, the newest change last. It never has more than RECORD_BYTES."""
     newest_first = list(reversed(changes[-NUM_RECORDED:]))
     whole = [_render(change) for change in newest_first]
     bare = [_render({**change, "message": ""}) for change in newest_first]
@@ -67,7 +69,7 @@ def render_changes(changes: Sequence[Change]) -> str:
 
 
 def _count_fitting(sizes: Iterable[int], room: int) -> int:
-    """Return how many of these have room, from the first on."""
+    """Return how many of these sizes fit into the room, from the first on."""
     return sum(total <= room for total in accumulate(sizes))
 
 
@@ -79,12 +81,12 @@ def _render(change: Change) -> str:
 
 
 def _size(line: str) -> int:
-    """Return how many bytes a line takes in a request: quotes and all that is not ASCII are escaped there."""
+    """Return how many bytes a line takes in a request, which escapes quotes and non-ASCII characters."""
     return len(json.dumps(f"{line}\n")) - 2
 
 
 def read_changes(text: str) -> list[Change]:
-    """Return the changes of a text. Lines that are no changes are left out: anybody may have written them."""
+    """Return the changes of a text. A line that is no change is left out: anybody may have written it."""
     return list(_read_lines(text[-LONGEST_READ:].split("\n")))[-NUM_RECORDED:]
 
 
@@ -101,7 +103,7 @@ def _read_lines(lines: Sequence[str]) -> Iterator[Change]:
 
 
 def _read_load(figures: Sequence[float | None] = ()) -> dict[str, Any]:
-    """Return the load of a line; nothing where it has none. Raises TypeError or ValueError: no figures."""
+    """Return the load of a line; nothing without one. Raises TypeError or ValueError for other figures."""
     if not figures:
         return {}
     texts = {name: render_number(value) for name, value in zip(LOAD, figures, strict=True)}
@@ -109,7 +111,7 @@ def _read_load(figures: Sequence[float | None] = ()) -> dict[str, Any]:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether it is a time as the API writes it. Raises ValueError where it is none at all."""
+    """Whether the value is a time as the API writes it. Raises ValueError for a text that is no time."""
     return isinstance(value, str) and value.endswith("Z") and parse_time(value) is not None
 
 
@@ -118,7 +120,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _are_words(values: Sequence[Any]) -> bool:
-    """Whether these can be shown in a terminal: control characters could do anything there."""
+    """Whether a terminal can show these values. Control characters could do anything there."""
     return len(values) == len(LENGTHS) and all(
         isinstance(value, str) and value.isprintable() and len(value) <= WORDS_LENGTH for value in values
     )

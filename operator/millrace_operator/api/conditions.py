@@ -1,4 +1,4 @@
-"""Conditions of the resource: enum reasons, and transition times that move only with the status."""
+"""The conditions of the resource: their reasons, and transition times that move only with the status."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Any
 
 MESSAGE_MAX_LENGTH = 4096
 UNREAD = "this version of the operator cannot read the spec"
-"""What the message of a condition begins with where nobody obeys an edit."""
+"""The first words of a condition's message if the operator follows no edit."""
 NO_NODE_HAS = "no node has"
 LOWER_OR_ADD = "lower spec.resources.limits, or add such a node"
-"""What the message of Unschedulable says where a pod asks for more GPUs than any node has."""
+"""Part of the message of Unschedulable if a pod asks for more GPUs than any node has."""
 
 
 class Reason(StrEnum):
-    """Why a condition stands as it does, one word for programs."""
+    """The reason of a condition, one word for programs."""
 
     SERVING = "Serving"
     RESOLVING = "Resolving"
@@ -71,7 +71,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Truth:
-    """What a condition says now, without its history."""
+    """A condition as it is now, without its history."""
 
     type: str
     status: bool | None
@@ -85,7 +85,7 @@ def render_time(now: float) -> str:
 
 
 def parse_time(text: str | None) -> float | None:
-    """Return the seconds since 1970 of an API time; None where there is none, or one of another form."""
+    """Return the seconds since 1970 of an API time; None without one, or for another form."""
     try:
         return None if not text else datetime.fromisoformat(text).timestamp()
     except ValueError:

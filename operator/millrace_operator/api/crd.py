@@ -1,9 +1,7 @@
 """Write the CRD: `python -m millrace_operator.api.crd [--check]`.
 
-Structural schemas for a CRD from pydantic's JSON schemas.
-
-A naive `model_json_schema()` is refused by the API server: references, titles, null branches and null
-defaults have no place in a structural schema.
+The API server refuses the schema of `model_json_schema()`: a structural schema has no references, titles,
+null branches or null defaults. So this module converts pydantic's schemas.
 """
 
 import argparse
@@ -51,7 +49,7 @@ def _convert(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _resolve(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Inline a reference and take away a null branch; what stands beside them wins."""
+    """Inline a reference and remove a null branch. The keys beside them win."""
     node = dict(node)
     if "anyOf" in node and "x-kubernetes-int-or-string" not in node:
         branches = [branch for branch in node.pop("anyOf") if branch.get("type") != "null"]
@@ -144,7 +142,7 @@ def _render_root() -> Schema:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML without anchors, which kubectl's readers resolve and people don't; lists of words on a line."""
+    """YAML without anchors, which people can't read as kubectl does. A list of words takes one line."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  the signature is yaml's
         return True
@@ -155,12 +153,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 def render_text() -> str:
-    """Return the CRD as the YAML that is checked in."""
+    """Return the CRD as YAML, as the repository has it."""
     return HEADER + yaml.dump(render_crd(), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
 
 
 def main(argv: list[str]) -> int:
-    """Write the CRD, or with --check say whether the files agree with the types. Returns the exit status."""
+    """Write the CRD; with --check compare the files with the types. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m millrace_operator.api.crd", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
     arguments = parser.parse_args(argv)

@@ -34,14 +34,14 @@ class ModelCache(Part):
 
     @property
     def claim(self) -> str | None:
-        """The claim's name; None where each pod fetches for itself."""
+        """The name of the claim that keeps the model; None if each pod fetches it for itself."""
         if self.type is CacheType.NODE_LOCAL:
             return contract.CLAIM_KEPT
         return self.claim_name if self.type is CacheType.PERSISTENT_VOLUME_CLAIM else None
 
     @property
     def is_on_nodes(self) -> bool:
-        """Whether that claim is another folder on each node, and the pods there fill it."""
+        """Whether each node has another folder of that claim, which the pods on the node fill."""
         return self.type is CacheType.NODE_LOCAL
 
 
@@ -53,7 +53,7 @@ class CacheStatus(Part):
 
 
 class Weights(StrEnum):
-    """What a model's matrices are kept in."""
+    """The number type of a model's matrices in memory."""
 
     FROM_CHECKPOINT = "FromCheckpoint"
     INT8 = "Int8"
@@ -61,7 +61,7 @@ class Weights(StrEnum):
 
 
 class Quantization(Part):
-    """How a model's numbers are rounded: smaller and faster, and a little less exact."""
+    """How a model's numbers are rounded: it becomes smaller and faster, and slightly less exact."""
 
     weights: Weights = Field(
         default=Weights.FROM_CHECKPOINT,
@@ -71,7 +71,7 @@ class Quantization(Part):
 
 
 class Credentials(Part):
-    """What shows a model's source that the model may be read."""
+    """The proof to a model's source that we may read the model."""
 
     secret_name: ObjectName = Field(
         description="A Secret of this namespace. Its keys become the variables of the container that fetches "
@@ -87,18 +87,19 @@ class Model(Part):
         min_length=9,
         max_length=1024,
         description="Where the model is. Each pod fetches it from hf://organisation/model@revision, a "
-        "Hugging Face Hub; s3://bucket/folder; oci://registry/repository:tag; or https://host/folder. It is "
-        "at hand at pvc://claim/path, a PersistentVolumeClaim of this namespace (mounted read-only), and at "
+        "Hugging Face Hub; s3://bucket/folder; oci://registry/repository:tag; or https://host/folder. It "
+        "needs no fetch at pvc://claim/path, a PersistentVolumeClaim of this namespace (mounted read-only), "
+        "and at "
         "file:///absolute/path in the image.",
     )
     credentials: Credentials | None = Field(
         default=None,
-        description="For a model at hf://, s3:// or oci:// that not everybody may read, or at a host whose "
-        "certificate is of a private authority.",
+        description="For a private model at hf://, s3:// or oci://, or for a host with a private certificate"
+        " authority.",
     )
     cache: ModelCache = Field(
         default_factory=ModelCache,
-        description="Where a model that is fetched is kept, so that not each pod downloads it.",
+        description="Where a fetched model is kept, so that not every pod downloads it.",
     )
     served_name: str | None = Field(
         default=None,
@@ -114,11 +115,11 @@ class Model(Part):
 
 PRINTABLE = "^[ -~]+$"
 MOST_WORKERS, MOST_TOKENS = 4096, 2**40
-"""No replica comes near them: what does is none of ours."""
+"""No replica comes near these numbers. A larger one is not ours."""
 
 
 class ReplicaStatus(Part):
-    """What a replica computes with, and how much it holds, in its own words."""
+    """What a replica computes with, and how much it holds, as it reports itself."""
 
     device: str = Field(
         min_length=1, max_length=32, pattern=PRINTABLE, description="What computes: cpu or cuda."
@@ -165,19 +166,21 @@ class ModelStatus(Part):
         "names it: a Hub's commit. Absent where no pod fetches the model, and until it is known.",
     )
     size_bytes: int | None = Field(
-        default=None, ge=0, description="Of the files that are fetched, or that replicas read from a claim."
+        default=None,
+        ge=0,
+        description="Size of the files that are fetched, or that replicas read from a claim.",
     )
     fetched: str | None = Field(
         default=None,
         max_length=16,
         pattern=r"^([0-9]{1,3}%|[0-9]+(\.[0-9])?(B|kB|MB|GB))$",
         description="How much of the model has been fetched, such as 42%, as ModelReady says it; an amount "
-        "such as 1.6GB where the source does not tell the sizes. Absent while nothing is being fetched.",
+        "such as 1.6GB where the source does not report the sizes. Absent while nothing is being fetched.",
     )
     cache: CacheStatus | None = Field(
         default=None,
-        description="Where the model is that the pods of the revision to run read; absent where each pod "
-        "fetches it, and until it is there.",
+        description="Where the pods of the revision to run read the model; absent if each fetches it, and "
+        "until it is there.",
     )
     architecture: str | None = Field(
         default=None, max_length=80, description="The architecture that the model's config.json names."
@@ -203,7 +206,7 @@ class ModelStatus(Part):
         default=None,
         max_length=128,
         description="What a replica of the current revision computes with: a GPU's own name; on CPUs the "
-        "kernels, such as avx512_bf16. Absent until Prometheus says so.",
+        "kernels, such as avx512_bf16. Absent until Prometheus reports it.",
     )
     serving: Line | None = Field(
         default=None,

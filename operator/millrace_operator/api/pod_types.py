@@ -12,10 +12,10 @@ from millrace_operator.api.field_types import ATOMIC, Part
 LabelValue = Annotated[str, Field(max_length=63, pattern=r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$")]
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 GRACE_SECONDS = 630
-"""The longest answer that `millrace serve` lets a leaving replica finish by itself (600), and END_SECONDS."""
+"""The default time for the last answer of a leaving `millrace serve` (600), and END_SECONDS."""
 SHORTEST_GRACE_SECONDS = 10
 END_SECONDS = 30
-"""Of the grace, for what comes after the last stream."""
+"""The part of the grace after the last stream."""
 
 
 def _add_spread_rules(schema: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class EnvVar(Part):
 
 
 class TopologySpreadConstraint(Part):
-    """How evenly the replicas of a revision are spread, as in a Pod. Which pods count, the operator says."""
+    """How evenly the replicas of a revision are spread, as in a Pod. The operator says which pods count."""
 
     model_config = ConfigDict(json_schema_extra=_add_spread_rules)
 
@@ -111,7 +111,7 @@ class SecretReference(Part):
 
 
 class ResourceClaim(Part):
-    """Devices claimed by dynamic resource allocation, as in a Pod. The replica's container uses them all."""
+    """Devices claimed by dynamic resource allocation, as in a Pod. The replica's container uses all."""
 
     model_config = ConfigDict(json_schema_extra=_add_claim_rules)
 
@@ -215,7 +215,7 @@ class PodOptions(Part):
 
     @property
     def grace_seconds(self) -> int:
-        """How long a replica that leaves has to end."""
+        """How much time a leaving replica has to end."""
         return self.termination_grace_period_seconds or GRACE_SECONDS
 
     @property

@@ -1,4 +1,4 @@
-"""Prices for an hour of a resource, as people write them, and what of a replica has one. Pure."""
+"""Prices of resources for an hour, and which resources of a replica have one. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ CURRENCY_LENGTH = 3
 CURRENCY_PATTERN = "^[A-Z]{3}$"
 DEFAULT_CURRENCY = "USD"
 MOST_UNITS = Decimal(10) ** 9
-"""Of a resource. No node has more, and the sums stay short enough for status."""
+"""Of one resource. No node has more, and the sums stay short enough for status."""
 _BYTES = frozenset({"memory", "ephemeral-storage"})
-"""Resources counted in bytes and priced by the GiB, beside the huge pages."""
+"""Resources that are counted in bytes and priced by the GiB, as huge pages are."""
 
 
 class PriceError(ValueError):
-    """No price can be read; the text says what to write."""
+    """A price that can't be read; the text says what to write."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Prices:
     hours: Mapping[str, Decimal] = field(default_factory=dict)
     """By the resource's name."""
     accelerator_hour: Decimal | None = None
-    """Of a resource that has no price by its name, and a slash in it."""
+    """The price of a resource that has a slash in its name, and no price by its name."""
 
     def find(self, name: str) -> Decimal | None:
-        """Return what a unit of this resource costs an hour, None where nobody says."""
+        """Return the price of a unit of this resource for an hour; None without a price."""
         return self.hours.get(name, self.accelerator_hour if is_accelerator(name) else None)
 
 
 class Item(NamedTuple):
-    """A resource of a replica that has a price."""
+    """A resource of a replica, with its price."""
 
     name: str
     amount: Decimal
@@ -49,7 +49,7 @@ class Item(NamedTuple):
 def add_prices(
     cluster: Prices, currency: str | None, accelerator_hour: str | None, resource_hours: Mapping[str, str]
 ) -> Prices:
-    """Return a service's prices, and beside them the cluster's in the same currency. Raises PriceError."""
+    """Return a service's prices together with the cluster's in the same currency. Raises PriceError."""
     money = parse_currency(currency) if currency else cluster.currency
     hours = {name: parse_price(text) for name, text in resource_hours.items()}
     accelerator = parse_price(accelerator_hour) if accelerator_hour else None
@@ -60,13 +60,13 @@ def add_prices(
 
 
 def list_items(prices: Prices, limits: Mapping[str, str]) -> list[Item]:
-    """Return what of a replica with these limits has a price."""
+    """Return the resources of a replica with these limits that have a price."""
     found = [(name, _read_units(name, text), prices.find(name)) for name, text in sorted(limits.items())]
     return [Item(name, units, price) for name, units, price in found if units and price is not None]
 
 
 def _read_units(name: str, text: str) -> Decimal | None:
-    """Return how many units that is: CPUs, GiB or pieces; None for an amount that no node has."""
+    """Return the amount in units: CPUs, GiB or pieces; None for an amount that no node has."""
     try:
         amount = parse_quantity(str(text))
     except ValueError:
@@ -76,7 +76,7 @@ def _read_units(name: str, text: str) -> Decimal | None:
 
 
 def is_accelerator(name: str) -> bool:
-    """Whether a resource is of a device plugin: only their names have a slash."""
+    """Whether a resource belongs to a device plugin: only their names have a slash."""
     return "/" in name
 
 

@@ -26,7 +26,7 @@ _QUANTITY = re.compile(
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Return the amount. Raises ValueError for what is none, or too large to reckon with."""
+    """Return the amount. Raises ValueError for another text, or for a number that is too large."""
     found = _QUANTITY.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no quantity")
@@ -49,14 +49,14 @@ LARGE = 1000.0
 
 
 def render_number(value: float | None) -> str | None:
-    """Return the figure; None where it is unknown, not finite, or below zero, which no figure of ours is."""
+    """Return the figure as text; None for one that is unknown, not finite or below zero."""
     if value is None or not math.isfinite(value) or value < 0:
         return None
     return f"{value:.0f}" if value >= LARGE else f"{value:.3g}".replace("1e+03", "1000")
 
 
 def parse_number(text: str | None) -> float | None:
-    """Return a figure as a number; None where there is none, or one of another form."""
+    """Return a figure as a number; None without one, or for another form."""
     try:
         number = math.nan if text is None else float(text)
     except ValueError:
@@ -65,13 +65,13 @@ def parse_number(text: str | None) -> float | None:
 
 
 WHOLE_GPUS: Final = ("nvidia.com/gpu", "amd.com/gpu")
-"""Resources whose unit is a GPU. Workers can hold a model together on several of them."""
+"""Resources whose unit is a GPU. Workers can share a model over several of them."""
 PART_OF_GPU: Final = (
     "nvidia.com/mig-",
     "nvidia.com/gpu.shared",
     *(f"amd.com/{style}_nps" for style in ("spx", "dpx", "tpx", "qpx", "cpx")),
 )
-"""How the names of slices and shares begin. A process sees one of NVIDIA's, however many a pod has."""
+"""How the names of slices and shares begin. A process sees one of NVIDIA's, even if its pod has several."""
 
 
 def has_gpu(limits: Mapping[str, str | int]) -> bool:
@@ -80,13 +80,13 @@ def has_gpu(limits: Mapping[str, str | int]) -> bool:
 
 
 def list_gpus(limits: Mapping[str, str | int]) -> dict[str, int]:
-    """Return how many GPUs, or parts of one, a pod gets, by the name of the resource."""
+    """Return how many GPUs or parts of GPUs a pod gets, by the name of the resource."""
     amounts = {name: int(_read_amount(amount)) for name, amount in limits.items() if _is_gpu(name)}
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
 def count_gpus(limits: Mapping[str, str | int]) -> int:
-    """Return how many whole GPUs a pod gets. The API server takes whole numbers of them only."""
+    """Return how many whole GPUs a pod gets. The API server takes only whole numbers of them."""
     return sum(int(_read_amount(amount)) for name, amount in limits.items() if name in WHOLE_GPUS)
 
 
@@ -95,7 +95,7 @@ def _is_gpu(name: str) -> bool:
 
 
 def _read_amount(amount: str | int) -> Decimal:
-    """Return the amount. What is none counts as 1: the API server refuses that Deployment and says why."""
+    """Return the amount; 1 for another text, with which the API server refuses the Deployment."""
     try:
         return parse_quantity(str(amount))
     except ValueError:

@@ -19,7 +19,7 @@ class RolloutStrategy(StrEnum):
 
 
 class Rollback(StrEnum):
-    """What becomes of a new revision that is not ready in time."""
+    """What happens to a new revision that is not ready in time."""
 
     AUTOMATIC = "Automatic"
     NEVER = "Never"
@@ -47,7 +47,7 @@ class CanaryOptions(Part):
     promotion: Promotion = Field(
         default=Promotion.AUTOMATIC,
         description="Automatic: after duration. Manual: when somebody writes kubectl millrace promote; "
-        "duration then says nothing.",
+        "duration has no effect then.",
     )
 
     @field_validator("replicas")
@@ -58,7 +58,7 @@ class CanaryOptions(Part):
         return value
 
     def describe(self) -> str:
-        """Return it in a line."""
+        """Return these options in one line."""
         return f"canary {self.replicas}, {self.duration}, {self.promotion.value}"
 
     @property
@@ -100,13 +100,13 @@ class Rollout(Part):
     )
 
     def describe(self) -> str:
-        """Return the way of a rollout in a line."""
+        """Return how a rollout proceeds, in one line."""
         way = f"{self.strategy.value}, {self.scheduling_timeout}, {self.progress_deadline}"
         return way if self.canary is None else f"{way}, {self.canary.describe()}"
 
     @property
     def scheduling_timeout_seconds(self) -> float:
-        """The time to wait for room, in seconds."""
+        """How long a replica may wait for room, in seconds."""
         return parse_duration(self.scheduling_timeout)
 
     @property
@@ -128,7 +128,7 @@ class CanaryProgress(Part):
 
 
 class RejectionReason(StrEnum):
-    """Why a revision was given up."""
+    """The reason for giving a revision up."""
 
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     CANARY_FAILED = "CanaryFailed"
@@ -136,7 +136,7 @@ class RejectionReason(StrEnum):
 
 
 class RolloutStatus(Part):
-    """A change of revision under way."""
+    """A rollout in progress."""
 
     revision: str = Field(max_length=64, description="The revision that is being rolled out.")
     started_at: str = Field(json_schema_extra={"format": "date-time"}, description="When this rollout began.")
@@ -157,9 +157,9 @@ class RolloutStatus(Part):
 
 
 class ReplacementStatus(Part):
-    """Replicas that are replaced, as their nodes are being emptied."""
+    """Replicas that the operator replaces, because their nodes are being emptied."""
 
-    started_at: str = Field(json_schema_extra=DATE_TIME, description="When the first of them was to be.")
+    started_at: str = Field(json_schema_extra=DATE_TIME, description="When the first was requested.")
 
 
 class RejectedRevision(Part):
@@ -175,4 +175,4 @@ class RejectedRevision(Part):
         description="DeadlineExceeded: it was not ready in time. CanaryFailed: a replica of its canary "
         "ended. Aborted: somebody wrote kubectl millrace abort.",
     )
-    message: str = Field(default="", max_length=1024, description="What its pods said.")
+    message: str = Field(default="", max_length=1024, description="What its pods reported.")

@@ -1,7 +1,7 @@
 """CEL rules of the CRD, each with a message that says what to write.
 
-Cross-field rules stand at spec level with a fieldPath. A `matches` rule guards every `duration()`, which
-would otherwise be an evaluation error with a message of its own.
+Rules over several fields stand at spec level with a fieldPath. A `matches` rule guards every `duration()`,
+because a text that is no duration would be an evaluation error with a message of its own.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from millrace_runtime import contract
 CANARY_PATTERN = "^([1-9][0-9]{0,3}|[1-9][0-9]?%|100%)$"
 _HUB_NAME = "[A-Za-z0-9_][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*"
 HUB_PATTERN = f"^hf://{_HUB_NAME}(/{_HUB_NAME})?(@[A-Za-z0-9_][A-Za-z0-9_./-]*)?$"
-"""A repository without '..', and a branch, a tag or a commit."""
+"""A repository without '..', then a branch, a tag or a commit."""
 BUCKET_PATTERN = "^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^ ]*)?$"
 REGISTRY_PATTERN = (
     "^oci://[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?/[a-z0-9]+([._/-]+[a-z0-9]+)*"

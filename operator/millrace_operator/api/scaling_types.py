@@ -83,8 +83,8 @@ class Scaling(Part):
     )
     scale_to_zero_after: DurationText = Field(
         default="10m",
-        description="With minReplicas 0: how long no request may have come until the last replica goes, such "
-        "as 10m.",
+        description="With minReplicas 0: after how long without a request the last replica leaves, such as "
+        "10m.",
     )
     activation: Activation | None = Field(
         default=None, description="With minReplicas 0: how the service wakes when a request comes."
@@ -117,12 +117,12 @@ class Scaling(Part):
 
     @property
     def rest_seconds(self) -> float:
-        """How long no request may have come until the service rests."""
+        """For how long no request must have come before the service rests."""
         return parse_duration(self.scale_to_zero_after)
 
 
 class Evidence(Part):
-    """What a decision rests on. What is absent was not known. The leader's /decisions has all of it."""
+    """The figures behind a decision. An unknown figure is absent. The leader's /decisions has all of them."""
 
     observed_at: str = Field(json_schema_extra=DATE_TIME, description="When all this was seen.")
     arrivals_per_second: NumberText | None = Field(default=None, description="Requests a second.")
@@ -174,7 +174,7 @@ class Evidence(Part):
 
 
 class ScalingStatus(Part):
-    """The replica count decided, and why. The Deployments follow it."""
+    """The decided replica count, and the reason. The Deployments follow it."""
 
     mode: ScalingMode = Field(description="The scaling mode that the count was decided in.")
     desired_replicas: int = Field(ge=0, description="The replica count that the Deployments follow.")

@@ -19,22 +19,22 @@ REASON_LENGTH = 256
 WORDS_LENGTH = 1024
 LINE_LENGTH = 512
 MESSAGE_LENGTH = 200
-"""Of a change; the record of the autoscaler has all of it."""
-# What some of its figures are compared with, here and by who reads them.
+"""Of a change. The autoscaler's record has the whole message."""
+# Limits that the operator and the readers of status compare figures with.
 SPENT_SECONDS = 120.0
-"""Of a burn of one beyond the allowed one, until a replica is asked for: 8 s of all requests at P95 late."""
+"""Seconds at one burn beyond the allowed rate until one more replica: 8 s with all requests at P95 late."""
 FUTILE_STEPS = 2
-"""Replicas that were added in turn and left as many requests late. No more are added then."""
+"""Replicas added one after the other that left as many requests late. After so many no more are added."""
 FLAPS_BORNE = 1
-"""Counts that fell too early. With more a lower count has to be enough for longer."""
+"""Counts that fell too early. After more of them a lower count must be enough for longer."""
 MIN_LATENCY_SAMPLES = 3.0
-"""Times 1/(1-q): fewer requests say nothing about a quantile."""
+"""Times 1/(1-q). Fewer requests say nothing about a quantile."""
 TRIED = "only what replicas tried before the first request is known"
-"""Of `learning`."""
+"""A text of `learning`."""
 Json = dict[str, Any]
 UNKNOWN = "?"
 LOAD = ("arrivalsPerSecond", "promptTokens", "generationTokens", "perReplicaPerSecond")
-"""What a change keeps of the evidence of its time: beside that of the change before it is the cause."""
+"""The load's figures that a change keeps. Their difference to those of the change before is its cause."""
 _CHANGE = re.compile(
     r"(?P<at>\S+) (?P<from>\d{1,9}) -> (?P<to>\d{1,9}) (?P<reason>\S+) (?P<binding>\S+)"
     r"(?: \((?P<arrivalsPerSecond>\S+) req/s of (?P<promptTokens>\S+) \+ (?P<generationTokens>\S+) tokens, "
@@ -48,7 +48,7 @@ _OBJECTIVE = re.compile(
 
 
 def pick_load(evidence: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what is known of the load, as the field of a change; nothing where nothing is known."""
+    """Return the known figures of the load, as the field of a change; nothing if none is known."""
     known = {name: evidence[name] for name in LOAD if name in evidence} if evidence else {}
     return {"load": known} if known else {}
 
@@ -65,7 +65,7 @@ def render_change(change: Json) -> str:
 
 
 def read_changes(lines: Iterable[str]) -> list[Json]:
-    """Return the changes of these lines, the newest last as they are."""
+    """Return the changes in these lines, in their order: the newest last."""
     return [_read_change(found) for line in lines if (found := _CHANGE.fullmatch(line)) and _is_dated(found)]
 
 
@@ -82,7 +82,7 @@ def _read_change(found: re.Match[str]) -> Json:
 
 
 def render_objective(objective: Json, doubt: str | None) -> str:
-    """Return an objective and what is measured of it as a line. `doubt` is why it is not known."""
+    """Return an objective and its measurements as a line. `doubt` is why they are not known."""
     measured, target, samples, burn, spent = (
         objective.get(name, UNKNOWN)
         for name in ("measuredSeconds", "targetSeconds", "samples", "burnRate", "spentSeconds")
@@ -94,7 +94,7 @@ def render_objective(objective: Json, doubt: str | None) -> str:
 
 
 def read_objectives(lines: Iterable[str]) -> list[Json]:
-    """Return the objectives of these lines. What is not known is left out."""
+    """Return the objectives in these lines, without what is unknown."""
     return [_read_objective(found) for line in lines if (found := _OBJECTIVE.fullmatch(line))]
 
 

@@ -25,7 +25,7 @@ VERSION_MAX_LENGTH = 64
 
 
 class Engine(Part):
-    """Version and sizes of the engine. What is left out, the runtime chooses for the model and device."""
+    """Version and sizes of the engine. The runtime chooses what is left out."""
 
     version: str | None = Field(
         default=None,
@@ -54,7 +54,7 @@ class Engine(Part):
 
 
 class Parallelism(Part):
-    """Over how many devices a replica's model lies."""
+    """How many devices share a replica's model."""
 
     tensor: int | None = Field(
         default=None,
@@ -84,7 +84,7 @@ PriceText = Annotated[str, Field(max_length=PRICE_LENGTH)]
 
 
 class Cost(Part):
-    """What a replica costs. A price that is not here is the cluster's own, if the currency is the same."""
+    """The price of a replica. A price that is missing here is the cluster's, if the currency is the same."""
 
     accelerator_hour: PriceText | None = Field(
         default=None,
@@ -130,7 +130,7 @@ class Spec(Part):
     model: Model = Field(description="Which model to serve, and under which name.")
     engine: Engine = Field(
         default_factory=Engine,
-        description="Version and sizes of the engine in each replica; what is left out, the runtime chooses.",
+        description="Version and sizes of the engine in each replica; the runtime chooses what is left out.",
     )
     parallelism: Parallelism = Field(
         default_factory=Parallelism, description="Over how many devices a replica's model lies."
@@ -165,7 +165,7 @@ class Spec(Part):
 
     @property
     def lacks_count(self) -> bool:
-        """Whether others write the count, and there is none yet that they could read."""
+        """Whether others write the count, and have not written one yet."""
         return self.scaling.mode is ScalingMode.EXTERNAL and self.replicas is None
 
 
@@ -210,7 +210,7 @@ class CostStatus(Part):
     per_million_tokens: NumberText | None = Field(
         default=None,
         description="The cost of a million generated tokens at the load of status.scaling.evidence; absent "
-        "where that load is unknown or too small to tell.",
+        "where that load is unknown or too small.",
     )
     peak_replicas: int = Field(ge=0, description="The largest count of the last seven days, as far as known.")
     peak_at: str = Field(
@@ -260,8 +260,8 @@ class Status(Part):
     spent_order: str | None = Field(
         default=None,
         max_length=LONGEST_ORDER,
-        description="What the annotation millrace.dev/rollout says, where it counts no more: of a revision "
-        "that the spec does not ask for, or of one that was given up since.",
+        description="The annotation millrace.dev/rollout, if it no longer counts: its revision is not "
+        "requested, or given up.",
     )
     cost: CostStatus | None = Field(
         default=None, description="What the replicas cost; absent where no resource of theirs has a price."
