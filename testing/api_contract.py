@@ -17,7 +17,7 @@ from millrace_operator.kube.kinds import (
     Scope,
 )
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.status.events import Note, Told, Topic, render_again, render_event
+from millrace_operator.status.events import Note, Topic, WrittenEvent, render_again, render_event
 
 Case = Callable[[Cluster, str], Awaitable[None]]
 CASES: list[Case] = []
@@ -192,7 +192,7 @@ async def an_event_can_be_told_again_until_it_is_gone(cluster: Cluster, namespac
     topic = Topic("an-uid", note)
     event = await cluster.create_event(render_event(service, note, topic, 1767225600.0))
     name = event["metadata"]["name"]
-    again = render_again(note, topic, Told(name, 2, 1767225660.0))
+    again = render_again(note, topic, WrittenEvent(name, 2, 1767225660.0))
     await cluster.change_event(namespace, name, again)
     with pytest.raises(AbsentError):
         await cluster.change_event(namespace, "one.gone", again)

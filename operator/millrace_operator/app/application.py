@@ -1,4 +1,4 @@
-"""The running operator: watches, Lease, workers, scaling tick and HTTP, put together."""
+"""The running operator: puts watches, Lease, workers, scaling tick and HTTP together."""
 
 import asyncio
 import dataclasses
@@ -46,12 +46,12 @@ from millrace_runtime.contract import LEASE_OPERATOR
 
 RESOURCE_RETRY_SECONDS = 2.0
 LISTS_SECONDS = 60.0
-"""A leader waits so long for the lists that its watches begin with, and then lists what is missing itself."""
+"""A leader waits so long for its watches' first lists. Then it lists the missing ones itself."""
 VIEW_RETRY_SECONDS = 1.0
-"""Between the first two tries to list what is missing; each further wait is twice as long."""
+"""Between the first two attempts to list what is missing. Each further wait is twice as long."""
 LAST_VIEW_RETRY_SECONDS = 10.0
 UNKNOWN_SECONDS = 2.0
-"""Between two looks whether a namespace that could not be read has been listed."""
+"""After this time a worker checks again whether an unreadable namespace has been listed."""
 LOG = logging.getLogger(__name__)
 
 
@@ -65,14 +65,14 @@ class OperatorSettings:
     """Where the Lease is."""
     identity: str
     bind_address: str
-    """Of /metrics and /healthz; empty: all addresses, IPv6 and IPv4."""
+    """For /metrics and /healthz. Empty: all addresses, IPv6 and IPv4."""
     port: int
     workers: int
     writes_per_second: float = WRITES_PER_SECOND
     namespaces: Sequence[str] = ()
-    """Those whose services are looked after; none means all."""
+    """Namespaces whose services the operator looks after; none means all."""
     short_names: Mapping[str, ServiceKey] = dataclasses.field(default_factory=dict)
-    """The services that the platform gives model names to."""
+    """The services to which the platform gives model names."""
 
 
 class Application:
@@ -87,7 +87,7 @@ class Application:
         *,
         token: str = "",
     ) -> None:
-        """Begin with nothing known. `token` is the one that the Lease of `view` has the hash of."""
+        """Begin with nothing known. The Lease of `view` has the hash of `token`."""
         self._settings = settings
         self._cluster = cluster
         self._metrics = metrics
@@ -127,7 +127,7 @@ class Application:
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
 
     async def run(self, connection: Connection) -> None:
-        """Follow the cluster over `connection`, and work, until cancelled."""
+        """Follow the cluster over `connection` and work, until cancelled."""
         async with (
             serve(self._views(), self._settings.bind_address, self._settings.port),
             asyncio.TaskGroup() as group,
@@ -147,7 +147,7 @@ class Application:
             group.create_task(self.priors.run())
 
     def _wake(self, key: ServiceKey) -> None:
-        """Look at a service that has got a request while it rests."""
+        """Queue a service that has got a request while it rests."""
         scaling = (self.cache.service(key) or {}).get("status", {}).get("scaling", {})
         if scaling.get("desiredReplicas") == 0 and scaling.get("mode") == ScalingMode.AUTOMATIC:
             self.queue.add(key)
@@ -157,21 +157,21 @@ class Application:
         return considered.memory if considered else None
 
     async def _wait_for_resource(self, scope: Scope) -> None:
-        """Wait until the API server lists InferenceServices: the CRD, or a Role, may come after us."""
-        told = ""
+        """Wait until the API server lists InferenceServices: the CRD or a Role may come later."""
+        logged = ""
         while True:
             try:
                 await self._cluster.fetch_all(scope)
             except ClusterError as error:
-                if str(error) != told:
+                if str(error) != logged:
                     LOG.warning("no InferenceServices to watch yet (is the CRD installed?): %s", error)
-                told = str(error)
+                logged = str(error)
                 await asyncio.sleep(RESOURCE_RETRY_SECONDS)
             else:
                 return
 
     def _make_worker(self) -> Worker:
-        """Return one that knows of no refusal: those of the last time that we led are old."""
+        """Return a worker that knows of no refusal: those from an earlier leadership are out of date."""
         reconciler = Reconciler(
             self._cluster,
             self.cache,
@@ -186,7 +186,7 @@ class Application:
         return Worker(reconciler, self._cluster, self.cache, self.queue)
 
     async def _lead(self) -> None:
-        """Reconcile while leading. Nothing waits in the queue before: the first list queues every service."""
+        """Reconcile while leading. The queue is empty before that: the first list queues every service."""
         while True:
             await self.election.wait_for(leading=True)
             LOG.info("leading as %s", self._settings.identity)
@@ -195,7 +195,7 @@ class Application:
             LOG.info("no longer leading")
 
     async def _list_and_work(self, worker: Worker) -> None:
-        """First know everything, so that no plan is made of half the objects."""
+        """First complete the lists, so that no plan is made from half of the objects."""
         waits = (min(VIEW_RETRY_SECONDS * 2.0**n, LAST_VIEW_RETRY_SECONDS) for n in itertools.count())
         while self.election.is_leader():
             try:
@@ -209,7 +209,7 @@ class Application:
                 await self._work(worker)
 
     async def _work(self, worker: Worker) -> None:
-        """Work until somebody else leads. A task that ends by an error ends us, or nobody would see it."""
+        """Work until another replica leads. An error that ends a task ends the operator, so that it shows."""
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._run_worker(worker)) for _ in range(self._settings.workers)]
             await self.election.wait_for(leading=False)
@@ -232,7 +232,7 @@ class Application:
                 LOG.debug("%s: reconciled in %.1f ms: %s", key, 1000 * seconds, result)
 
     async def _reconcile(self, worker: Worker, key: ServiceKey) -> str:
-        """Reconcile one service whose namespace is known, and return the result."""
+        """Reconcile one service, if its namespace is known, and return the result."""
         if not self.ingest.lists.is_known(key.namespace):
             self.queue.add_after(key, UNKNOWN_SECONDS)
             return "requeue_after"
@@ -268,7 +268,7 @@ class Application:
 
 
 async def run_operator(settings: OperatorSettings) -> None:
-    """Connect and run until cancelled. Raises BadStartError when there is no API server to talk to."""
+    """Connect and run until cancelled. Raises BadStartError without an API server."""
     metrics = Metrics()
     token = secrets.token_urlsafe()
     view = LeaseView(

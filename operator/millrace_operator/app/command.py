@@ -39,10 +39,12 @@ from millrace_runtime.listener import parse_port, read_bind_address
 
 Parsed = TypeVar("Parsed")
 LONGEST_TICK = 5.0
-"""Seconds. How often replicas are scraped is seen by looking: slow looks would pass for slow scrapes."""
+"""In seconds. The operator sees by its queries how often replicas are scraped, so slow ones would
+mislead it.
+"""
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_URL = "http://prometheus-operated.monitoring.svc:9090"
-"""The Service that prometheus-operator makes, in the namespace that most people give it."""
+"""The Service that prometheus-operator creates, in its most common namespace."""
 GARBAGE_THRESHOLDS = (10_000, 10, 10)
 """Python's own are 700, 10, 10. With 1,200 new services they took 4 % of the CPU time, and these take 2 %."""
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
@@ -89,7 +91,7 @@ def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
         "--scale-down-window-seconds",
         type=float,
         default=ScalingSettings.scale_down_window_seconds,
-        help="scale down only to what every moment of this long would have allowed",
+        help="scale down only to a count that was enough for all of this time",
     )
 
 
@@ -149,7 +151,7 @@ def _refusing(parse: Callable[[str], Parsed]) -> Callable[[str], Parsed]:
 
 
 def _parse_gateway_port(text: str) -> int:
-    """Return the port that each `status.url` names, so it can't be 0. Raises ArgumentTypeError."""
+    """Return the port. Each `status.url` names it, so it can't be 0. Raises ArgumentTypeError."""
     port = parse_port(text)
     if port == 0:
         raise argparse.ArgumentTypeError(f"the gateway's port is a number from 1 to 65535, not {text!r}")
@@ -165,7 +167,8 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--namespaces", type=parse_namespaces, default="", metavar="NAMES", help=NAMESPACES_HELP)
     name = os.environ.get("POD_NAME", socket.gethostname())
-    # A container that begins anew in the same pod is another holder, and waits until the old one's time ends.
+    # A container that restarts in the same pod is another holder, and waits until the Lease of the old one
+    # ends.
     add("--identity", default=f"{name}_{uuid.uuid4().hex[:8]}", help="name in the Lease")
     add(
         "--port",
@@ -184,7 +187,7 @@ def _add_process_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
+    """Run until SIGTERM or SIGINT. Returns 0 after a signal, 64 for bad usage, 1 if it cannot start."""
     arguments = build_parser().parse_args(argv)
     is_paced = 0 < arguments.tick_seconds <= LONGEST_TICK
     has_time = 0 < arguments.scale_down_window_seconds < math.inf
@@ -213,7 +216,7 @@ def main(argv: list[str]) -> int:
 
 
 def _collect_rarely() -> None:
-    """Look for garbage more rarely, and never at the code: nearly all that is there is used."""
+    """Collect garbage less often, and never look at the code: nearly all objects are in use."""
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
 
@@ -238,7 +241,7 @@ def _read_settings(arguments: argparse.Namespace) -> OperatorSettings:
 
 
 def read_render_settings(arguments: argparse.Namespace) -> RenderSettings:
-    """Return what the flags say of every service. The default image is known by our own version, too."""
+    """Return what the flags say about every service. Our own version names the default image, too."""
     own = {importlib.metadata.version("millrace"): arguments.runtime_image}
     return RenderSettings(
         runtime_image=arguments.runtime_image,

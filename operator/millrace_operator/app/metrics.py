@@ -37,7 +37,7 @@ _PREFIX = "controller_runtime"
 
 
 class _QueueCollector(Collector):
-    """The queue's own counts, read at each scrape."""
+    """The queue's counters, read at each scrape."""
 
     def __init__(self, queue: WorkQueue) -> None:
         self._queue = queue
@@ -71,7 +71,7 @@ class Metrics:
         self.active_workers = workers.labels(_CONTROLLER)
         self._watch_age = gauge("watch_last_event_age_seconds", "Since the last watch event.")
         self._gateways = gauge("millrace_operator_gateways", "Gateways that may have requests.")
-        self._silent = gauge("millrace_operator_gateways_silent", "Those that do not tell what they have.")
+        self._silent = gauge("millrace_operator_gateways_silent", "Gateways that report nothing.")
         self._leader = gauge("leader_election_master_status", "1 while leading.", ["name"])
         self.relists = counter("relist_total", "Complete lists.")
         self.ghosts = counter("cache_ghosts_swept_total", "Missed deletes.")
@@ -145,7 +145,7 @@ _FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 class Thought(Protocol):
-    """What the autoscaler decided last for a service, and what it knows then."""
+    """The autoscaler's last decision for a service, and its knowledge."""
 
     @property
     def decision(self) -> Decision:
@@ -153,22 +153,22 @@ class Thought(Protocol):
 
     @property
     def signals(self) -> Signals:
-        """What was seen before it."""
+        """The signals before the decision."""
 
     @property
     def memory(self) -> Memory:
-        """As it is after the decision."""
+        """The memory after the decision."""
 
 
 class ServiceCollector(Collector):
-    """Every known service, read at each scrape; a deleted service's series end."""
+    """Reads every known service at each scrape. The series of a deleted service end."""
 
     def __init__(self, cache: Cache, find_thought: Callable[[ServiceKey], Thought | None]) -> None:
         self._cache = cache
         self._find_thought = find_thought
 
     def collect(self) -> Iterable[Metric]:
-        """Return all families, those without samples too."""
+        """Return all families, also those without samples."""
         families = {
             name: GaugeMetricFamily(name, text, labels=("namespace", "service", *labels))
             for name, (text, labels) in _FAMILIES.items()
@@ -186,7 +186,7 @@ class ServiceCollector(Collector):
             objectives = spec.scaling.objectives
             yield from _describe_spec(spec)
         except ValueError:
-            pass  # status says what is wrong with it
+            pass  # status says what is wrong with the spec
         yield "millrace_name_shadowed", (), float(self._cache.standing(key) is not Standing.HELD)
         yield from _describe_scaling(service.get("status", {}).get("scaling", {}))
         yield from _describe_pods(self._cache.pods(key))
@@ -201,7 +201,7 @@ Value = tuple[str, tuple[str, ...], float]
 
 
 def find_bounds(metric: ObjectiveMetric, target_seconds: float) -> tuple[float | None, float]:
-    """Return the largest bound at or under a target, None without one, and the smallest at or over it."""
+    """Return the largest bound at or below a target (None without one) and the smallest at or above it."""
     bounds, target = BOUNDS[metric], round(target_seconds, 9)  # 0.1 * 3 is no 0.3
     under, over = bisect_right(bounds, target), bisect_left(bounds, target)
     return bounds[under - 1] if under else None, bounds[over] if over < len(bounds) else math.inf

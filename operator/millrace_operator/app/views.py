@@ -1,4 +1,4 @@
-"""The operator's own HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
+"""The operator's HTTP: /metrics, /healthz and /decisions/NAMESPACE/NAME."""
 
 import dataclasses
 import ipaddress
@@ -18,7 +18,7 @@ from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 STALL_LIMIT_SECONDS = 300.0
 OVERDUE_LIMIT_SECONDS = 60.0
 SILENT_LIMIT_SECONDS = 300.0
-"""A watch that lives shows it within 145 s: a silent stream and a pause. A long list takes its time."""
+"""A live watch shows life within 145 s: after a silent stream and a pause. A long list takes more time."""
 NOT_LOCAL = (
     "decisions are shown only to clients in this pod; write: kubectl -n NAMESPACE port-forward pod/NAME "
     "8090, with the namespace and the pod of the leading operator, and ask 127.0.0.1:8090"
@@ -27,21 +27,21 @@ NOT_LOCAL = (
 
 @dataclasses.dataclass(frozen=True)
 class Health:
-    """How this replica of the operator does."""
+    """The health of this replica of the operator."""
 
     overdue_seconds: float
-    """How long the event after a write of ours has not come."""
+    """For how long the event after a write of ours has been missing."""
     stalled_seconds: float
-    """How long keys have waited while no worker took or ended one."""
+    """For how long keys have waited while no worker took or ended one."""
     silent_seconds: float
-    """How long the stillest of our watches has given no sign of life."""
+    """For how long the quietest of our watches has shown no life."""
     is_leader: bool
     leader: str
-    """Who holds the Lease; empty while that is unknown."""
+    """The holder of the Lease; empty while it is unknown."""
 
     @property
     def is_well(self) -> bool:
-        """Whether every watch lives, events come back in time and, on the leader, workers go on."""
+        """Whether every watch lives, events come back in time, and a leader's workers make progress."""
         is_moving = self.stalled_seconds < STALL_LIMIT_SECONDS or not self.is_leader
         is_hearing = self.overdue_seconds < OVERDUE_LIMIT_SECONDS
         return is_hearing and self.silent_seconds < SILENT_LIMIT_SECONDS and is_moving
@@ -54,12 +54,12 @@ class Views:
     metrics: Metrics
     read_health: Callable[[], Health]
     read_decision: Callable[[ServiceKey], dict[str, Any] | None]
-    """Returns the last decision for a service and its inputs."""
+    """Returns the last decision for a service, with its inputs."""
 
 
 @asynccontextmanager
 async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.BaseSite]:
-    """Serve while entered. Raises BadStartError when the address can't be bound."""
+    """Serve while entered. Raises BadStartError if the address can't be bound."""
     try:
         listener = open_listener(address, port)
     except OSError as error:
@@ -77,7 +77,7 @@ async def serve(views: Views, address: str, port: int) -> AsyncIterator[web.Base
 
 
 def is_loopback(address: str | None) -> bool:
-    """Whether a peer's address is of this pod alone. An IPv6 socket shows IPv4 peers as ::ffff:127.0.0.1."""
+    """Whether a peer is in this pod. An IPv6 socket shows IPv4 peers as ::ffff:127.0.0.1."""
     try:
         parsed = ipaddress.ip_address(address or "")
     except ValueError:
@@ -107,17 +107,17 @@ class Pages:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def render_health(self, _request: web.Request) -> web.Response:
-        """Return the facts, with 200 while this replica is well, else 503."""
+        """Return the facts: with status 200 while this replica is healthy, else 503."""
         health = self._views.read_health()
         fields = ("overdue_seconds", "stalled_seconds", "silent_seconds", "is_leader")
         facts = {field: getattr(health, field) for field in fields}
         return web.json_response(facts, status=200 if health.is_well else 503)
 
     async def render_decision(self, request: web.Request) -> web.Response:
-        """Return the last decision for a service and its inputs; 503 from a replica that does not lead.
+        """Return the last decision for a service, with its inputs; 503 from a replica that does not lead.
 
-        Other peers than this pod's own get a 403: a decision tells of one tenant's load, and any pod of the
-        cluster may reach this port. `kubectl port-forward` comes from within, and takes a right to do so.
+        Only peers in this pod get an answer, others a 403: a decision shows one tenant's load, and any pod of
+        the cluster may reach this port. `kubectl port-forward` comes from within the pod, and needs a right.
         """
         if not is_loopback(request.remote):
             return web.json_response({"error": NOT_LOCAL}, status=403)

@@ -1,4 +1,4 @@
-"""The objects as last seen. Our own writes are put in at once, so that no plan repeats a write."""
+"""The objects as they were last seen. Our own writes enter at once, so that no plan repeats a write."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from millrace_operator.controller.objects import (
     key_of,
     lacks_room,
     leave_out_foreign,
-    name_odd,
+    name_unreadable,
     owner_of,
     uid_of,
     version_of,
@@ -28,25 +28,25 @@ from millrace_operator.kube.node import GpuNode
 
 
 class ParsedSpec(NamedTuple):
-    """What was parsed, and what came of it."""
+    """A raw spec, and its parsed form."""
 
     raw: Any
     spec: Spec
 
 
 class Swept(NamedTuple):
-    """What a complete list changed."""
+    """The changes that a complete list made."""
 
     ghosts: list[Obj]
-    """What is gone."""
+    """Objects that are gone."""
     added: list[Obj]
-    """What was not there."""
+    """Objects that were not there."""
     edited: list[Obj]
-    """What was there in another version."""
+    """Objects that were there in another version."""
     known: list[Obj]
-    """What is there, but for the objects that nobody can read."""
-    odd: dict[str, Exception]
-    """By name, what was raised at those, but for what was as odd in the list before."""
+    """All objects that are there, without the unreadable ones."""
+    unreadable: dict[str, Exception]
+    """The errors of the unreadable objects by name, without those of the previous list."""
 
 
 class Cache:
@@ -65,22 +65,19 @@ class Cache:
             group: defaultdict(set) for group in Group
         }
         self._departures: dict[str, str] = {}
-        """Of nodes, by name: why they are being emptied."""
+        """Why a node is being emptied, by its name."""
         self._gpu_nodes: dict[str, GpuNode] = {}
         self._graves: set[str] = set()
-        """The uids of what was deleted while answers were awaited that may have it still."""
+        """The uids of objects that were deleted while a late answer may still bring them."""
         self._num_awaited = 0
-        self._odd: dict[Scope, frozenset[str]] = {}
-        """What nobody could read of the last list of each scope."""
+        self._unreadable: dict[Scope, frozenset[str]] = {}
+        """The unreadable objects of the last list of each scope."""
 
     def __len__(self) -> int:
         return len(self._objects)
 
     def put(self, obj: Obj) -> bool:
-        """Store an object unless we hold it as it is, or newer. Return whether its version is new to us.
-
-        An odd object raises whatever reading it raises. Nothing has changed then.
-        """
+        """Store an object, unless this version or a newer one is held. Return whether the version is new."""
         return self._store(obj, is_compact=False)
 
     def _store(self, obj: Obj, *, is_compact: bool) -> bool:
@@ -98,25 +95,21 @@ class Cache:
         return True
 
     def renew(self, found: Obj, before: Obj | None) -> bool:
-        """Store what a look by name has found, as `put` does. `before` was held under that name, if anything.
-
-        A watch may have told meanwhile that it is gone. Then the answer is older than that, and stored it
-        would be there for ever: no event tells of its end again.
-        """
+        """Store what a look by name has found, as `put` does. `before` was held under that name, if any."""
         is_as_before = self.find(found) is None if before is None else self.holds(before)
         return (is_as_before or self.holds(found)) and self.put(found)
 
     def find(self, obj: Obj) -> Obj | None:
-        """Return what is held under an object's name, whatever its version and its uid."""
+        """Return the object that is held under this object's name, of any version and uid."""
         return self._objects.get(key_of(obj))
 
     def holds(self, obj: Obj) -> bool:
-        """Whether this object is held, whatever its version. Another one that has its name by now is not."""
+        """Whether this object is held, in any version. Another object of the same name does not count."""
         held = self.find(obj)
         return held is not None and uid_of(held) == uid_of(obj)
 
     def forget(self, obj: Obj) -> None:
-        """Forget an object that was deleted. Another object that has its name by now stays."""
+        """Forget a deleted object. Another object of the same name stays."""
         self._bury(obj)
         if self.holds(obj):
             self._remove(key_of(obj))
@@ -136,24 +129,24 @@ class Cache:
             self._names.remove(ServiceKey(key.namespace, key.name))
 
     def service(self, key: ServiceKey) -> Obj | None:
-        """Return the service, or None."""
+        """Return the service; None if there is none."""
         return self._services.get(key)
 
     def standing(self, key: ServiceKey) -> Standing:
-        """Return how a service's claim to its model name stands."""
+        """Return the standing of a service's claim to its model name."""
         return self._names.judge(key)
 
-    def former_names(self, key: ServiceKey) -> list[str]:
-        """Return the model names that lead to a service only as its replicas still run with them."""
+    def list_former_names(self, key: ServiceKey) -> list[str]:
+        """Return the model names that lead to a service only because its replicas still run with them."""
         return self._names.list_former(key)
 
     def service_uid(self, key: ServiceKey) -> str | None:
-        """Return the uid of the service that has this name now, or None. One made anew has another."""
+        """Return the uid of the service that has this name now; None without one."""
         service = self._services.get(key)
         return None if service is None else uid_of(service)
 
     def spec(self, key: ServiceKey) -> Spec:
-        """Return the service's spec, parsed once. Raises ValueError where it can't be read."""
+        """Return the service's spec, parsed once. Raises ValueError for an unreadable one."""
         raw, held = self._services.get(key, {}).get("spec"), self._specs.get(key)
         if held is None or held.raw is not raw:
             is_same = held is not None and held.raw == raw
@@ -162,7 +155,9 @@ class Cache:
         return held.spec
 
     def fetching(self) -> dict[ServiceKey, tuple[Obj, ...]]:
-        """Return the pods of each service whose own container fetches a model, or begins anew to do so."""
+        """Return, for each service, the pods with a container that fetches a model, or starts again to
+        do so.
+        """
         return {
             key: self._look_up(Group.FETCHING, key)
             for key in self._members[Group.FETCHING]
@@ -170,7 +165,7 @@ class Cache:
         }
 
     def children(self, key: ServiceKey) -> tuple[Obj, ...]:
-        """Return the objects that belong to the service, pods left out, by kind and name."""
+        """Return the objects that belong to the service, without pods, by kind and name."""
         return self._look_up(Group.CHILDREN, key)
 
     def pods(self, key: ServiceKey) -> tuple[Obj, ...]:
@@ -207,9 +202,10 @@ class Cache:
 
     @contextmanager
     def noting_ends(self) -> Iterator[None]:
-        """Remember what is deleted while entered, for the answer to a list or to a creation.
+        """Remember deletions while entered, because the answer to a list or a creation is awaited.
 
-        The answer may have it still, if it was made before. No other answer that comes meanwhile needs less.
+        The answer may still have a deleted object, if it was made before the deletion. Other answers that
+        arrive meanwhile may, too.
         """
         self._num_awaited += 1
         try:
@@ -220,14 +216,14 @@ class Cache:
                 self._graves.clear()
 
     def has_noted_end(self, obj: Obj) -> bool:
-        """Whether this object was deleted while somebody awaited an answer, who still does."""
+        """Whether this object was deleted while an answer was awaited that is still awaited."""
         return uid_of(obj) in self._graves
 
     def sweep(self, scope: Scope, listing: Listing) -> Swept:
         """Bring a scope up to date with a complete list of it.
 
-        What came while the list was under way is newer than it, and what went meanwhile does not come back.
-        An object that nobody can read stays as it was known.
+        An event that came while the list was on its way is newer than the list, and a deletion stays. An
+        unreadable object stays as it was known.
         """
         alive, swept = set[ObjectKey](), Swept([], [], [], [], {})
         for obj in listing.objects:
@@ -237,17 +233,18 @@ class Cache:
                 if not self.has_noted_end(obj) and self._store(obj, is_compact=True):
                     (swept.added if before is None else swept.edited).append(obj)
             except Exception as error:  # noqa: BLE001  one object's trouble is not that of all others
-                swept.odd[name_odd(scope.kind, obj)] = error
+                swept.unreadable[name_unreadable(scope.kind, obj)] = error
             else:
                 swept.known.append(obj)
-        told, self._odd[scope] = self._odd.get(scope, frozenset()), frozenset(swept.odd)
-        for name in told & swept.odd.keys():
-            del swept.odd[name]
+        earlier = self._unreadable.get(scope, frozenset())
+        self._unreadable[scope] = frozenset(swept.unreadable)
+        for name in earlier & swept.unreadable.keys():
+            del swept.unreadable[name]
         swept.ghosts.extend(self._remove_ghosts(scope, alive, listing.version))
         return swept
 
     def _remove_ghosts(self, scope: Scope, alive: Collection[ObjectKey], version: int) -> list[Obj]:
-        """Remove what a list of this version would have, were it there still, and return it."""
+        """Remove and return the objects that a list of this version would have if they still existed."""
         ghosts = [
             obj
             for key, obj in self._objects.items()

@@ -24,23 +24,23 @@ from millrace_runtime import contract
 
 @dataclass(frozen=True, kw_only=True)
 class Apply:
-    """An object to create, or to bring back to what we want."""
+    """An object to create, or to correct."""
 
     obj: Obj
     seen: Obj | None
-    """The object that is there; None where none is."""
+    """The existing object; None without one."""
     why: str
     needs: tuple[Need, ...] = ()
-    """What must be there before it is made."""
+    """Objects that must exist before this one is created."""
     is_optional: bool = False
-    """Whether all goes on without it where it can't be made, for whatever reason."""
+    """Whether the rest of the plan goes on if this object can't be created for any reason."""
     is_anew: bool = False
-    """Whether what is there is deleted first, as it cannot be changed."""
+    """Whether the existing object is deleted first, because it cannot be changed."""
 
 
 @dataclass(frozen=True)
 class Delete:
-    """An object of ours that nothing needs any more."""
+    """An object of ours that is no longer needed."""
 
     obj: Obj
     why: str
@@ -49,7 +49,7 @@ class Delete:
 def render_children(
     settings: RenderSettings, service: Obj, targets: Targets, counts: dict[str, int], placed: int
 ) -> list[Child]:
-    """Return the children that are to exist, each after those that it needs; `placed` is for the budget."""
+    """Return the children that are to exist, each after those that it needs. `placed` is for the budget."""
     revisions = [targets.known.revisions[digest] for digest in counts if digest in targets.counts]
     account = seal(render_service_account(service))
     recorded = [
@@ -75,14 +75,14 @@ def render_children(
 
 
 def _need_these(account: Obj, record: Obj) -> tuple[Need, ...]:
-    """Return the needs of a Deployment. A record of another model goes first, and is made anew."""
+    """Return the needs of a Deployment. A record of another model is deleted first, and created again."""
     return (*need(account), Need(object_id(record), lambda seen: not _is_outdated(seen, record)))
 
 
 def find_applies(
     children: Iterable[Child], owned: Mapping[ObjectId, Obj], taken: frozenset[ObjectId]
 ) -> Iterable[Apply]:
-    """Yield the children to create or to change, but for those whose names others have (`taken`)."""
+    """Yield the children to create or to change, without those whose names others have (`taken`)."""
     for child in children:
         obj, observed = child.obj, owned.get(child.id)
         if observed is None:
@@ -104,7 +104,7 @@ def find_applies(
 
 
 def _needs_apply(obj: Obj, observed: Obj) -> bool:
-    if obj["kind"] in (CONTROLLER_REVISION.kind, JOB.kind):  # what they say cannot be changed
+    if obj["kind"] in (CONTROLLER_REVISION.kind, JOB.kind):  # their content cannot be changed
         obj = {"metadata": {field: obj["metadata"][field] for field in ("labels", "ownerReferences")}}
     return has_drifted(obj, observed)
 
@@ -117,7 +117,7 @@ def _explain_drift(obj: Obj, observed: Obj) -> str:
 def find_deletes(
     wanted: Iterable[Obj], service: Obj, owned: Mapping[ObjectId, Obj], targets: Targets
 ) -> Iterable[Delete]:
-    """Yield the children that no plan wants any more."""
+    """Yield the children that no plan needs."""
     records = {object_id(obj): obj for obj in wanted if _is_record(obj)}
     kept = {object_id(obj) for obj in wanted}
     for key, obj in records.items():
@@ -138,7 +138,7 @@ def _is_record(obj: Obj) -> bool:
 
 
 def _is_outdated(seen: Obj, wanted: Obj) -> bool:
-    """Whether a revision was pending, and is made now, or has another model: its record is made anew."""
+    """Whether a pending revision's record must be replaced, as it is made now or has another model."""
     if not _is_record(seen) or not _is_pending(seen):
         return False
     return not _is_pending(wanted) or seen["data"].get("model") != wanted["data"].get("model")
@@ -151,6 +151,4 @@ def _is_pending(record: Obj) -> bool:
 def _explain_delete(key: ObjectId) -> str:
     if key.kind == "ControllerRevision":
         return f"of revisions that have served the {HISTORY_LIMIT} newest unused ones are kept"
-    return (
-        "its revision has no replicas any more" if key.kind == "Deployment" else "no plan wants it any more"
-    )
+    return "its revision has no replicas" if key.kind == "Deployment" else "no plan wants it"

@@ -1,4 +1,4 @@
-"""Tells what happened to a service by Events. The same words again raise the count of an Event."""
+"""Writes Events about a service. The same words again raise the count of an Event."""
 
 import asyncio
 import logging
@@ -8,14 +8,14 @@ from dataclasses import replace
 from millrace_operator.kube.errors import AbsentError, ClusterError
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.kube.protocol import Cluster
-from millrace_operator.status.events import Journal, Note, Told, Topic, render_again, render_event
+from millrace_operator.status.events import Journal, Note, Topic, WrittenEvent, render_again, render_event
 
 LOG = logging.getLogger(__name__)
 MOST_SECONDS = 5.0
-"""For the Events of one plan together. The service's next plan waits so long."""
+"""For the Events of one plan together. The service's next plan waits for so long."""
 
 
-class Teller:
+class EventWriter:
     """Writes the Events of all services."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
@@ -23,34 +23,36 @@ class Teller:
         self._clock = clock
         self._journal = Journal()
 
-    async def tell_all(self, service: Obj, notes: Iterable[Note]) -> None:
-        """Tell these notes, within MOST_SECONDS: Events may have a store of their own, and it may hang."""
+    async def write_all(self, service: Obj, notes: Iterable[Note]) -> None:
+        """Write these notes within MOST_SECONDS: Events may have a store of their own, which may hang."""
         try:
             async with asyncio.timeout(MOST_SECONDS):
                 for note in notes:
-                    await self.tell(service, note)
+                    await self.write(service, note)
         except TimeoutError:
             LOG.warning("events not recorded: no answer within %.0f s", MOST_SECONDS)
 
-    async def tell(self, service: Obj, note: Note) -> None:
-        """Tell a note by a new Event, or by the one that tells it already. Raises nothing."""
+    async def write(self, service: Obj, note: Note) -> None:
+        """Write a note as a new Event, or raise the count of the Event that has it. Raises nothing."""
         now = self._clock()
         topic = self._journal.choose(service, note, now)
-        told = self._journal.find(topic)
+        written = self._journal.find(topic)
         try:
-            if told is None or not await self._raise_count(service, note, topic, replace(told, last=now)):
+            if written is None or not await self._raise_count(
+                service, note, topic, replace(written, last=now)
+            ):
                 event = await self._cluster.create_event(render_event(service, note, topic, now))
-                self._journal.keep(topic, Told(event["metadata"]["name"], 1, now))
-        except ClusterError as error:  # an Event is a courtesy: the conditions say the same
+                self._journal.keep(topic, WrittenEvent(event["metadata"]["name"], 1, now))
+        except ClusterError as error:  # an Event is optional: the conditions say the same
             LOG.warning("event not recorded: %s", error)
 
-    async def _raise_count(self, service: Obj, note: Note, topic: Topic, told: Told) -> bool:
-        """Raise the count of an Event. Return whether it is still there."""
-        told = replace(told, count=told.count + 1)
+    async def _raise_count(self, service: Obj, note: Note, topic: Topic, written: WrittenEvent) -> bool:
+        """Raise the count of an Event. Return whether the Event still exists."""
+        written = replace(written, count=written.count + 1)
         try:
-            fields = render_again(note, topic, told)
-            await self._cluster.change_event(service["metadata"]["namespace"], told.name, fields)
+            fields = render_again(note, topic, written)
+            await self._cluster.change_event(service["metadata"]["namespace"], written.name, fields)
         except AbsentError:
             return False
-        self._journal.keep(topic, told)
+        self._journal.keep(topic, written)
         return True

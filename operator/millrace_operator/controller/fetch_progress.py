@@ -1,6 +1,6 @@
-"""Asks the pods that fetch a model how far they are, while this operator leads.
+"""Asks the pods that fetch a model for their progress, while this operator leads.
 
-It is shown, and decides nothing: a policy may let nobody reach them.
+Status shows the progress, and no decision uses it: a network policy may keep the operator from asking.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 MOST_AT_ONCE = 64
 MOST_BYTES = 2**60
 LONGEST_ANSWER = 1024
-"""Bytes. A pod is a tenant's: whatever it answers, no more is read."""
+"""In bytes. A pod belongs to a tenant, so the operator reads no more of its answer."""
 STEP_PERCENT = 10
 STEP_SECONDS = 30.0
-"""What is told moves by so much, or after so long: no status is written each second."""
+"""The shown progress moves by so much or after so long, so that no status is written each second."""
 NOTHING: Mapping[str, Fetched] = MappingProxyType({})
 
 
@@ -38,13 +38,13 @@ class _Pod(NamedTuple):
     address: str
 
 
-class _Told(NamedTuple):
+class _Shown(NamedTuple):
     fetched: Fetched
     at: float
 
 
 class Fetches:
-    """Owner of what is told of pods that fetch their model, by service and pod."""
+    """Owner of the progress that status shows of the pods that fetch a model, by service and pod."""
 
     def __init__(
         self,
@@ -60,75 +60,75 @@ class Fetches:
         self._is_leader = is_leader
         self._port = port
         self._clock = clock
-        self._told: dict[_Pod, _Told] = {}
+        self._shown: dict[_Pod, _Shown] = {}
         self._by_service: dict[ServiceKey, dict[str, Fetched]] = {}
 
     def read(self, key: ServiceKey) -> Mapping[str, Fetched]:
-        """Return how far the service's pods are, by name."""
+        """Return the progress of the service's pods, by name."""
         return self._by_service.get(key, NOTHING)
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Ask periodically, until cancelled."""
         connector = aiohttp.TCPConnector(limit=MOST_AT_ONCE)
         async with aiohttp.ClientSession(connector=connector, timeout=TIMEOUT) as session:
             while True:
                 try:
                     await self.refresh(session)
-                except Exception:  # the next time may do better
-                    LOG.exception("how far fetches are is not known anew")
+                except Exception:  # the next time may succeed
+                    LOG.exception("the progress of fetches could not be updated")
                 await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:
-        """Ask each pod. What is known of pods that fetch no more is forgotten."""
+        """Ask each pod. Forget the pods that no longer fetch."""
         pods = list(_find_running(self._cache.fetching() if self._is_leader() else {}))
         gate = asyncio.Semaphore(MOST_AT_ONCE)
         answers = await asyncio.gather(*(self._ask(session, gate, pod) for pod in pods))
-        before, self._told = self._told, {}
+        before, self._shown = self._shown, {}
         for pod, answer in zip(pods, answers, strict=True):
             held = before.get(pod)
-            told = _choose_told(held, answer, self._clock())
-            if told is not None:
-                self._told[pod] = told
-            if told is not held:
+            shown = _choose_shown(held, answer, self._clock())
+            if shown is not None:
+                self._shown[pod] = shown
+            if shown is not held:
                 self._on_change(pod.service)
         self._by_service = {}
-        for pod, told in self._told.items():
-            self._by_service.setdefault(pod.service, {})[pod.name] = told.fetched
+        for pod, shown in self._shown.items():
+            self._by_service.setdefault(pod.service, {})[pod.name] = shown.fetched
 
     async def _ask(
         self, session: aiohttp.ClientSession, gate: asyncio.Semaphore, pod: _Pod
     ) -> Fetched | None:
-        """Return what a pod answers; None where it answers nothing."""
+        """Return a pod's answer; None without one."""
         host = f"[{pod.address}]" if ":" in pod.address else pod.address
         url = f"http://{host}:{self._port}{contract.PATH_PROGRESS}"
         try:
             async with gate, session.get(url, allow_redirects=False) as response:
                 text = await response.content.read(LONGEST_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            LOG.debug("%s: pod %s does not tell how far it is: %r", pod.service, pod.name, error)
+            LOG.debug("%s: pod %s does not report its progress: %r", pod.service, pod.name, error)
             return None
         return read_answer(text)
 
 
-def _choose_told(held: _Told | None, answer: Fetched | None, now: float) -> _Told | None:
-    """Return what is told of a pod from now on: `held` until its answer is a step farther."""
+def _choose_shown(held: _Shown | None, answer: Fetched | None, now: float) -> _Shown | None:
+    """Return the progress to show of a pod from now on: `held`, until the answer is a step further."""
     if answer is None:
         return held
     if held is None:
-        return _Told(answer, now)
-    told = held.fetched
-    is_far = (answer.percent or 0) // STEP_PERCENT != (told.percent or 0) // STEP_PERCENT
-    is_due = answer.done_bytes != told.done_bytes and now >= held.at + STEP_SECONDS
-    is_other = answer.total_bytes != told.total_bytes
-    return _Told(answer, now) if is_far or is_due or is_other else held
+        return _Shown(answer, now)
+    shown = held.fetched
+    is_far = (answer.percent or 0) // STEP_PERCENT != (shown.percent or 0) // STEP_PERCENT
+    is_due = answer.done_bytes != shown.done_bytes and now >= held.at + STEP_SECONDS
+    is_other = answer.total_bytes != shown.total_bytes
+    return _Shown(answer, now) if is_far or is_due or is_other else held
 
 
 def read_answer(text: bytes) -> Fetched | None:
-    """Return what a pod answers; None where it says nothing, or nothing that can be so."""
+    """Return a pod's answer; None for an unreadable or impossible one."""
     try:
-        told: dict[str, Any] = json.loads(text)
-        found = Fetched(told.get("totalBytes"), told["doneBytes"], told["bytesPerSecond"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the last where it is deep
+        shown: dict[str, Any] = json.loads(text)
+        found = Fetched(shown.get("totalBytes"), shown["doneBytes"], shown["bytesPerSecond"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # the last for deep nesting
         return None
     most = MOST_BYTES - 1 if found.total_bytes is None else found.total_bytes
     counts = (most, found.done_bytes, found.bytes_per_second)
@@ -137,7 +137,7 @@ def read_answer(text: bytes) -> Fetched | None:
 
 
 def _find_running(fetching: Mapping[ServiceKey, tuple[Obj, ...]]) -> Iterator[_Pod]:
-    """Yield the pods whose model is being fetched. They alone say so: status may tell of another pod."""
+    """Yield the pods whose model is being fetched. Only the pods show it: status may speak of another pod."""
     for key, pods in fetching.items():
         for pod in pods:
             status = pod.get("status", {})

@@ -1,4 +1,4 @@
-"""Puts what watches report into the cache, and its owner's key into the queue. An odd object does no harm."""
+"""Puts what watches report into the cache, and its owner's key into the queue."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.objects import is_late, is_news, owner_of, tell_odd
+from millrace_operator.controller.objects import is_late, is_news, log_unreadable, owner_of
 from millrace_operator.controller.queue import Cause, WorkQueue
 from millrace_operator.controller.watch_state import WatchedLists, WatchHealth
 from millrace_operator.kube.kinds import (
@@ -33,16 +33,16 @@ class Ingest:
         *,
         scopes: Sequence[Scope] = EVERYWHERE,
     ) -> None:
-        """`scopes` are all that the operator looks after."""
+        """The operator looks after `scopes`."""
         self._cache = cache
         self._queue = queue
         self.health = WatchHealth(clock)
         self.lists = WatchedLists(scopes)
         self.has_lost = asyncio.Event()
-        """Set when an event could not be recorded. Kopf never brings it again, so the services are listed."""
+        """Set when an event could not be recorded. Kopf never repeats it, so the services are listed."""
 
     def put_written(self, obj: Obj) -> bool:
-        """Put what a write of ours returned into the cache. Return whether it is new: so an event is due."""
+        """Put the result of a write into the cache. Return whether it is new, so that an event is due."""
         is_gone = self._cache.has_noted_end(obj) or is_late(self._cache.find(obj), obj)
         is_new = not is_gone and self._cache.put(obj)
         if is_new:
@@ -55,19 +55,19 @@ class Ingest:
         self.health.note_life(scope)
 
     def record_list(self, scope: Scope, listing: Listing) -> None:
-        """Record a watch's complete list of a scope: other objects that the cache has of it are gone."""
+        """Record a watch's complete list of a scope. Other objects of the scope in the cache are gone."""
         self.lists.note(scope)
         self.health.note_list(scope.kind)
         with self._watching_nodes(scope.kind):
             swept = self._cache.sweep(scope, listing)
-        tell_odd(swept.odd)
+        log_unreadable(swept.unreadable)
         for obj in (*swept.ghosts, *swept.known):
             owner = owner_of(obj)
             if owner is not None:
                 self._queue.add(owner, Cause.LISTING)
 
     def record_event(self, kind: Kind, event_type: str | None, raw: Obj) -> None:
-        """Record one event of a watch. Its type is None for an object of the first listing."""
+        """Record an event of a watch. Its type is None for an object of the first listing."""
         self.health.note_event(kind)
         obj = {**raw, "apiVersion": kind.api_version, "kind": kind.kind}
         owner, before = owner_of(obj), self._cache.find(obj)
@@ -81,10 +81,10 @@ class Ingest:
 
     @contextlib.contextmanager
     def _watching_nodes(self, kind: Kind, name: str | None = None) -> Iterator[None]:
-        """Queue the services that a change inside concerns, of one node or of a list of them.
+        """Queue the services that a change of nodes inside affects: of one node, or of a list of them.
 
-        Those are the ones on nodes of which it changes whether they are being emptied, and those of which no
-        pod was made as their model fits on no node, where such a node's GPUs change.
+        A service is affected if its pods are on a node that begins or ceases to be emptied. A service that
+        has no pod because its model fits on no node is affected by a change of such a node's GPUs.
         """
         if kind.role is not Role.NODE:
             yield
@@ -98,7 +98,7 @@ class Ingest:
             self._queue.add(key)
 
     def _see_gpus(self, name: str | None) -> dict[str, GpuNode]:
-        """Return the GPUs of one node, or of all: one of thousands of nodes changes many times a second."""
+        """Return the GPUs of one node, or of all. One of thousands of nodes changes many times a second."""
         nodes = self._cache.gpu_nodes()
         names = nodes.keys() if name is None else nodes.keys() & {name}
         return {name: nodes[name] for name in names}
@@ -106,7 +106,7 @@ class Ingest:
     def _find_concerned(
         self, before: Mapping[str, GpuNode], after: Mapping[str, GpuNode]
     ) -> list[ServiceKey]:
-        """Return the services without room for their model that may find another answer now."""
+        """Return the services without room for their model to which these changes may give another answer."""
         names = before.keys() | after.keys()
         changes = [(before.get(name), after.get(name)) for name in names]
         changes = [(old, new) for old, new in changes if old != new]
@@ -120,10 +120,10 @@ class Ingest:
         try:
             spec = self._cache.spec(key)
         except ValueError:
-            return False  # what nobody can read asks for no node
+            return False  # an unreadable spec asks for no node
         return any(read_candidate(spec, old) != read_candidate(spec, new) for old, new in changes)
 
 
 def find_cause(event_type: str | None) -> Cause:
-    """Return why an event queues its owner."""
+    """Return the cause with which an event queues its owner."""
     return Cause.LISTING if event_type is None else Cause.EVENT

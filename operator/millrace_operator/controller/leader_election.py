@@ -16,13 +16,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Election:
-    """One candidate. It stops leading when it could not renew the Lease within the deadline."""
+    """One candidate. It stops leading if it could not renew the Lease within the deadline."""
 
     def __init__(self, cluster: Cluster, view: LeaseView) -> None:
         self._cluster = cluster
         self._view = view
         self._turned = asyncio.Event()
-        """Set, and replaced, when the Lease is taken, renewed or given back: who waits looks again."""
+        """Set and replaced when the Lease is taken, renewed or given back: the waiting tasks look again."""
         self.holder = ""
 
     def is_leader(self) -> bool:
@@ -30,16 +30,16 @@ class Election:
         return self._view.is_held(time.monotonic())
 
     async def wait_for(self, *, leading: bool) -> None:
-        """Wait until this replica leads, or until it does not. A lost Lease is noticed by the clock."""
+        """Wait until this replica leads, or until it does not. The clock shows a lost Lease."""
         while self.is_leader() is not leading:
             turned = self._turned
-            # Not asyncio.wait_for: Python 3.11's forgets a cancellation that comes with the event.
+            # Not asyncio.wait_for: that of Python 3.11 loses a cancellation that comes with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._view.seconds_held(time.monotonic())):
                     await turned.wait()
 
     async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
-        """Take or renew the Lease again and again. When cancelled, `leave` first, and then release it."""
+        """Take or renew the Lease periodically. When cancelled, run `leave` and then release the Lease."""
         try:
             while True:
                 wait: float = RETRY_SECONDS
@@ -56,11 +56,11 @@ class Election:
                 await self.release()
 
     async def campaign(self) -> None:
-        """Take or renew the Lease once, if we may."""
+        """Take or renew the Lease once, if that is allowed."""
         view = self._view
         started = time.monotonic()
         lease = await self._cluster.fetch(LEASE, view.namespace, view.name)
-        # Another's Lease counts from the answer: it may have been renewed while the request was under way.
+        # Another's Lease counts from the answer: it may have been renewed while the request was on its way.
         if lease is None:
             await self._cluster.create_lease(view.render(None, time.time(), view.identity))
         elif view.examine(lease, time.monotonic()):
@@ -70,7 +70,7 @@ class Election:
             self.holder = lease.get("spec", {}).get("holderIdentity") or ""
             self._turn(None)
             return
-        # Our own counts from before the request: the server's clock started no earlier.
+        # Our own Lease counts from before the request: the server's clock started no earlier.
         self.holder = view.identity
         self._turn(started)
 
@@ -88,7 +88,7 @@ class Election:
             LOG.warning("Lease not released, it runs out by itself: %s", error)
 
     def _turn(self, renewed_at: float | None) -> None:
-        """Note when our Lease was renewed, None where it is not ours."""
+        """Record when our Lease was renewed; None if the Lease is not ours."""
         self._view.renewed_at = renewed_at
         self._turned.set()
         self._turned = asyncio.Event()

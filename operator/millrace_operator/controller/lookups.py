@@ -1,6 +1,4 @@
-"""What is known of a service beside its watches: what looks by name have found, and what the API server
-refuses.
-"""
+"""What is known of a service beside its watches: results of lookups, and refusals of the API server."""
 
 import logging
 import math
@@ -29,52 +27,52 @@ from millrace_operator.scaling.competing_autoscalers import find_rivals
 
 LOG = logging.getLogger(__name__)
 MARK_SECONDS = 600.0
-"""How long no mark is tried after the API server refused one. Replicas then go without."""
+"""For how long no mark is tried after the API server refused one. Replicas then leave without a mark."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why an object is not written, and until when that counts without another try."""
+    """The reason why an object is not written, and until when it counts without another attempt."""
 
     words: str
     until: float
-    """In seconds since 1970."""
+    """Seconds since 1970."""
 
 
 class Refusals:
-    """Owner of the refusals. One counts until its object is written, or is no longer to be.
+    """Owner of the refusals. A refusal counts until its object is written, or until no plan wants the object.
 
-    So it outlasts a moment in which nothing can be written. That of a pod's mark counts for MARK_SECONDS, and
-    no mark is tried meanwhile. Times are seconds since 1970.
+    So it outlasts a time in which nothing can be written. The refusal of a pod's mark counts for
+    MARK_SECONDS, in which no mark is tried. Times are seconds since 1970.
     """
 
     def __init__(self) -> None:
         self._found: dict[ServiceKey, dict[ObjectId, Refusal]] = {}
 
     def note(self, key: ServiceKey, identity: ObjectId, words: str, now: float) -> None:
-        """Know that this object's write, or this pod's mark, was refused."""
+        """Record that the write of this object, or the mark of this pod, was refused."""
         until = now + MARK_SECONDS if identity.kind == POD.kind else math.inf
         self._found.setdefault(key, {})[identity] = Refusal(words, until)
 
     def recall(self, key: ServiceKey, now: float) -> dict[ObjectId, str]:
-        """Return what counts now, in the API server's words."""
+        """Return the refusals that count now, in the API server's words."""
         found = self._found.get(key, {})
         return {identity: refusal.words for identity, refusal in found.items() if now < refusal.until}
 
     def seconds_to_next(self, key: ServiceKey, now: float) -> float | None:
-        """Return after how many seconds marks are tried again; None where none is refused."""
+        """Return after how many seconds marks are tried again; None if none is refused."""
         waits = (refusal.until - now for refusal in self._found.get(key, {}).values())
         return min((wait for wait in waits if 0 < wait < math.inf), default=None)
 
     def forget(self, key: ServiceKey, identity: ObjectId | None = None) -> None:
-        """Forget the refusal of an object that is written, or all of a service that is gone."""
+        """Forget the refusal of a written object, or all refusals of a deleted service."""
         if identity is None:
             self._found.pop(key, None)
         else:
             self._found.get(key, {}).pop(identity, None)
 
     def keep(self, key: ServiceKey, tried: Collection[ObjectId], now: float) -> None:
-        """Forget what a plan that was acted on whole has not tried, but for the marks of pods."""
+        """Forget the refusals of objects that a completely executed plan has not tried, except of marks."""
         found = self._found.pop(key, {})
         kept = {
             identity: refusal
@@ -86,7 +84,7 @@ class Refusals:
 
 
 class Looks:
-    """Owner of what was found beside the watches: by name, or in a list, for one service at a time."""
+    """Owner of the results of lookups, by name or in a list, for one service at a time."""
 
     def __init__(self, cluster: Cluster, cache: Cache, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -94,25 +92,25 @@ class Looks:
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
         self._rivals: dict[ServiceKey, tuple[Rival, ...]] = {}
-        """Of services whose Deployments somebody else has scaled; none where none has been found yet."""
+        """Of services whose Deployments somebody else has scaled; empty until an autoscaler is found."""
         self._claims = Claims()
         self._awaited: dict[ServiceKey, tuple[str, float]] = {}
         """Of services that wait for a look at a model in a claim: the revision, and since when."""
         self._missed: dict[ServiceKey, frozenset[str]] = {}
-        """Deployments that pods speak of, and that were looked for."""
+        """Deployments that pods name, and for which the operator has looked."""
 
     def forget(self, key: ServiceKey) -> None:
-        """Forget a service that is gone."""
+        """Forget a deleted service."""
         self._claims.forget(key)
         for known in (self._conflicts, self._missed, self._rivals, self._awaited):
             known.pop(key, None)
 
     def suspect_rivals(self, key: ServiceKey) -> None:
-        """Look for autoscalers of the service's Deployments from now on: somebody has scaled one."""
+        """Look for autoscalers of the service's Deployments from now on, because somebody has scaled one."""
         self._rivals.setdefault(key, ())
 
     async def reveal(self, key: ServiceKey, service: Obj) -> None:
-        """Take up Deployments of ours that no watch sees, as their label was removed. Their pods run on."""
+        """Store Deployments of ours that no watch sees, because they lost their label."""
         names = find_unseen_deployments(service, self._cache.children(key), self._cache.pods(key))
         for name in names - self._missed.get(key, frozenset()):
             before = self._find_held(DEPLOYMENT, key, name)
@@ -126,7 +124,7 @@ class Looks:
             self._missed.pop(key, None)
 
     async def find_conflicts(self, key: ServiceKey, service: Obj) -> frozenset[ObjectId]:
-        """Return the conflicts that still stand. No watch sees foreign objects: they lack our label."""
+        """Return the conflicts that still exist. No watch sees foreign objects without our label."""
         standing = set()
         for conflict in self._conflicts.get(key, frozenset()):
             found = await self._cluster.fetch(BY_NAME[conflict.kind], key.namespace, conflict.name)
@@ -138,7 +136,7 @@ class Looks:
         return frozenset(standing)
 
     async def settle_conflict(self, key: ServiceKey, service: Obj, identity: ObjectId) -> None:
-        """Put into the cache what is there in truth. An object of somebody else becomes a conflict."""
+        """Put the real object into the cache. An object of somebody else becomes a conflict."""
         kind = BY_NAME[identity.kind]
         before = self._find_held(kind, key, identity.name)
         found = await self._cluster.fetch(kind, key.namespace, identity.name)
@@ -151,11 +149,11 @@ class Looks:
             self._conflicts[key] = self._conflicts.get(key, frozenset()) | {identity}
 
     def _find_held(self, kind: Kind, key: ServiceKey, name: str) -> Obj | None:
-        """Return what the cache holds under a name before a look, which takes a while."""
+        """Return what the cache holds under a name before a lookup, which takes a while."""
         return self._cache.find({"kind": kind.kind, "metadata": {"namespace": key.namespace, "name": name}})
 
     async def find_rivals(self, key: ServiceKey) -> tuple[Rival, ...]:
-        """Return the autoscalers of our Deployments, looked up where somebody else has scaled one."""
+        """Return the autoscalers of our Deployments, looked up after somebody else has scaled one."""
         if key not in self._rivals:
             return ()
         scope = Scope(HORIZONTAL_POD_AUTOSCALER, key.namespace)
@@ -171,14 +169,14 @@ class Looks:
         return found
 
     async def find_claim(self, key: ServiceKey, service: Obj) -> Claim | None:
-        """Return the claim of `spec.model.cache`, looked at anew where that is due.
+        """Return the claim of `spec.model.cache`, looked up again when that is due.
 
-        Without such a cache it is the one that a model is in whose revision is to be made. That is looked at
-        whenever a Job is to look at the model: days may have passed since the last time.
+        Without such a cache, return the claim of a model whose revision is to be made. The operator looks it
+        up before each Job that looks at the model: days may have passed since the last time.
         """
         try:
             spec = self._cache.spec(key)
-        except ValueError:  # the plan tells it
+        except ValueError:  # the plan reports it
             return None
         cache, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))
         awaited = find_awaited(service, spec, self._cache.children(key))
@@ -193,7 +191,7 @@ class Looks:
         return self._claims.recall(key)
 
     def looking_since(self, key: ServiceKey) -> float | None:
-        """Return since when a service waits for a look at its model in a claim; None where it does not."""
+        """Return since when a service waits for a look at its model in a claim; None if it does not wait."""
         return self._awaited[key][1] if key in self._awaited else None
 
     def _note_awaited(self, key: ServiceKey, awaited: Awaited | None) -> None:
@@ -203,9 +201,9 @@ class Looks:
             self._awaited[key] = awaited.revision, self._clock()
 
     async def _look_at_claim(self, key: ServiceKey, name: str, *, is_needed: bool) -> Claim | None:
-        """Return the claim, as it was where a look fails.
+        """Return the claim; its previous state if the lookup fails.
 
-        Raises ClusterError where nothing can be done without it, and the next look may not fail.
+        Raises ClusterError if the plan needs the claim, and the next lookup may succeed.
         """
         try:
             found = await self._cluster.fetch(PERSISTENT_VOLUME_CLAIM, key.namespace, name)

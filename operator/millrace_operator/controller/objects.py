@@ -1,5 +1,4 @@
-"""What a watched object is: the service that it belongs to, its role there, and whether a change of it
-matters. Pure.
+"""What a watched object is: its service, its role there, and whether a change of it matters. Pure.
 
 A write of ours comes back from the watch as it is in the cache already. Argo CD, backup tools and people put
 labels and annotations of their own on services. Neither is worth a reconcile, which would find nothing to do.
@@ -19,29 +18,29 @@ from millrace_runtime import contract
 
 LOG = logging.getLogger(__name__)
 PREFIX = f"{contract.GROUP}/"
-"""Of the annotations on a service that say something to us."""
+"""The prefix of annotations on a service that have a meaning for the operator."""
 UNREAD = frozenset({"resourceVersion", "managedFields"})
 UNREAD_OF_SERVICES = UNREAD | {"labels", "annotations"}
-"""A service's labels are read by nobody; of its annotations, ours are."""
+"""Nobody reads a service's labels. Of its annotations the operator reads its own."""
 
 
 _OF_JOBS = frozenset({contract.COMPONENT_RESOLVER, contract.COMPONENT_FILLER})
 
 
 class Group(Enum):
-    """What objects of a service are looked up together."""
+    """Objects of a service that the cache looks up together."""
 
     CHILDREN = auto()
-    """All but pods."""
+    """All objects except pods."""
     PODS = auto()
-    """Of replicas."""
+    """Pods of replicas."""
     JOB_PODS = auto()
     FETCHING = auto()
-    """Pods that still have a model to fetch: few of all pods, so that nobody looks through them all."""
+    """Pods that still have a model to fetch. They are few, so that the operator need not search all pods."""
 
 
 def key_of(obj: Obj) -> ObjectKey:
-    """Return the kind, namespace and name of an object; no namespace of one that is in none."""
+    """Return the kind, namespace and name of an object. The namespace is empty for an object in none."""
     metadata = obj["metadata"]
     return ObjectKey(obj["kind"], metadata.get("namespace", ""), metadata["name"])
 
@@ -57,9 +56,10 @@ def uid_of(obj: Obj) -> str:
 
 
 def owner_of(obj: Obj) -> ServiceKey | None:
-    """Return the key of the service that an object is or belongs to; None for none.
+    """Return the key of the service that an object is or belongs to; None without one.
 
-    Its controller says so, or else its label: a label can be lost, and a pod's controller is a ReplicaSet.
+    The controller names the service, or else the label does: a label can be lost, and a pod's controller is a
+    ReplicaSet.
     """
     metadata, role = obj["metadata"], kind_of(obj).role
     if role is Role.SERVICE:
@@ -85,7 +85,7 @@ def _find_controller(metadata: Obj) -> str | None:
 
 
 def is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
-    """Whether a pod is of one of our Deployments. Older ones have no component: their owner tells."""
+    """Whether a pod is of one of our Deployments. Older pods have no component, so their owner decides."""
     if contract.LABEL_COMPONENT in labels:
         return labels[contract.LABEL_COMPONENT] == contract.COMPONENT_REPLICA
     owners = metadata.get("ownerReferences", [])
@@ -94,7 +94,7 @@ def is_replica(metadata: Obj, labels: Mapping[str, str]) -> bool:
 
 
 def has_to_fetch(pod: Obj) -> bool:
-    """Whether a pod's container has begun to fetch a model, and has not ended well."""
+    """Whether a pod's container has begun to fetch a model, and has not succeeded."""
     status = pod.get("status", {})
     containers = (*status.get("initContainerStatuses", []), *status.get("containerStatuses", []))
     states = (one.get("state", {}) for one in containers if one.get("name") == contract.CONTAINER_FETCH)
@@ -108,7 +108,7 @@ def lacks_room(service: Obj) -> bool:
 
 
 def is_news(before: Obj | None, after: Obj | None) -> bool:
-    """Whether a plan may be another one, now that an object is as `after`. None: it is not there."""
+    """Whether a plan may change, now that an object is as `after`. None: the object is not there."""
     if before is after:
         return False
     if before is None or after is None:
@@ -117,7 +117,7 @@ def is_news(before: Obj | None, after: Obj | None) -> bool:
 
 
 def _read(obj: Obj) -> tuple[Any, ...]:
-    """Return the parts of an object that plans read, in a form that can be compared."""
+    """Return the parts of an object that plans read, in a comparable form."""
     metadata = obj["metadata"]
     is_service = kind_of(obj).role is Role.SERVICE
     unread = UNREAD_OF_SERVICES if is_service else UNREAD
@@ -130,17 +130,17 @@ def _read(obj: Obj) -> tuple[Any, ...]:
 
 
 def is_late(held: Obj | None, written: Obj) -> bool:
-    """Whether what a write of ours returned is gone by now, or was made anew: that event came first.
+    """Whether the result of a write of ours comes too late: the object is gone by now, or was created again.
 
-    Services and pods are made by others, so one that is not there is gone. A child that is not there may be
-    what this write has created: who changed one that was there looks for it first, and who creates one lets
-    the cache note what ends meanwhile.
+    Others make services and pods, so a missing one is gone. A missing child may be the one that this write
+    has created. A change of an existing child checks for it first, and a creation lets the cache remember
+    deletions meanwhile.
     """
     if held is None:
         return kind_of(written).role in (Role.SERVICE, Role.POD)
-    known, told = held["metadata"], written["metadata"]
-    is_another = known.get("uid") != told.get("uid")
-    return is_another and int(known["resourceVersion"]) > int(told["resourceVersion"])
+    known, returned = held["metadata"], written["metadata"]
+    is_another = known.get("uid") != returned.get("uid")
+    return is_another and int(known["resourceVersion"]) > int(returned["resourceVersion"])
 
 
 class Running(NamedTuple):
@@ -151,7 +151,7 @@ class Running(NamedTuple):
 
 
 def find_running(obj: Obj, owner: ServiceKey | None) -> Running | None:
-    """Return what a replica answers to, if it is Ready and stays."""
+    """Return the name that a replica answers to, if it is Ready and is not being deleted."""
     metadata = obj["metadata"]
     is_there = kind_of(obj).role is Role.POD and "deletionTimestamp" not in metadata
     if owner is None or not is_there or not is_replica(metadata, metadata.get("labels", {})):
@@ -168,7 +168,7 @@ class Place(NamedTuple):
 
     owner: ServiceKey | None
     groups: tuple[Group, ...]
-    """Those that have it; none for what belongs to no service."""
+    """The groups that have it; none for an object that belongs to no service."""
     departure: str | None
     """Why a node is being emptied."""
     gpus: GpuNode | None
@@ -179,7 +179,7 @@ class Place(NamedTuple):
 
 
 def find_place(obj: Obj) -> Place:
-    """Return all that the cache looks up of an object. An odd object raises, before the cache has changed."""
+    """Return all that the cache looks up of an object. An unreadable object raises an error here."""
     role, owner = kind_of(obj).role, owner_of(obj)
     is_node, is_owned = role is Role.NODE, owner is not None and role is not Role.SERVICE
     return Place(
@@ -193,7 +193,7 @@ def find_place(obj: Obj) -> Place:
 
 
 def find_groups(obj: Obj) -> tuple[Group, ...]:
-    """Return the groups of an object of a service: none of a foreign pod that has our label."""
+    """Return the groups of a service's object; none for a foreign pod with our label."""
     if kind_of(obj).role is not Role.POD:
         return (Group.CHILDREN,)
     labels = obj["metadata"].get("labels", {})
@@ -205,7 +205,7 @@ def find_groups(obj: Obj) -> tuple[Group, ...]:
 
 
 def leave_out_foreign(obj: Obj) -> Obj:
-    """Return the object; of one that has the names and labels of a child and is not ours only its head.
+    """Return the object. Of an object that looks like a child and is not ours, return only the head.
 
     Anybody may make such objects, of any size.
     """
@@ -216,14 +216,14 @@ def leave_out_foreign(obj: Obj) -> Obj:
 
 
 class RunningNames:
-    """Counts the replicas by name, so that a name is a claim while one of them has it."""
+    """Counts the replicas by name. A name is a claim while a replica has it."""
 
     def __init__(self, names: ModelNames[ServiceKey]) -> None:
         self._names = names
         self._counts: dict[ServiceKey, Counter[str]] = {}
 
     def count(self, before: Running | None, now: Running | None) -> None:
-        """Know what a pod answers to now. Where that is as before, nobody looks at the name again."""
+        """Record what a pod answers to now. If that has not changed, the claims are not checked again."""
         if before == now:
             return
         for running, change in ((now, 1), (before, -1)):
@@ -233,19 +233,19 @@ class RunningNames:
     def _change(self, running: Running, change: int) -> None:
         counts = self._counts.pop(running.owner, Counter())
         counts[running.name] += change
-        left = +counts  # what is zero goes
+        left = +counts  # names with a count of zero go
         if left:
             self._counts[running.owner] = left
         self._names.put_running(running.owner, frozenset(left))
 
 
-def name_odd(kind: Kind, obj: Obj) -> str:
-    """Return what to call an object that may lack its name."""
+def name_unreadable(kind: Kind, obj: Obj) -> str:
+    """Return a name for an object that may lack its own."""
     metadata = obj.get("metadata") or {}
     return f"{kind.kind} {metadata.get('namespace', '')}/{metadata.get('name', '')}"
 
 
-def tell_odd(odd: Mapping[str, Exception]) -> None:
-    """Log each of these objects, with the trace of what was raised at it."""
-    for name, error in odd.items():
-        LOG.error("%s cannot be read, and is left as it was known: %r", name, error, exc_info=error)
+def log_unreadable(unreadable: Mapping[str, Exception]) -> None:
+    """Log each of these objects, with the trace of its error."""
+    for name, error in unreadable.items():
+        LOG.error("%s cannot be read, and the cache keeps what it had: %r", name, error, exc_info=error)

@@ -33,9 +33,9 @@ from millrace_operator.status.status import FullStatus, render_full_status
 
 CONFLICT_RETRY_SECONDS = 10.0
 LEAST_LOOK_SECONDS = 2.0
-"""Between two looks whether a service may rest, whatever its scaleToZeroAfter."""
+"""Between two checks whether a service may rest, for any scaleToZeroAfter."""
 DRAIN_LOOK_SECONDS = 1.0
-"""Between two looks at the requests that a marked pod still has."""
+"""Between two checks of the requests that a marked pod still has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Pace(NamedTuple):
     """How far the Deployments may go now."""
 
     counts: dict[str, int]
-    """By revision, those that fall last."""
+    """By revision. Those that fall come last."""
     num_placed: int
     """Desired replicas without those that have waited in vain for a node or a pod."""
     marks: tuple[Mark, ...]

@@ -1,9 +1,7 @@
-"""The queue between watches and workers: each key once, urgent keys mostly first, one worker a key.
+"""The queue between watches and workers: each key once, urgent keys mostly first, one worker for a key.
 
-An event of a key that rested is worked on at once. Those that follow are worked on together, PAUSE_SECONDS
-after the last work began: 500 edits in five seconds are six looks.
-
-When keys are due: at the earliest time that somebody asked for.
+An event of a key that rested is handled at once. The following ones are handled together, PAUSE_SECONDS after
+the last work began: 500 edits in five seconds are six looks.
 """
 
 import asyncio
@@ -18,11 +16,11 @@ from typing import NamedTuple
 from millrace_operator.kube.kinds import ServiceKey
 
 MOST_STALE = 32
-"""Of the times that keys wait for, beside as many as there are keys: what an earlier one has replaced."""
+"""Outdated times that may stay, beside as many as there are keys. An earlier time has replaced them."""
 
 
 class Waits:
-    """Owner of the times that keys wait for, in seconds of any clock."""
+    """Owner of the times at which keys become due, in seconds of any clock."""
 
     def __init__(self) -> None:
         self._due: dict[ServiceKey, float] = {}
@@ -34,7 +32,7 @@ class Waits:
         self._heap.clear()
 
     def wait_until(self, key: ServiceKey, due: float) -> None:
-        """Let `key` be due then. Of several such times the earliest counts."""
+        """Let `key` become due then. Of several such times the earliest counts."""
         if due >= self._due.get(key, math.inf):
             return
         self._due[key] = due
@@ -44,13 +42,13 @@ class Waits:
             heapq.heapify(self._heap)
 
     def find_next(self) -> float | None:
-        """Return the first time at which a key is due; None where none waits."""
+        """Return the first time at which a key becomes due; None if none waits."""
         while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float) -> Iterator[ServiceKey]:
-        """Yield the keys that are due, the first one first, and forget their times."""
+        """Yield the due keys, the first one first, and forget their times."""
         while (due := self.find_next()) is not None and due <= now:
             _, key = heapq.heappop(self._heap)
             del self._due[key]
@@ -60,11 +58,11 @@ class Waits:
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_LAST_SECONDS = 300.0
 BACKOFF_JITTER = 0.2
-"""The part of a wait that is added at most, by chance: keys that failed together come back one by one."""
+"""The largest part that chance adds to a wait, so that keys that failed together come back one by one."""
 PAUSE_SECONDS = 1.0
-"""From the beginning of one work on a key to that of the next, where only events ask for it."""
+"""From the beginning of one work on a key to the next one that only events ask for."""
 LISTED_TURN = 4
-"""Each so many-th key is one of a listing, or a busy cluster would never come to them."""
+"""Each fourth key comes from a list, or a busy cluster would never handle the listed ones."""
 
 
 class Cause(Enum):
@@ -72,25 +70,25 @@ class Cause(Enum):
 
     EVENT = auto()
     LISTING = auto()
-    """A list has it. It is not urgent: events go before it."""
+    """A list has it. It is not urgent: events go first."""
 
 
 class Tries(NamedTuple):
-    """Tries in a row for one reason."""
+    """Successive attempts for one reason."""
 
     why: str
     number: int
     due: float = math.inf
-    """When the next one is, by the queue's clock."""
+    """The time of the next attempt, by the queue's clock."""
 
 
 NO_TRIES = Tries("", 0)
 
 
 class WorkQueue:
-    """Keys of services to reconcile. A key added while a worker has it waits until that worker is done.
+    """Keys of services to reconcile. A key that is added while a worker has it waits for that worker.
 
-    It keeps keys only while it is open.
+    The queue keeps keys only while it is open.
     """
 
     def __init__(
@@ -100,7 +98,7 @@ class WorkQueue:
         pause_seconds: float = PAUSE_SECONDS,
         draw: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`draw` returns the chance in a wait, from 0 to 1; without it each wait is as short as it may be."""
+        """`draw` returns the chance in a wait, from 0 to 1. Without it each wait is as short as possible."""
         self._clock = clock
         self._draw = draw
         self._pause_seconds = pause_seconds
@@ -109,11 +107,11 @@ class WorkQueue:
         self._later: dict[ServiceKey, float] = {}
         self._in_work: set[ServiceKey] = set()
         self._dirty: set[ServiceKey] = set()
-        """Of those in work: added since it began."""
+        """Keys in work that were added again meanwhile."""
         self._tries: dict[ServiceKey, Tries] = {}
         self._waits = Waits()
         self._rests_until: dict[ServiceKey, float] = {}
-        """The keys worked on within the pause, the earliest first."""
+        """Keys that a worker began within the pause, the earliest first."""
         self._num_taken = 0
         self._moved_at = clock()
         self._wake = asyncio.Event()
@@ -125,7 +123,7 @@ class WorkQueue:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep what is added while entered, and forget it at the end."""
+        """Keep added keys while entered, and forget them at the end."""
         self._is_open = True
         try:
             yield
@@ -135,7 +133,7 @@ class WorkQueue:
                 each.clear()
 
     def add(self, key: ServiceKey, cause: Cause = Cause.EVENT) -> None:
-        """Add `key`, if it does not wait yet."""
+        """Add `key`, unless it waits already."""
         if not self._is_open:
             return
         rest = self._rests_until.get(key, 0.0) - self._clock()
@@ -156,7 +154,7 @@ class WorkQueue:
         self._wake.set()
 
     def add_after(self, key: ServiceKey, seconds: float) -> None:
-        """Add `key` in some seconds. Of several such calls the earliest time counts."""
+        """Add `key` after some seconds. Of several such calls the earliest time counts."""
         if not self._is_open:
             return
         self._waits.wait_until(key, self._clock() + seconds)
@@ -172,10 +170,10 @@ class WorkQueue:
     ) -> float:
         """Add `key` again, each time after twice the wait. Return the wait in seconds.
 
-        By chance it is up to BACKOFF_JITTER longer, also beyond `at_most_seconds`.
+        Chance makes it up to BACKOFF_JITTER longer, even beyond `at_most_seconds`.
 
-        Only tries in a row for the same reason count: one that something has refused for an hour is looked
-        at soon after a conflict.
+        Only successive attempts for the same reason count. So a key that was refused for an hour is retried
+        soon after a conflict.
         """
         tries = self._tries.get(key, NO_TRIES)
         number = tries.number if tries.why == why else 0
@@ -187,7 +185,7 @@ class WorkQueue:
         return wait
 
     def resume(self, key: ServiceKey) -> None:
-        """Add `key` again when its next try is due: a work that has come between has tried nothing."""
+        """Add `key` again when its next attempt is due: the work in between has attempted nothing."""
         if key in self._tries:
             self.add_after(key, max(0.0, self._tries[key].due - self._clock()))
 
@@ -196,13 +194,13 @@ class WorkQueue:
         self._tries.pop(key, None)
 
     async def get(self) -> ServiceKey:
-        """Wait for a key and return it. No other worker gets it before `done` is called with it."""
+        """Wait for a key and return it. No other worker gets it before a call of `done` with it."""
         while True:
             timeout = self.seconds_to_next()
             if len(self):
                 return self._take()
             self._wake.clear()
-            # not asyncio.wait_for: Python 3.11's forgets a cancellation that comes with the key
+            # Not asyncio.wait_for: that of Python 3.11 loses a cancellation that comes with the key.
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._wake.wait()
@@ -242,15 +240,15 @@ class WorkQueue:
             self.add(key)
 
     def stalled_seconds(self) -> float:
-        """Return how long keys have waited while no worker took or ended one; 0 when none waits.
+        """Return for how long keys have waited while no worker took or ended one; 0 if none waits.
 
-        Not how long the oldest has waited: a takeover queues every service at once, and works on them all.
+        The age of the oldest key would say less: a takeover queues every service at once.
         """
         waiting = [*self._urgent.values(), *self._later.values()]
         return self._clock() - max(self._moved_at, min(waiting)) if waiting else 0.0
 
     def seconds_to_next(self) -> float | None:
-        """Return in how many seconds there is a key to work on; None where none waits."""
+        """Return the seconds until there is a key to work on; None if none waits."""
         now = self._clock()
         self._promote(now)
         if self._urgent or self._later:
@@ -260,7 +258,7 @@ class WorkQueue:
 
     @property
     def num_resting(self) -> int:
-        """How many keys were worked on a moment ago."""
+        """How many keys a worker has begun within the pause."""
         return len(self._rests_until)
 
     def _promote(self, now: float) -> None:

@@ -1,7 +1,7 @@
-"""Snapshot, plan, act. What is known of services, and what comes of a look at one.
+"""Snapshot, plan, act: one service at a time.
 
-`writer.py` makes each write. These two alone of this package do I/O, with `looks.py` and `teller.py`: all of
-it by a Cluster.
+`writer.py` makes each write. Only these two modules and `lookups.py`, `event_writer.py` and `relist.py` talk
+to the API server in this package, all of them by a Cluster.
 """
 
 import time
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.event_writer import Teller
+from millrace_operator.controller.event_writer import EventWriter
 from millrace_operator.controller.lookups import Looks, Refusals
 from millrace_operator.controller.plan import Plan, plan
 from millrace_operator.controller.worker import REFUSED, SOON, Outcome, Retry
@@ -38,9 +38,9 @@ from millrace_operator.render.settings import RenderSettings
 class Reconciler:
     """Reconciles one service at a time.
 
-    `put_written` puts into the cache what a write returned. `advice` is the autoscaler's last word, and
-    `replicas` says what pods compute with, by name. `loads` says what gateways have at pods, by uid, and
-    `demand` what they know of a service's requests. `fetched` says how far pods are with their model.
+    `put_written` puts the result of a write into the cache. `advice` returns the autoscaler's last decision,
+    and `replicas` what pods compute with, by name. `loads` returns what gateways have at pods, by uid, and
+    `demand` what they know of a service's requests. `fetched` returns the progress of fetches, by pod.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Reconciler:
         self._writer = Writer(
             cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
         )
-        self._teller = Teller(cluster, clock)
+        self._events = EventWriter(cluster, clock)
         self._worded: dict[ServiceKey, float] = {}
-        """When a status was written last of which words alone were new."""
+        """When a status of which only words were new was last written."""
         self._tried: set[ServiceKey] = set()
-        """Services of which a whole plan was acted on."""
+        """Services for which this leader has executed a whole plan."""
         self._uids: dict[ServiceKey, str] = {}
-        """Of the services that something is known of."""
+        """Of the services of which something is known."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once.
 
-        Raises ClusterError when a write failed in a way worth another try; what was written stands.
+        Raises ClusterError if a write failed in a way worth another attempt. The earlier writes stand.
         """
         service = self._cache.service(key)
         if service is None:
@@ -114,7 +114,9 @@ class Reconciler:
                 replicas=self._replicas(key),
             ),
             nodes=Nodes(departures=self._cache.departures(), gpus=self._cache.gpu_nodes()),
-            name=NameClaim(standing=self._cache.standing(key), former=tuple(self._cache.former_names(key))),
+            name=NameClaim(
+                standing=self._cache.standing(key), former=tuple(self._cache.list_former_names(key))
+            ),
             worded_at=self._worded.get(key),
         )
         chosen = plan(self._settings, snapshot, self._clock())
@@ -123,13 +125,13 @@ class Reconciler:
         return await self._act(key, service, chosen, refusals)
 
     def _forget_another(self, key: ServiceKey, uid: str) -> None:
-        """Forget another service of this name. Its end and the begin of this one may have come together."""
+        """Forget an earlier service of this name, whose deletion may have gone unnoticed."""
         if self._uids.get(key, uid) != uid:
             self._forget(key)
         self._uids[key] = uid
 
     def _forget(self, key: ServiceKey) -> None:
-        """Forget a service that is gone."""
+        """Forget a deleted service."""
         self._uids.pop(key, None)
         self._refusals.forget(key)
         self._looks.forget(key)
@@ -137,43 +139,47 @@ class Reconciler:
         self._worded.pop(key, None)
 
     async def _act(
-        self, key: ServiceKey, service: Obj, chosen: Plan, told: Mapping[ObjectId, str]
+        self, key: ServiceKey, service: Obj, chosen: Plan, reported: Mapping[ObjectId, str]
     ) -> Outcome:
-        """Write what was planned. `told` are the refusals that it was planned with: status tells them."""
-        is_told = False
+        """Execute a plan. `reported` are the refusals that its status reports."""
+        is_reported = False
         if chosen.status is not None:
             came = await self._writer.write_status(key, service, chosen.status)
             if came is Done.HELD:
                 return Outcome(None, REFUSED)  # nothing follows a decision that is not written
-            is_told = came is Done.WRITTEN
+            is_reported = came is Done.WRITTEN
             if chosen.has_only_new_words:
                 self._worded[key] = self._clock()
-        if chosen.has_only_new_time and chosen.is_for_refused(told):
-            return Outcome(self._find_look(key, chosen), goes_on=True)  # such a look would hasten each try
+        if chosen.has_only_new_time and chosen.is_for_refused(reported):
+            # Another look would bring each retry forward.
+            return Outcome(self._find_look(key, chosen), goes_on=True)
         try:
             done = await self._writer.write_all(key, service, chosen)
-        except ClusterError:  # status has the news already, so no later plan would tell it
-            await self._teller.tell_all(service, chosen.events)
+        except ClusterError:  # status has the news already, so no later plan would write these Events
+            await self._events.write_all(service, chosen.events)
             raise
-        await self._teller.tell_all(service, chosen.events)
+        await self._events.write_all(service, chosen.events)
         tried = {object_id(write.obj) for write in chosen.list_writes()}
         tried |= {object_id(service)} if chosen.scale is not None else set()
         self._refusals.keep(key, tried, self._clock())
         self._tried.add(key)
         has_news = chosen.is_inherited or Done.AGAIN in done
-        retry = self._find_retry(key, told, has_news=has_news)
-        # Where words of a refusal alone were told, only the retry is due: it may have others each time.
-        has_told = is_told and (retry is None or not chosen.has_only_new_words)
-        return Outcome(self._find_look(key, chosen), retry, has_moved=has_told or Done.WRITTEN in done)
+        retry = self._find_retry(key, reported, has_news=has_news)
+        # A status of which only a refusal's words are new needs no further plan: each retry may have other
+        # words.
+        has_reported = is_reported and (retry is None or not chosen.has_only_new_words)
+        return Outcome(self._find_look(key, chosen), retry, has_moved=has_reported or Done.WRITTEN in done)
 
     def _find_look(self, key: ServiceKey, chosen: Plan) -> float | None:
         """Return after how many seconds to plan again: as planned, or when marks are tried again."""
         waits = (chosen.requeue_after, self._refusals.seconds_to_next(key, self._clock()))
         return min((wait for wait in waits if wait is not None), default=None)
 
-    def _find_retry(self, key: ServiceKey, told: Mapping[ObjectId, str], *, has_news: bool) -> Retry | None:
+    def _find_retry(
+        self, key: ServiceKey, reported: Mapping[ObjectId, str], *, has_news: bool
+    ) -> Retry | None:
         refusals = self._refusals.recall(key, self._clock())
-        if has_news or refusals != told:
+        if has_news or refusals != reported:
             return SOON
         is_tried = any(identity.kind != POD.kind for identity in refusals)
         return REFUSED if is_tried else None

@@ -1,10 +1,10 @@
 """Lists what no watch has listed when leadership begins, and everything every ten minutes, to find ghosts.
 
-A ghost is a cached object that is gone: a watch that was cut for long brings no DELETED event for it.
+A ghost is a cached object that is gone: a watch that was interrupted for long brings no DELETED event for it.
 
 After the loss of an event the services are listed soon, because no watch brings that event again. A list that
-fails is repeated soon. An odd object may lose each of its events, and an API server may be away for long, so
-each wait is twice as long as the one before. A quiet period resets it.
+fails is repeated soon. Each event of an unreadable object may be lost, and an API server may be away for
+long, so each wait is twice as long as the one before. A quiet period resets it.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from enum import IntEnum, auto
 from typing import NamedTuple
 
 from millrace_operator.controller.cache import Cache
-from millrace_operator.controller.objects import owner_of, tell_odd
+from millrace_operator.controller.objects import log_unreadable, owner_of
 from millrace_operator.controller.queue import Cause, WorkQueue
 from millrace_operator.controller.watch_state import WatchedLists
 from millrace_operator.kube.errors import ClusterError, RefusedError
@@ -28,19 +28,19 @@ from millrace_runtime import contract
 
 PERIOD_SECONDS = 600.0
 LOST_SECONDS = 10.0
-"""From the first event that was lost to the list that makes up for it."""
+"""From the first lost event to the list that makes up for it."""
 SPREAD = 0.1
-"""The part of the period by which it is longer or shorter, so that replicas do not list together."""
+"""Chance makes the period longer or shorter by up to this part, so that replicas do not list together."""
 
 
 LOG = logging.getLogger(__name__)
 
 
 class Round(IntEnum):
-    """What is listed at once. Of two that are owed the later one in this order makes up for both."""
+    """The extent of a list. Of two that are owed, the later one in this order makes up for both."""
 
     SERVICES = auto()
-    """Their events alone may be lost for good: the watches of all else list anew whatever fails."""
+    """Only events of services can be lost for good: all other watches list again after any failure."""
     EVERYTHING = auto()
 
 
@@ -52,12 +52,12 @@ class Rounds:
         self._draw = draw
         self._regular_at = now + self._draw_period()
         self._repair_at = math.inf
-        """When a list is due that makes up for something; never, where there is nothing."""
+        """When a list is due that makes up for something; infinity if none is."""
         self._owed = Round.SERVICES
-        """What that one has to list."""
+        """The extent of that list."""
         self._repair_wait = LOST_SECONDS
         self._is_quiet = True
-        """Whether there was nothing to make up for since the last regular list."""
+        """Whether nothing has been owed since the last regular list."""
 
     @property
     def due_at(self) -> float:
@@ -65,7 +65,7 @@ class Rounds:
         return min(self._regular_at, self._repair_at)
 
     def owe(self, what: Round, now: float) -> None:
-        """Know that there is something to make up for: an event was lost, or such a list has failed."""
+        """Record that a list is owed, because an event was lost or an owed list has failed."""
         self._is_quiet = False
         self._owed = max(self._owed, what)
         if self._repair_at == math.inf:
@@ -73,7 +73,7 @@ class Rounds:
             self._repair_wait = min(2.0 * self._repair_wait, PERIOD_SECONDS)
 
     def begin(self, now: float) -> Round:
-        """Return what is listed now. What is lost from now on needs another list."""
+        """Return the list to make now. A loss after this call needs another list."""
         is_regular = now >= self._regular_at
         found = Round.EVERYTHING if is_regular else self._owed
         if is_regular:
@@ -89,19 +89,21 @@ class Rounds:
 
 
 NOTHING = Listing([], 2**63)
-"""Of a kind that is not there: whatever we hold of it is older."""
+"""The list of an absent kind: everything that the cache has of it is older."""
 
 
 class Relisted(NamedTuple):
-    """What came of listing."""
+    """The results of lists."""
 
     num_ghosts: int
     missing: Mapping[Scope, str]
-    """What may not be read of single namespaces, and why: they are gone, or their Role is not complete."""
+    """Scopes of single namespaces that may not be read, and why: a namespace is gone, or its Role
+    incomplete.
+    """
 
 
 class Relister:
-    """Makes the lists of one operator. `on_listed` is called with what came of each."""
+    """Makes the lists of one operator. It calls `on_listed` with the results of each."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Relister:
         has_lost: asyncio.Event,
         on_listed: Callable[[Relisted], None],
     ) -> None:
-        """`has_lost` is set when a watch has lost an event."""
+        """A watch sets `has_lost` when it has lost an event."""
         self._cluster = cluster
         self._cache = cache
         self._queue = queue
@@ -122,10 +124,10 @@ class Relister:
         self._on_listed = on_listed
         self._is_listing = asyncio.Lock()
         self._logged: set[str] = set()
-        """Which namespaces are left out and why, as the log has it."""
+        """The namespaces that are left out and the reasons, as the log has them."""
 
     async def run(self) -> None:
-        """List again and again, until cancelled. A list that fails is repeated soon."""
+        """List periodically, until cancelled. A list that fails is repeated soon."""
         rounds = Rounds(time.monotonic(), random.random)
         while True:
             due = await wait_for_round(rounds, self._has_lost)
@@ -151,14 +153,14 @@ class Relister:
         self._on_listed(found)
 
     async def _list_services(self) -> None:
-        """List the services alone. A namespace that may not be read is for the next list of everything."""
+        """List only the services. An unreadable namespace is left to the next list of everything."""
         scopes = [scope for scope in self._lists.scopes if scope.kind.role is Role.SERVICE]
         async with self._is_listing:
             found = await relist_changes(self._cluster, self._cache, self._queue, scopes)
         self._on_listed(found)
 
     def _log_missing(self, missing: Mapping[Scope, str]) -> None:
-        """Log once why the operator leaves a namespace out. The watches there go on trying to read it."""
+        """Log once why the operator leaves a namespace out. The watches there keep trying to read it."""
         texts = {f"namespace {scope.namespace} is left out: {why}" for scope, why in missing.items()}
         for text in sorted(texts - self._logged):
             LOG.warning("%s", text)
@@ -168,7 +170,7 @@ class Relister:
 async def relist(
     cluster: Cluster, cache: Cache, queue: WorkQueue, scopes: Iterable[Scope] = EVERYWHERE
 ) -> Relisted:
-    """Replace these scopes by complete lists, and queue every service, also where a list fails.
+    """Replace these scopes by complete lists, and queue every service, even if a list fails.
 
     Raises ClusterError as `relist_changes` does.
     """
@@ -184,15 +186,15 @@ async def relist_changes(
 ) -> Relisted:
     """Replace these scopes by complete lists, and queue the services that this changes.
 
-    Raises ClusterError where that fails, but for what may not be read of a single namespace: one that is
-    gone, or whose Role lacks a kind, must not keep the others from being looked after.
+    Raises ClusterError if that fails. A single namespace that is gone, or whose Role lacks a kind, is no
+    failure: the operator still looks after the others.
 
-    Of an optional kind that is not there, or may not be read, nothing is known then; its watch has told so.
+    An optional kind that is absent or may not be read is then unknown; its watch has logged that.
     """
     num_ghosts = 0
     missing: dict[Scope, str] = {}
     unread: dict[str, str] = {}
-    """Namespaces whose services may not be read: no other kind of them is asked for."""
+    """Namespaces whose services may not be read. Their other kinds are not listed."""
     for scope in sorted(scopes, key=lambda scope: scope.kind.role is not Role.SERVICE):
         if scope.namespace in unread:
             missing[scope] = unread[scope.namespace]
@@ -218,14 +220,14 @@ async def _relist_scope(cluster: Cluster, cache: Cache, queue: WorkQueue, scope:
             raise
         cache.sweep(scope, NOTHING)
         return 0
-    tell_odd(swept.odd)
+    log_unreadable(swept.unreadable)
     _queue_owners(queue, [*swept.ghosts, *swept.edited], Cause.EVENT)
     _queue_owners(queue, swept.added, Cause.LISTING)
     return len(swept.ghosts)
 
 
 def _queue_owners(queue: WorkQueue, objects: Iterable[Obj], cause: Cause) -> None:
-    """Queue whom the watch is late to tell of: once it comes, its event is no news."""
+    """Queue the owners of objects that the list saw before the watch: the watch's event will be no news."""
     for obj in objects:
         owner = owner_of(obj)
         if owner is not None:
@@ -233,12 +235,12 @@ def _queue_owners(queue: WorkQueue, objects: Iterable[Obj], cause: Cause) -> Non
 
 
 def find_selector(scope: Scope) -> str | None:
-    """Return the label that a scope's objects have where they belong to a service; None for all."""
+    """Return the label that selects a scope's objects of services; None for a scope without it."""
     return contract.LABEL_SERVICE if scope.kind.role in (Role.CHILD, Role.POD) else None
 
 
 async def wait_for_round(rounds: Rounds, has_lost: asyncio.Event) -> Round:
-    """Wait until the next list is due, which is sooner where an event is lost meanwhile."""
+    """Wait until the next list is due. A lost event makes it due sooner."""
     while (seconds := rounds.due_at - time.monotonic()) > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""How our watches do: whether they live, and which complete lists they have brought."""
+"""The state of our watches: whether they live, and which complete lists they have brought."""
 
 import asyncio
 import contextlib

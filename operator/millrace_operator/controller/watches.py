@@ -43,9 +43,9 @@ from millrace_operator.kube.kinds import (
 LOG = logging.getLogger(__name__)
 RESTART_SECONDS = 2.0
 MAX_BACKOFF_SECONDS = 10.0
-"""Between two tries of an API server that is away: it is asked that soon after it is back."""
+"""The longest pause between two attempts while the API server is away."""
 OPTIONAL_BACKOFF_SECONDS = 60.0
-"""Between two looks whether a kind that need not be there has come, or may be read by now."""
+"""The longest pause between two attempts at an optional kind that is absent or may not be read."""
 RecordEvent = Callable[[Kind, str | None, Obj], None]
 """Called with the kind, the event's type (None: a first listing) and the object."""
 
@@ -53,9 +53,9 @@ RecordEvent = Callable[[Kind, str | None, Obj], None]
 async def supervise_watches(
     ingest: Ingest, namespace: str | None, wait_for_resource: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run Kopf for a namespace, None: for all, until cancelled, and start it again whenever it ends.
+    """Run Kopf for a namespace (None: for all) until cancelled, and start it again whenever it ends.
 
-    Each namespace has a Kopf of its own: it ends where one may not be read, and would end for all.
+    Each namespace has a Kopf of its own: Kopf ends if one of its namespaces may not be read.
 
     Kopf looks for the resources only when it starts. So `wait_for_resource` is awaited before each start.
     """
@@ -65,7 +65,7 @@ async def supervise_watches(
             await run_watches(ingest, namespace)
             LOG.warning("the watch layer ended; it is started again")
         except Exception:
-            # Whatever ended it: without watches the operator is blind, so it always begins again.
+            # Without watches the operator is blind, so Kopf is started again after any error.
             LOG.exception("the watch layer failed; it is started again")
         await asyncio.sleep(RESTART_SECONDS)
 
@@ -97,7 +97,7 @@ async def run_watches(ingest: Ingest, namespace: str | None) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(watch())
 
-    # A thread of its own: the loop's own few are also those that look names up.
+    # A thread of its own: the loop's own few threads also resolve host names.
     thread = ThreadPoolExecutor(1, "kopf")
     try:
         await loop.run_in_executor(thread, run)
@@ -107,7 +107,7 @@ async def run_watches(ingest: Ingest, namespace: str | None) -> None:
 
 
 def _record(ingest: Ingest, kind: Kind, event_type: str | None, raw: Obj) -> None:
-    """Record an event of Kopf's. One that fails is told, and the services are listed: that brings it."""
+    """Record an event of Kopf's. If that fails, log it and have the services listed instead."""
     try:
         ingest.record_event(kind, event_type, raw)
     except Exception:
@@ -133,13 +133,13 @@ def build_registry(record_event: RecordEvent) -> kopf.OperatorRegistry:
 
     @kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)  # type: ignore[untyped-decorator]
     async def handle(event: Any, **_: Any) -> None:
-        record_event(kind, event["type"], event["object"])  # which Kopf only reads, and the cache copies
+        record_event(kind, event["type"], event["object"])  # the cache copies the object
 
     return registry
 
 
 def _at_service_address(found: Any) -> Any:
-    """Return the login with the API server's address, as our other client uses it, instead of a DNS name."""
+    """Return the login with the API server's address instead of a DNS name, as our other client uses it."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         return found
@@ -147,7 +147,7 @@ def _at_service_address(found: Any) -> Any:
 
 
 def build_settings() -> kopf.OperatorSettings:
-    """Return settings that let Kopf only watch: no scanning, no posting."""
+    """Return settings with which Kopf only watches: no scanning, no posting."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True
     settings.posting.enabled = False
@@ -160,20 +160,20 @@ def build_settings() -> kopf.OperatorSettings:
 
 
 def _draw_waits() -> Iterator[float]:
-    """Yield, without end, the seconds between two tries of an API server that is away: at most 10."""
+    """Yield, without end, the seconds between two attempts while the API server is away: at most 10."""
     first = (0.5, 1.0, 2.0, 4.0)
     return (wait * random.uniform(0.8, 1.2) for wait in itertools.chain(first, itertools.repeat(8.0)))  # noqa: S311
 
 
 class Backoffs:
-    """The waits as Kopf needs them: it begins them anew for each request."""
+    """The waits as Kopf needs them: it iterates over them once for each request."""
 
     def __iter__(self) -> Iterator[float]:
         return _draw_waits()
 
 
 class NoEssence(kopf.DiffBaseStorage):  # type: ignore[misc]
-    """Keeps nothing for handlers of differences, as there are none. Kopf copies each object for them."""
+    """Stores nothing for handlers of differences, which don't exist. Kopf would copy each object for them."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         """Return nothing."""
@@ -183,7 +183,7 @@ class NoEssence(kopf.DiffBaseStorage):  # type: ignore[misc]
         """Return nothing."""
 
     def store(self, **_: Any) -> None:
-        """Keep nothing."""
+        """Store nothing."""
 
 
 async def follow_children(ingest: Ingest, connection: Connection) -> None:

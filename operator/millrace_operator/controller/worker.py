@@ -1,4 +1,4 @@
-"""Works on one service: reconciles it, and says when it is to be looked at again."""
+"""Works on one service: reconciles it, and says when to look at it again."""
 
 import logging
 from dataclasses import dataclass
@@ -21,43 +21,43 @@ LOG = logging.getLogger(__name__)
 
 
 class Retry(NamedTuple):
-    """The bounds of a wait that doubles with each try in a row."""
+    """The bounds of a wait that doubles with each successive attempt."""
 
     at_least_seconds: float
     at_most_seconds: float
     why: str
-    """Tries for another reason don't count."""
+    """Attempts for another reason don't count."""
 
 
 SOON = Retry(0.0, 300.0, "soon")
-"""What is there is not what was planned for, or a first step was taken: the next plan sees it."""
+"""The objects differ from those that the plan assumed, or a first step was taken. The next plan sees that."""
 REFUSED = Retry(10.0, 60.0, "refused")
-"""The API server refuses a child for a reason that status tells already. Nothing tells us when it is gone."""
+"""The API server refuses a child, and status has the reason. No event reports the end of the refusal."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """When to plan again for this service, other than at an event of its own."""
+    """When to plan again for this service, apart from its own events."""
 
     look_again: float | None = None
     """Seconds until something changes by time alone."""
     retry: Retry | None = None
-    """There is more to do. Whoever asks waits longer from try to try: no plan may repeat at once for ever."""
+    """There is more to do. The wait doubles with each attempt, so that no plan repeats at once for ever."""
     has_moved: bool = False
-    """Whether a step was taken or told. A plan is made of what was there before it; the next may do more."""
+    """Whether a step was taken or reported, so that the next plan may do more."""
     goes_on: bool = False
-    """Whether what was to be tried again stays due as it was: this time nothing of it was tried."""
+    """Whether an earlier retry stays due as it was, because this plan attempted nothing of it."""
 
 
 class Reconciles(Protocol):
-    """What plans and acts."""
+    """Plans and acts."""
 
     async def reconcile(self, key: ServiceKey) -> Outcome:
         """Plan and act once. Raises ClusterError."""
 
 
 class Worker:
-    """Owner of when a service is looked at again after a reconcile. Events of watches come beside that."""
+    """Owner of when to look at a service again after a reconcile. Events of watches come beside that."""
 
     def __init__(self, reconciler: Reconciles, cluster: Cluster, cache: Cache, queue: WorkQueue) -> None:
         self._reconciler = reconciler
@@ -75,7 +75,7 @@ class Worker:
             return "error"
 
     async def _try(self, key: ServiceKey) -> str:
-        """Reconcile one service. What fails in a way that we know is tried again."""
+        """Reconcile one service. A known kind of failure is retried."""
         before = self._cache.service(key)
         try:
             outcome = await self._reconciler.reconcile(key)
@@ -84,7 +84,7 @@ class Worker:
             return "error"
         except (AbsentError, ConflictError):
             await self._refresh(key, before)
-            if is_news(before, self._cache.service(key)):  # what showed it brings no event of it any more
+            if is_news(before, self._cache.service(key)):  # the event that showed it is over
                 self._queue.add(key)
             self._retry(key, SOON)
             return "requeue"
@@ -97,7 +97,7 @@ class Worker:
     def _come_back(self, key: ServiceKey, outcome: Outcome) -> str:
         if outcome.look_again is not None:
             self._queue.add_after(key, outcome.look_again)
-        if outcome.has_moved:  # the watch will bring what we hold already, which asks for no look
+        if outcome.has_moved:  # the watch will bring what the cache has already, which causes no look
             self._queue.add(key)
         if outcome.goes_on:
             self._queue.resume(key)
@@ -114,9 +114,10 @@ class Worker:
     async def _refresh(self, key: ServiceKey, before: Obj | None) -> None:
         """Fetch a service that has changed or is gone, because the watch may be late.
 
-        By the time of the answer it may have been made again: what came since `before` stays.
+        The service may have been created again by the time of the answer. Anything that came after `before`
+        stays.
 
-        What the watch brings after that is no news: whoever asks for it has to queue it.
+        The watch's later event is no news then: the caller has to queue the service.
         """
         try:
             found = await self._cluster.fetch(INFERENCE_SERVICE, *key)
@@ -130,5 +131,5 @@ class Worker:
 
 
 def is_same(held: Obj | None, found: Obj) -> bool:
-    """Whether both are one object, in whatever version. Another one may have its name by now."""
+    """Whether both are the same object, in any version. Another object may have its name by now."""
     return held is not None and held["metadata"].get("uid") == found["metadata"].get("uid")

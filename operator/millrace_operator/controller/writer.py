@@ -1,8 +1,7 @@
-"""Makes each write of a plan, and notes what stands in its way. Like `loop.py` it does I/O, by a Cluster.
+"""Makes each write of a plan, and records what stands in its way.
 
-What was written of one service, for the log: pure. Writes in a row of one kind and reason share a line.
-
-A new service has six. A line for each took a twentieth of the operator's CPU time.
+The log has successive writes of one kind and reason in one line. A new service has six, and a line for each
+took a twentieth of the operator's CPU time.
 """
 
 import itertools
@@ -44,11 +43,11 @@ class Written:
         self._writes: list[_Write] = []
 
     def note(self, verb: str, identity: ObjectId, why: str) -> None:
-        """Know that an object was written."""
+        """Record that an object was written."""
         self._writes.append(_Write(verb, why, identity))
 
     def take_lines(self) -> list[str]:
-        """Return what the log says of those that it has not said yet."""
+        """Return the log's lines for the writes since the last call."""
         writes, self._writes = self._writes, []
         rows = itertools.groupby(writes, key=lambda write: (write.verb, write.why))
         return [
@@ -59,25 +58,25 @@ class Written:
 
 LOG = logging.getLogger(__name__)
 MARK_TRIES = 4
-"""Of one mark in one look. Others write a pod at any time: its kubelet, or whoever keeps notes there."""
+"""Attempts at one mark in one look. Others write a pod at any time, its kubelet for example."""
 
 
 class Done(Enum):
-    """What came of one planned write."""
+    """The result of one planned write."""
 
     WRITTEN = auto()
     AGAIN = auto()
-    """Something is not as it was planned for, or a first step was taken: the next plan is due soon."""
+    """The object differs from the plan's, or a first step was taken: the next plan is due soon."""
     HELD = auto()
-    """It was refused, or what it needs is not there."""
+    """The write was refused, or an object that it needs is not there."""
     UNCHANGED = auto()
-    """It was answered, and all is as before: a webhook undoes it, or an older CRD drops a field."""
+    """The write succeeded and changed nothing: a webhook undoes it, or an older CRD drops a field."""
 
 
 class Writer:
-    """Writes what was planned, for one service at a time.
+    """Writes the plan of one service at a time.
 
-    What it wrote enters the cache by `put_written`. What stands in its way enters `looks` and `refusals`.
+    Written objects enter the cache by `put_written`. Obstacles enter `looks` and `refusals`.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class Writer:
     async def write_status(self, key: ServiceKey, service: Obj, status: dict[str, Any]) -> Done:
         """Write the decision first. A leader with an old view gets a 409 and writes nothing else.
 
-        Some policy of the cluster may refuse it: only the log can tell that.
+        A policy of the cluster may refuse it. Only the log can report that.
         """
         metadata = {field: service["metadata"][field] for field in ("name", "namespace", "resourceVersion")}
         head = {"apiVersion": INFERENCE_SERVICE.api_version, "kind": INFERENCE_SERVICE.kind}
@@ -116,9 +115,9 @@ class Writer:
         return Done.WRITTEN if _is_another(written, service) else Done.UNCHANGED
 
     async def write_all(self, key: ServiceKey, service: Obj, chosen: Plan) -> list[Done]:
-        """Write marks and children, and log what was written, also where one fails.
+        """Write marks and children, and log the writes, even if one fails.
 
-        Raises ClusterError where one failed in a way worth another try.
+        Raises ClusterError if a write failed in a way worth another attempt.
         """
         written = Written()
         try:
@@ -127,7 +126,7 @@ class Writer:
             done += [await self._apply(key, service, apply, written) for apply in chosen.applies]
             done += [await self._delete(key, service, delete, written) for delete in chosen.deletes]
         finally:
-            _tell(key, written)
+            _log(key, written)
         return done
 
     async def _scale(self, key: ServiceKey, service: Obj, replicas: int, written: Written) -> Done:
@@ -155,7 +154,7 @@ class Writer:
             self._note_refusal(key, identity, error, written)
             return Done.HELD
         if pod is None:
-            _tell(key, written)
+            _log(key, written)
             LOG.info("%s: Pod %s has changed before it was marked", key, mark.pod)
             return Done.AGAIN
         self._put_written(pod)
@@ -163,10 +162,10 @@ class Writer:
         return Done.AGAIN  # a count may fall at once, now that the pod is marked
 
     async def _annotate(self, key: ServiceKey, mark: Mark) -> Obj | None:
-        """Return the pod with its mark; None where it has to be judged anew.
+        """Return the pod with its mark; None if the plan has to judge the pod again.
 
-        Others write pods at any time. So a mark that meets another version is tried on that one, unless what
-        it depends on is new there.
+        Others write pods at any time. If a mark meets another version of the pod, it is tried on that one,
+        unless something is new on which the mark depends.
         """
         for _ in range(MARK_TRIES):
             annotations, version = dict(mark.annotations), mark.judged.version
@@ -182,7 +181,7 @@ class Writer:
         return None
 
     async def _renew(self, key: ServiceKey, mark: Mark) -> Mark | None:
-        """Return the mark for the pod as it is by now; None where that is gone, or to be judged anew."""
+        """Return the mark for the pod as it is now; None if the pod is gone, or has to be judged again."""
         names = {"namespace": key.namespace, "name": mark.pod, "uid": mark.uid}
         before: Obj = {"kind": POD.kind, "metadata": names}
         found = await self._cluster.fetch(POD, key.namespace, mark.pod)
@@ -196,7 +195,7 @@ class Writer:
         """Apply one child."""
         identity = object_id(apply.obj)
         if apply.needs and (unmet := find_unmet(apply.needs, self._find_standing(key, service))):
-            _tell(key, written)
+            _log(key, written)
             LOG.info("%s: %s %s waits for %s", key, *identity, ", ".join(map(" ".join, unmet)))
             return Done.HELD
         try:
@@ -224,7 +223,7 @@ class Writer:
             return True
         seen = apply.seen["metadata"]
         written = await self._cluster.apply_owned(apply.obj, seen["uid"], seen["resourceVersion"])
-        if self._cache.holds(apply.seen):  # else the watch has told already that it is gone
+        if self._cache.holds(apply.seen):  # else the watch has reported its deletion already
             self._put_written(written)
         return _is_another(written, apply.seen)
 
@@ -246,7 +245,7 @@ class Writer:
     async def _try_to(
         self, write: Awaitable[bool], key: ServiceKey, service: Obj, identity: ObjectId, written: Written
     ) -> Done:
-        """Write one child. What stands in the way is kept for the next plan."""
+        """Write one child. The next plan sees what stands in the way."""
         try:
             has_changed = await write
         except ConflictError:
@@ -259,24 +258,24 @@ class Writer:
         return Done.WRITTEN if has_changed else Done.UNCHANGED
 
     def _find_standing(self, key: ServiceKey, service: Obj) -> dict[ObjectId, Obj]:
-        """Return our children as they are now, with those that were just written."""
+        """Return our children as they are now, with the ones just written."""
         uid = service["metadata"]["uid"]
         return {object_id(child): child for child in self._cache.children(key) if is_owned(child, uid)}
 
     def _note_refusal(
         self, key: ServiceKey, identity: ObjectId, error: ClusterError, written: Written
     ) -> None:
-        _tell(key, written)
+        _log(key, written)
         self._refusals.note(key, identity, str(error), self._clock())
         LOG.warning("%s: %s %s is refused: %s", key, *identity, error)
 
 
-def _tell(key: ServiceKey, written: Written) -> None:
-    """Log what was written so far."""
+def _log(key: ServiceKey, written: Written) -> None:
+    """Log the writes so far."""
     for line in written.take_lines():
         LOG.info("%s: %s", key, line)
 
 
 def _is_another(written: Obj, before: Obj) -> bool:
-    """Whether a write has changed an object. Its event may be in the cache before the write's own answer."""
+    """Whether a write has changed an object. Its event may reach the cache before the write's own answer."""
     return bool(written["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"])

@@ -1,1 +1,1 @@
-"""What the gateways tell: a stream from each of them, read by the leader alone."""
+"""What the gateways report: a stream from each of them, which only the leader reads."""

@@ -28,21 +28,21 @@ from millrace_runtime.contract import (
 
 LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
-"""Between two looks at which gateways there are, and whether we lead."""
+"""Between two checks which gateways there are, and whether we lead."""
 SILENT_SECONDS = 5.0
-"""A gateway that tells nothing for so long is not counted as one that tells."""
+"""A gateway that reports nothing for so long counts as silent."""
 RETRY_SECONDS = 1.0
 LONGEST_LINE = 2**24
-"""Bytes, doubled by aiohttp: the first line of a gateway with 300,000 replicas."""
+"""In bytes; aiohttp doubles it. The first line of a gateway with 300,000 replicas."""
 OK = 200
 
 
 class RefusedStreamError(Exception):
-    """A gateway does not let us read."""
+    """A gateway refuses the stream."""
 
 
 class Gateways:
-    """Owner of the streams. `token` is what the Lease proves to be the leader's."""
+    """Owner of the streams. The Lease proves that `token` is the leader's."""
 
     def __init__(
         self,
@@ -51,18 +51,18 @@ class Gateways:
         is_leader: Callable[[], bool],
         on_request: Callable[[ServiceKey], None] = lambda _: None,
     ) -> None:
-        """Begin with none. `on_request` is called with services that have got a request."""
+        """Begin without streams. `on_request` is called with each service that has got a request."""
         self._source = Source(POD.path(namespace), f"{LABEL_COMPONENT}=gateway")
         self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "millrace-operator"}
         self._is_leader = is_leader
         self._on_request = on_request
         self._sink = GatewaySink()
         self._loads = Loads()
-        self._told: dict[str, str] = {}
-        """What was logged last of each gateway that can't be read."""
+        self._logged: dict[str, str] = {}
+        """The last log text of each gateway whose stream fails."""
 
     def read(self, pods: Iterable[str]) -> Mapping[str, PodLoad]:
-        """Return what gateways have at pods, by uid."""
+        """Return the loads that gateways have at pods, by uid."""
         return self._loads.read(pods)
 
     def read_demand(self, key: ServiceKey) -> Demand:
@@ -70,11 +70,11 @@ class Gateways:
         return self._loads.read_demand(str(key))
 
     def read_arrivals(self, key: ServiceKey, seconds: float) -> float | None:
-        """Return the requests a second that all gateways got; None while that is not known."""
+        """Return the requests a second at all gateways; None while they are unknown."""
         return self._loads.read_arrivals(str(key), seconds, time.time())
 
     def keep(self, keys: Collection[ServiceKey]) -> None:
-        """Forget what is known of all services but these."""
+        """Forget all other services."""
         self._loads.keep(frozenset(map(str, keys)))
 
     @property
@@ -84,7 +84,7 @@ class Gateways:
 
     @property
     def num_silent(self) -> int:
-        """How many of them tell nothing."""
+        """How many of them are silent."""
         return self._loads.num_silent
 
     async def run(self, connection: Connection) -> None:
@@ -95,7 +95,7 @@ class Gateways:
 
     async def _keep_streams(self) -> None:
         streams: dict[tuple[str, str], asyncio.Task[None]] = {}
-        connector = aiohttp.TCPConnector(limit=0)  # each gateway holds one, for as long as it lives
+        connector = aiohttp.TCPConnector(limit=0)  # each gateway holds one connection
         async with aiohttp.ClientSession(
             connector=connector, headers=self._headers, read_bufsize=LONGEST_LINE
         ) as session:
@@ -105,13 +105,13 @@ class Gateways:
                     await _end([streams.pop(gone) for gone in streams.keys() - urls.items()])
                     for uid, url in urls.items() - streams.keys():
                         streams[uid, url] = asyncio.create_task(self._follow(session, uid, url))
-                    self._told = {uid: text for uid, text in self._told.items() if uid in urls}
+                    self._logged = {uid: text for uid, text in self._logged.items() if uid in urls}
                     await asyncio.sleep(LOOK_SECONDS)
             finally:
                 await _end(streams.values())
 
     def _list_urls(self, now: float) -> dict[str, str]:
-        """Return the streams to hold: none while somebody else leads."""
+        """Return the streams to hold: none while another replica leads."""
         if not self._is_leader():
             self._loads.begin(now)
             return {}
@@ -120,19 +120,19 @@ class Gateways:
         return urls
 
     async def _follow(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
-        """Read one gateway's lines, again and again."""
+        """Read one gateway's lines, and connect again after each end."""
         while True:
             try:
                 await self._read(session, uid, url)
-                self._tell(uid, url, "it ended the stream")
+                self._log_failure(uid, url, "it ended the stream")
             except Exception as error:  # noqa: BLE001  whatever it says, it is asked again
-                self._tell(uid, url, str(error) or repr(error))
+                self._log_failure(uid, url, str(error) or repr(error))
             finally:
                 self._loads.lose(uid, time.time())
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, session: aiohttp.ClientSession, uid: str, url: str) -> None:
-        """Take in each line until the stream ends. Raises TimeoutError when it falls silent."""
+        """Record each line until the stream ends. Raises TimeoutError when it falls silent."""
         async with (
             asyncio.timeout(SILENT_SECONDS) as silence,
             session.get(url, timeout=UNTIMED, allow_redirects=False) as response,
@@ -140,12 +140,12 @@ class Gateways:
             if response.status != OK:
                 raise RefusedStreamError(f"it answers {response.status}")
             while line := await response.content.readline():
-                self._take(uid, line)
-                self._told.pop(uid, None)
+                self._record(uid, line)
+                self._logged.pop(uid, None)
                 silence.reschedule(asyncio.get_running_loop().time() + SILENT_SECONDS)
 
-    def _take(self, uid: str, line: bytes) -> None:
-        """Take in a line. Raises MalformedLineError."""
+    def _record(self, uid: str, line: bytes) -> None:
+        """Record a line. Raises MalformedLineError."""
         try:
             parsed = json.loads(line)
         except ValueError as error:
@@ -154,11 +154,11 @@ class Gateways:
             namespace, _, name = key.partition("/")
             self._on_request(ServiceKey(namespace, name))
 
-    def _tell(self, uid: str, url: str, text: str) -> None:
-        """Log what goes wrong with a gateway, once."""
-        if self._told.get(uid) != text:
-            LOG.warning("the gateway at %s tells no loads: %s; trying again", url, text)
-        self._told[uid] = text
+    def _log_failure(self, uid: str, url: str, text: str) -> None:
+        """Log a gateway's failure, once."""
+        if self._logged.get(uid) != text:
+            LOG.warning("the gateway at %s reports no loads: %s; trying again", url, text)
+        self._logged[uid] = text
 
 
 async def _end(streams: Collection[asyncio.Task[None]]) -> None:
@@ -170,7 +170,7 @@ async def _end(streams: Collection[asyncio.Task[None]]) -> None:
 class _Gateway(NamedTuple):
     url: str
     until: float
-    """When it is surely gone, in seconds since 1970; infinity while nobody has deleted it."""
+    """When it is gone at the latest, in seconds since 1970; infinity while nobody has deleted it."""
 
 
 class GatewaySink:
@@ -205,7 +205,7 @@ class GatewaySink:
 
 
 def _may_have_requests(pod: Object) -> bool:
-    """Whether a gateway is Ready, is going, or was Ready: its clients' connections outlive that."""
+    """Whether a gateway is Ready, is ending, or was Ready: its clients' connections outlive that."""
     status = pod.get("status") or {}
     ready = find_condition(dict(status), "Ready") or {}
     if ready.get("status") == "True":
@@ -216,7 +216,7 @@ def _may_have_requests(pod: Object) -> bool:
 
 
 def _was_ready(pod: Object, unready_since: str | None) -> bool:
-    """Whether it turned unready after its container had begun. One that never was Ready did so before."""
+    """Whether it turned unready after its container's start. A gateway that was never Ready did so before."""
     own = {one.get("name") for one in pod["spec"]["containers"] if PORT_NAME_HTTP in _name_ports(one)}
     statuses = [one for one in pod["status"].get("containerStatuses") or () if one.get("name") in own]
     starts = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in statuses]
@@ -225,18 +225,18 @@ def _was_ready(pod: Object, unready_since: str | None) -> bool:
 
 
 def _find_end(pod: Object) -> float:
-    """Return when a pod is gone at the latest. On a node that is lost, its object stays for ever."""
-    ends = parse_time(pod["metadata"].get("deletionTimestamp"))  # the grace is in it
+    """Return when a pod is gone at the latest. On a lost node the object would stay for ever."""
+    ends = parse_time(pod["metadata"].get("deletionTimestamp"))  # it includes the grace
     return math.inf if ends is None else ends + LOST_SECONDS
 
 
 def _find_port(pod: Object) -> int:
-    """Return where the gateway tells its loads."""
+    """Return the port on which the gateway reports its loads."""
     named = map(_name_ports, (pod.get("spec") or {}).get("containers") or ())
     ports = next((found for found in named if PORT_NAME_HTTP in found), {})
     return ports.get(PORT_NAME_METRICS, PORT_GATEWAY_METRICS)
 
 
 def _name_ports(container: Object) -> dict[str, int]:
-    """Return a container's ports by name. The one with a port for clients is the gateway's own."""
+    """Return a container's ports by name. The gateway's own container has a port for clients."""
     return {str(port.get("name")): int(port["containerPort"]) for port in container.get("ports") or ()}

@@ -26,9 +26,9 @@ from millrace_operator.kube.kinds import (
 from millrace_runtime import contract
 
 APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""What `kubectl apply` keeps for itself: a second copy of the manifest."""
+"""A second copy of the manifest, which `kubectl apply` keeps for itself."""
 UNKEPT = {APPLIED: None, contract.ANNOTATION_LEARNED: ""}
-"""Annotations that are left out, or of which nothing is known but that they are there."""
+"""Annotations without a copy (None), or without their text."""
 LONGEST_SHARED = 128
 """Longer texts, such as messages, are rarely the same."""
 
@@ -39,13 +39,13 @@ class Page(NamedTuple):
     objects: list[Obj]
     """Made compact, with apiVersion and kind in each."""
     token: str
-    """Which page is next; empty after the last one."""
+    """The next page's token; empty after the last one."""
     version: int
     """The list's resourceVersion."""
 
 
 def read_page(kind: Kind, answer: Obj) -> Page:
-    """Return the page that an answer holds. Raises TransientError where it is none."""
+    """Return the page in an answer. Raises TransientError for another answer."""
     head, items = {"apiVersion": kind.api_version, "kind": kind.kind}, answer.get("items", "")
     if not isinstance(items, list | None):
         raise TransientError(f"no list of {kind.plural} in the answer: {str(answer)[:200]}")
@@ -58,7 +58,7 @@ def read_page(kind: Kind, answer: Obj) -> Page:
 
 
 def read_object(kind: Kind, answer: Obj, request: str) -> Obj:
-    """Return an answer that is an object of this kind, as it is stored. Raises TransientError for another."""
+    """Return an answer that is a stored object of this kind. Raises TransientError for another answer."""
     if answer.get("kind") == kind.kind and _is_of_stored(answer.get("metadata")):
         return answer
     raise TransientError(f"{request}: no {kind.kind} in the answer: {str(answer)[:200]}")
@@ -72,7 +72,7 @@ def _is_of_stored(metadata: Any) -> bool:
 
 
 def parse_answer(content: bytes, request: str) -> Obj:
-    """Return the object that an answer with 200 holds. A proxy in between may answer anything."""
+    """Return the object in an answer with status 200. A proxy in between may answer anything."""
     try:
         parsed = orjson.loads(content)
     except ValueError:
@@ -83,7 +83,7 @@ def parse_answer(content: bytes, request: str) -> Obj:
 
 
 def raise_for_status(status: int, content: bytes, retry_after: str | None) -> None:
-    """Raise the ClusterError that an HTTP status means; nothing for one below 400."""
+    """Raise the ClusterError for an HTTP status; nothing for one below 400."""
     if status < 400:
         return
     message = _read_message(content) or f"HTTP {status}"
@@ -100,7 +100,7 @@ def raise_for_status(status: int, content: bytes, retry_after: str | None) -> No
 
 
 def _is_of_another_object(content: bytes) -> bool:
-    """Whether a refusal is of the uid alone: the object of that name is another one than we mean."""
+    """Whether a refusal concerns only the uid: another object has the name now."""
     try:
         causes = orjson.loads(content)["details"]["causes"]
         return bool(causes) and all(cause.get("field") == "metadata.uid" for cause in causes)
@@ -109,7 +109,7 @@ def _is_of_another_object(content: bytes) -> bool:
 
 
 def _read_message(content: bytes) -> str:
-    """Return the message of a Status object, or the answer's beginning when it is none."""
+    """Return the message of a Status object, or else the beginning of the answer."""
     try:
         return str(orjson.loads(content).get("message", ""))
     except (ValueError, AttributeError):
@@ -117,12 +117,12 @@ def _read_message(content: bytes) -> str:
 
 
 def _quote(content: bytes) -> str:
-    """Return the beginning of what came, for an error's message."""
+    """Return the beginning of an answer, for an error's message."""
     return content[:200].decode(errors="replace")
 
 
 def compact(obj: Obj) -> Obj:
-    """Return the object without its managers, kubectl's copy, and what the autoscaler has learned."""
+    """Return the object without its managers, kubectl's copy, and the autoscaler's knowledge."""
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     if UNKEPT.keys() & (metadata.get("annotations") or {}).keys():
         kept = ((key, UNKEPT.get(key, value)) for key, value in metadata["annotations"].items())

@@ -1,6 +1,6 @@
 """The real API server, by raw manifests over HTTP.
 
-Typed models of the `kubernetes` client drop fields they do not know on a round trip, so objects stay raw.
+The typed models of the `kubernetes` client drop unknown fields, so objects stay raw.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ WRITES_PER_SECOND = 50.0
 BURST = 100
 TIMEOUT_SECONDS = 15.0
 LONGEST_PAUSE_SECONDS = 60.0
-"""Of all writes, at the server's wish. It may ask for more, and we then ask whether it still does."""
+"""The longest pause of all writes that the server may ask for. After it we ask again."""
 LIST_TRIES = 3
-"""Of a long list, whose pages may be forgotten while it is read."""
+"""Attempts at a long list: the server may forget its pages while we read it."""
 UNTIMED = aiohttp.ClientTimeout()
-"""Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
+"""aiohttp's own time limit loses a cancellation: see `millrace_kubernetes.connection`."""
 CREATE_ONLY_VERSION = "1"
-"""A resourceVersion that no live object has: an apply with it creates, or is a 409."""
+"""No live object has this resourceVersion: an apply with it creates the object, or is a 409."""
 
 
 class ApiServer(Cluster):
-    """The API server over HTTP. Every write but the Lease's own first asks how long it may take."""
+    """The API server over HTTP. Every write except those of the Lease first asks how long it may take."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ApiServer(Cluster):
         return read_object(kind, answer, f"GET {path}")
 
     async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
-        """List in chunks of LIST_CHUNK. A list that expires on the way is begun anew, LIST_TRIES in all."""
+        """List in chunks of LIST_CHUNK. A list that expires meanwhile is repeated, with LIST_TRIES in all."""
         for _ in range(LIST_TRIES - 1):
             try:
                 return await self._fetch_pages(scope, label_selector)
@@ -125,7 +125,7 @@ class ApiServer(Cluster):
         return await self._apply(obj, {}, "status")
 
     async def write_scale(self, service: Obj, replicas: int) -> None:
-        """Patch it: a PUT would have to GET before, which fails where there is no count yet."""
+        """Patch the count: a PUT needs a GET before, which fails while there is no count."""
         metadata = service["metadata"]
         path = INFERENCE_SERVICE.path(metadata["namespace"], metadata["name"], "scale")
         body = {
@@ -144,7 +144,7 @@ class ApiServer(Cluster):
         *,
         version: str | None = None,
     ) -> Obj:
-        """Annotate a pod by way of its status: whoever may change that can't change its image."""
+        """Annotate a pod by way of its status: that right does not include the pod's image."""
         body = {"metadata": {**_name_seen(uid, version), "annotations": annotations}}
         path = kind.path(namespace, name, "status" if kind is POD else "")
         answer = await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
@@ -194,7 +194,7 @@ class ApiServer(Cluster):
         seconds = min(self._seconds_to_write(), TIMEOUT_SECONDS)
         if seconds <= 0:
             raise NotLeaderError("the Lease ran out before this write; it was not sent")
-        # The server gives up by then too: what we no longer wait for must not land later.
+        # The server gives up by then too, so that no write lands after we have stopped waiting for it.
         query = {**(query or {}), "timeout": f"{int(seconds * 1000)}ms"}
         try:
             return await self._send(method, path, body, content_type, query, seconds=seconds)
@@ -204,11 +204,11 @@ class ApiServer(Cluster):
             raise
 
     async def _take_turn(self) -> None:
-        """Wait for a token, and as long as the API server wants no writes of ours."""
+        """Wait for a token, and for the end of a pause that the API server has asked for."""
         wait = self._bucket.reserve(time.monotonic())
         while wait > 0:
             await asyncio.sleep(wait)
-            wait = self._bucket.pause_left(time.monotonic())  # one may have begun meanwhile
+            wait = self._bucket.pause_left(time.monotonic())  # a pause may have begun meanwhile
 
     async def _send(
         self,
@@ -243,5 +243,5 @@ class ApiServer(Cluster):
 
 
 def _name_seen(uid: str, version: str | None) -> dict[str, str]:
-    """Return what names the object that a write means, and the version of it where one is given."""
+    """Return the uid of the object that a write is meant for, and its version if one is given."""
     return {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}

@@ -35,7 +35,7 @@ class Access:
         return context
 
     async def headers(self) -> dict[str, str]:
-        """Return the authorization header. Raises AccessError when there is no token just now."""
+        """Return the authorization header. Raises AccessError if there is no token now."""
         try:
             await self._refresh()
         except (config.ConfigException, OSError, ValueError) as error:
@@ -48,7 +48,7 @@ class Access:
         return {"Authorization": token if token.lower().startswith("bearer ") else f"Bearer {token}"}
 
     async def _refresh(self) -> None:
-        """Read a service account's token again, as it rotates."""
+        """Read a service account's token again, because it rotates."""
         if self.configuration.refresh_api_key_hook is None:
             return
         result = self.configuration.refresh_api_key_hook(self.configuration)
@@ -57,7 +57,7 @@ class Access:
 
 
 async def load_access() -> Access:
-    """Return the way to the API server. Raises BadStartError saying what to set."""
+    """Return the access to the API server. Raises BadStartError, which says what to set."""
     configuration = client.Configuration()
     try:
         if os.environ.get("KUBERNETES_SERVICE_HOST"):

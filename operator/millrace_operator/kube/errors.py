@@ -16,7 +16,7 @@ class ClusterError(Exception):
 
 
 class TransientError(ClusterError):
-    """Worth another try; `retry_after_seconds` is what the server asked for, when it did."""
+    """Worth another attempt. `retry_after_seconds` is the server's own wish, if it has one."""
 
     def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
@@ -24,11 +24,11 @@ class TransientError(ClusterError):
 
 
 class ExpiredError(TransientError):
-    """The API server has forgotten the moment of a list. Another list is of another moment."""
+    """The API server no longer has the version of a list. Another list has another version."""
 
 
 class ConflictError(ClusterError):
-    """The object is at another version than we saw, or is somebody else's."""
+    """The object has another version than we saw, or is somebody else's."""
 
 
 class RefusedError(ClusterError):
@@ -36,7 +36,7 @@ class RefusedError(ClusterError):
 
 
 class AbsentError(RefusedError):
-    """There is no such object any more."""
+    """There is no such object."""
 
 
 class NotLeaderError(ClusterError):
@@ -44,4 +44,4 @@ class NotLeaderError(ClusterError):
 
 
 class BadStartError(ClusterError):
-    """The process cannot begin: there is no way to reach an API server. The text says what to set."""
+    """The process cannot start: it has no access to an API server. The text says what to set."""

@@ -1,8 +1,8 @@
 """An API server in memory, for faults that a real one cannot be asked for.
 
-It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting,
-no validation but of names, and no field ownership: those are tested on the real one. What both must do alike
-is in testing/api_contract.py.
+It has resourceVersions, uids, create-only applies, uid preconditions and conflicts. It has no defaulting, no
+validation except of names, and no field ownership: the tests of the real one cover those.
+`testing/api_contract.py` has what both must do alike.
 """
 
 import copy
@@ -42,7 +42,7 @@ class FakeCluster(Cluster):
         self.faults: deque[ClusterError | None] = deque()
         self.read_faults: deque[ClusterError | None] = deque()
         self.refuse: Callable[[Obj], str | None] = lambda _obj: None
-        """Says why a child is refused, as a quota or an admission policy does; None where it is not."""
+        """Returns why a child is refused, as by a quota or an admission policy; None if it is not."""
         self.refuse_other: dict[str, str] = {}
         """Why another write is refused, by its verb: `annotate`, `delete`."""
         self._versions = itertools.count(10)
@@ -67,7 +67,7 @@ class FakeCluster(Cluster):
         return copy.deepcopy(self.objects.get(ObjectKey(kind.kind, namespace, name)))
 
     async def fetch_all(self, scope: Scope, label_selector: str | None = None) -> Listing:
-        """List; a selector names a label that must be there."""
+        """List objects. A selector names a label that they must have."""
         _raise_first(self.read_faults)
         found = [
             compact(
@@ -208,7 +208,7 @@ def _raise_first(faults: deque[ClusterError | None]) -> None:
 
 
 def _merge(old: Any, new: Any, annotations: dict[str, str] | None = None) -> Any:
-    """Return `old` with `new`'s fields over it, deeply in mappings; lists are replaced."""
+    """Return `old` with `new`'s fields over it, recursively in mappings. Lists are replaced."""
     if annotations is not None:
         return {**old, "metadata": {**old["metadata"], "annotations": annotations}}
     if not (isinstance(old, dict) and isinstance(new, dict)):

@@ -9,7 +9,7 @@ from millrace_operator.kube.node import trim_node
 from millrace_runtime import contract
 
 Obj = dict[str, Any]
-"""A Kubernetes object as JSON has it."""
+"""A Kubernetes object as in JSON."""
 
 
 class ServiceKey(NamedTuple):
@@ -34,9 +34,9 @@ class Listing(NamedTuple):
     """All objects of a kind at one moment."""
 
     objects: list[Obj]
-    """Made compact one page after another: they wait for the rest of the list."""
+    """Compact: they wait for the rest of the list."""
     version: int
-    """The resourceVersion of that moment."""
+    """The list's resourceVersion."""
 
 
 def _keep_whole(obj: Obj) -> Obj:
@@ -44,23 +44,23 @@ def _keep_whole(obj: Obj) -> Obj:
 
 
 class Role(Enum):
-    """What objects of a kind are to a service: how they are followed, and whom a change of one concerns."""
+    """The role of a kind for a service: how its objects are followed, and which service a change concerns."""
 
     SERVICE = auto()
-    """The service itself. Kopf watches these."""
+    """The service itself. Kopf watches it."""
     CHILD = auto()
-    """One of a service's own, made by us."""
+    """An object of a service that the operator makes."""
     POD = auto()
-    """One of a service's pods, made by others for us."""
+    """A pod of a service, made by others for it."""
     NODE = auto()
-    """Where pods run: in no namespace, and nobody's own."""
+    """A node: in no namespace, and of no service."""
     UNWATCHED = auto()
-    """Read and written when there is need."""
+    """Objects that the operator reads and writes when it needs them."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind, its REST path, and what it is to us. A row of KINDS is all that a kind needs to be followed."""
+    """A kind, its REST path, and its role. A row of KINDS is all that a kind needs to be followed."""
 
     group: str
     version: str
@@ -68,9 +68,9 @@ class Kind:
     plural: str
     role: Role = Role.UNWATCHED
     is_optional: bool = False
-    """Whether all goes on without it where the API server has no such kind, or does not let us read it."""
+    """Whether the operator works without the kind, if the API server lacks it or may not show it."""
     trim: Callable[[Obj], Obj] = _keep_whole
-    """Makes an object smaller as soon as it is parsed."""
+    """Makes an object smaller right after parsing."""
 
     @property
     def api_version(self) -> str:
@@ -85,7 +85,7 @@ class Kind:
 
 
 class Scope(NamedTuple):
-    """A kind's objects, as far as they are looked after."""
+    """The objects of a kind that the operator looks after."""
 
     kind: Kind
     namespace: str | None = None
@@ -123,19 +123,19 @@ KINDS = (
 )
 CHILDREN = tuple(kind for kind in KINDS if kind.role is Role.CHILD)
 WATCHED = tuple(kind for kind in KINDS if kind.role in (Role.SERVICE, Role.CHILD, Role.POD))
-"""In the namespaces of services."""
+"""Kinds in the namespaces of services."""
 NODES = Scope(NODE)
-"""In no namespace. The Role of a namespace alone does not let us read them."""
+"""In no namespace. The Role of a namespace does not let the operator read them."""
 EVERYWHERE = (*(Scope(kind) for kind in WATCHED), NODES)
 BY_NAME = {kind.kind: kind for kind in KINDS}
 
 
 def find_scopes(namespaces: Sequence[str]) -> tuple[Scope, ...]:
-    """Return what is watched and listed to look after these namespaces; none means all."""
+    """Return the scopes to watch and list for these namespaces; none means all."""
     found = tuple(Scope(kind, namespace) for namespace in namespaces for kind in WATCHED)
     return (*found, NODES) if found else EVERYWHERE
 
 
 def kind_of(obj: Obj) -> Kind:
-    """Return the kind of a raw object. Raises KeyError for one that we never handle."""
+    """Return the kind of a raw object. Raises KeyError for an unknown one."""
     return BY_NAME[obj["kind"]]

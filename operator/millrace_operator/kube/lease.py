@@ -1,6 +1,6 @@
-"""Who leads: a Lease, renewed every 2 s, ours for 15 s at most. Pure; `leader_election.py` acts on it.
+"""Who leads: a Lease, renewed every 2 s and held for at most 15 s. Pure; `leader_election.py` acts on it.
 
-Another holder's clock is never trusted: a Lease is taken over when it has not changed for its duration on
+The rules trust no other holder's clock: a Lease may be taken over if it has not changed for its duration on
 our own monotonic clock.
 """
 
@@ -16,14 +16,14 @@ DURATION_SECONDS = 15
 DEADLINE_SECONDS = 10
 RETRY_SECONDS = 2
 LOOK_SECONDS = 1
-"""At another's Lease: the sooner its last renewal is seen, the sooner it is known to have run out."""
+"""Between two looks at another's Lease. An early look at its last renewal shows early that it has run out."""
 MARGIN_SECONDS = 1
-"""Between the end of our last write and the moment when another candidate may lead."""
+"""Between the end of our last write and the time when another candidate may lead."""
 
 
 @dataclass
 class LeaseView:
-    """What one candidate knows of the Lease. Its times are of the monotonic clock."""
+    """A candidate's knowledge of the Lease. Its times are of the monotonic clock."""
 
     identity: str
     namespace: str
@@ -32,33 +32,33 @@ class LeaseView:
     seen_at: float = 0.0
     renewed_at: float | None = None
     runs_out_at: float = math.inf
-    """When another's Lease may be taken, unless it is renewed."""
+    """When another's Lease may be taken over, unless it is renewed."""
     token_hash: str = ""
-    """Of what we show to gateways: who holds the Lease is believed."""
+    """The hash of our token for the gateways, which believe the holder of the Lease."""
 
     def is_held(self, now: float) -> bool:
         """Whether writes are still safe: we renewed less than DEADLINE_SECONDS ago."""
         return self.renewed_at is not None and now < self.renewed_at + DEADLINE_SECONDS
 
     def seconds_held(self, now: float) -> float | None:
-        """Return for how long it is held without another renewal; None where it is not held."""
+        """Return how much longer the Lease is held without a renewal; None if it is not held."""
         if self.renewed_at is None or not self.is_held(now):
             return None
         return self.renewed_at + DEADLINE_SECONDS - now
 
     def seconds_to_write(self, now: float) -> float:
-        """Return how long a write that begins now may take, at least 4 s; 0 where none may begin.
+        """Return how long a write that begins now may take: at least 4 s, or 0 if none may begin.
 
-        It ends before another candidate may lead. A write that lasted longer could undo that one's.
+        It ends before another candidate may lead. A longer write could undo the new leader's.
         """
         if self.renewed_at is None or not self.is_held(now):
             return 0.0
         return self.renewed_at + DURATION_SECONDS - MARGIN_SECONDS - now
 
     def examine(self, lease: Obj, now: float) -> bool:
-        """Note the Lease's version as it is now, and return whether we may take the Lease.
+        """Record the present version of the Lease, and return whether we may take it.
 
-        We may when it is ours, when nobody holds it, or when it has not changed for its whole duration.
+        We may if it is ours, if nobody holds it, or if it has not changed for its whole duration.
         """
         version = lease["metadata"].get("resourceVersion", "")
         if version != self.seen_version:
@@ -70,13 +70,13 @@ class LeaseView:
         return holder in ("", self.identity) or now >= self.runs_out_at
 
     def seconds_to_look(self, now: float) -> float:
-        """Return how long to wait after a look or a renewal: until another's Lease runs out at most."""
+        """Return how long to wait after a look or a renewal: at most until another's Lease runs out."""
         if self.renewed_at is not None:
             return RETRY_SECONDS
         return min(LOOK_SECONDS, max(0.0, self.runs_out_at - now))
 
     def render(self, old: Obj | None, wall_time: float, holder: str) -> Obj:
-        """Return the Lease to write. It keeps the metadata of `old`, which is the Lease there is, if any."""
+        """Return the Lease to write. It keeps the metadata of the existing Lease `old`, if any."""
         before: dict[str, Any] = (old or {}).get("spec", {})
         stamp = datetime.fromtimestamp(wall_time, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         is_change = (before.get("holderIdentity") or "") != holder

@@ -1,4 +1,4 @@
-"""What of a node matters here: whether it is being emptied, and which GPUs it offers. Pure."""
+"""The parts of a node that matter here: whether it is being emptied, and which GPUs it offers. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,17 +16,17 @@ DEPARTURE_TAINTS = {
     "karpenter.sh/disruption": "Karpenter removes it",
     "cloud.google.com/impending-node-termination": "its machine is about to be stopped",
 }
-"""Taints of those that empty a node, and what each says of it.
+"""Taints that show that a node is being emptied, and why.
 
-Not every taint with the effect NoExecute: what does not tolerate one is deleted at once, so that nothing
-can be done before, and what tolerates it stays.
+Not every taint with the effect NoExecute: a pod that does not tolerate one is deleted at once, so that
+nothing can be done before, and a pod that tolerates it stays.
 """
 GPUS = "nvidia.com/"
-"""How the names of the resources begin whose nodes have labels that tell of their memory."""
+"""The prefix of the resources whose nodes have labels with their memory."""
 LABEL = f"{GPUS}gpu.product"
-"""A node that has it has GPUs, also while it offers none: as their device plugin starts anew, say."""
+"""A node with this label has GPUs, even while it offers none, as when their device plugin restarts."""
 UNKEPT_LABELS = ("feature.node.kubernetes.io/", "nvidia.com/gfd.", contract.LABEL_KEPT_ON_NODE)
-"""How those begin of which there are a hundred, or that change with each start of their writer."""
+"""Prefixes of labels of which a node has a hundred, or that change with each start of their writer."""
 
 
 class GpuNode(NamedTuple):
@@ -34,13 +34,13 @@ class GpuNode(NamedTuple):
 
     labels: Mapping[str, str]
     offers: Mapping[str, str]
-    """By resource, what pods may have of it; empty while nobody offers it there."""
+    """The amounts that pods may have, by resource; empty while the node offers none."""
 
 
 def trim_node(node: dict[str, Any]) -> dict[str, Any]:
-    """Return a node without all that changes every few seconds: there are thousands, of 15 kB and more.
+    """Return a node without the parts that change every few seconds: there are thousands, of 15 kB and more.
 
-    The labels of one with GPUs stay, as a nodeSelector may name any of them.
+    A node with GPUs keeps its labels, because a nodeSelector may name any of them.
     """
     metadata, spec = node["metadata"], node.get("spec") or {}
     trimmed: dict[str, Any] = {
@@ -75,6 +75,6 @@ def find_departure(node: dict[str, Any]) -> str | None:
 
 
 def may_stay(pod: dict[str, Any]) -> bool:
-    """Whether a pod tolerates that a node is being emptied: its replacement could land there as well."""
+    """Whether a pod tolerates a node that is being emptied: its replacement could land there, too."""
     keys = {UNSCHEDULABLE_TAINT, *DEPARTURE_TAINTS, ""}
     return any(one.get("key", "") in keys for one in pod.get("spec", {}).get("tolerations") or [])

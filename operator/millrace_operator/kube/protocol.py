@@ -18,21 +18,21 @@ class Cluster(Protocol):
         """Create by server-side apply. Raises ConflictError when an object of that name exists."""
 
     async def apply_owned(self, obj: Obj, uid: str, version: str | None = None) -> Obj:
-        """Apply on the object of that uid, and of that resourceVersion where one is given.
+        """Apply on the object of that uid, and of that resourceVersion if one is given.
 
-        Raises ConflictError when it is another one by now: what is late must not undo what came after it.
+        Raises ConflictError if the object has changed: a late write must not undo a newer one.
         """
 
     async def apply_status(self, obj: Obj) -> Obj:
-        """Apply `status` at metadata.resourceVersion. Raises ConflictError when it has changed.
+        """Apply `status` at metadata.resourceVersion. Raises ConflictError if the object has changed.
 
-        Raises AbsentError when the object is gone.
+        Raises AbsentError if the object is gone.
         """
 
     async def write_scale(self, service: Obj, replicas: int) -> None:
-        """Set spec.replicas by way of the object's /scale, at its resourceVersion.
+        """Set spec.replicas by the object's /scale, at its resourceVersion.
 
-        Raises ConflictError when it has changed, and AbsentError when the object is gone.
+        Raises ConflictError if the object has changed, and AbsentError if it is gone.
         """
 
     async def annotate(
@@ -45,27 +45,27 @@ class Cluster(Protocol):
         *,
         version: str | None = None,
     ) -> Obj:
-        """Set annotations of an object, None removing one: of that resourceVersion where one is given.
+        """Set annotations of an object, at that resourceVersion if one is given. None removes an annotation.
 
-        Raises ConflictError when it is another one by now, and AbsentError when it is gone.
+        Raises ConflictError if the object has changed, and AbsentError if it is gone.
         """
 
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
     ) -> None:
-        """Delete the object of that uid, and of that resourceVersion where one is given.
+        """Delete the object of that uid, and of that resourceVersion if one is given.
 
-        That it is gone already is no error. Raises ConflictError when it is another one by now.
+        An object that is gone already is no error. Raises ConflictError if the object has changed.
         """
 
     async def create_event(self, event: Obj) -> Obj:
-        """Record an Event, and return it with its name."""
+        """Create an Event, and return it with its name."""
 
     async def change_event(self, namespace: str, name: str, fields: Obj) -> None:
-        """Change fields of an Event. Raises AbsentError when it is gone: it lasts for an hour."""
+        """Change fields of an Event. Raises AbsentError if it is gone: an Event lasts for an hour."""
 
     async def create_lease(self, lease: Obj) -> Obj:
         """Create a Lease. Raises ConflictError when it exists."""
 
     async def replace_lease(self, lease: Obj) -> Obj:
-        """Replace a Lease at its resourceVersion. Raises ConflictError when somebody else did."""
+        """Replace a Lease at its resourceVersion. Raises ConflictError if it has changed."""

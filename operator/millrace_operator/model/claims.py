@@ -12,21 +12,21 @@ from millrace_operator.status.causes import Cause
 from millrace_runtime import contract
 
 LOOK_SECONDS = 10.0
-"""Between two looks at a claim that is not there, or can't be used: somebody may be mending it."""
+"""Between two lookups of a claim that is absent or unusable: somebody may be fixing it."""
 GOOD_LOOK_SECONDS = 300.0
-"""Between two looks at a claim that serves: somebody may delete it."""
+"""Between two lookups of a claim that serves: somebody may delete it."""
 BLIND_LOOK_SECONDS = 60.0
-"""Between two tries where the API server does not let us look."""
+"""Between two attempts if the API server does not let us look."""
 _SHARED = "ReadWriteMany"
 _OF_ONE_NODE = ("ReadWriteOnce", "ReadWriteOncePod")
 _PREPARE = (
-    "with cache type NodeLocal whoever installs Millrace adds the namespace to the chart's "
-    "nodeCache.namespaces, which makes it"
+    "with cache type NodeLocal the chart creates the claim in each namespace of nodeCache.namespaces, "
+    "to which the installer of Millrace adds this one"
 )
 
 
 def read_claim(namespace: str, name: str, obj: Mapping[str, Any] | None) -> Claim:
-    """Return what is known of a claim. `obj` is None where there is none."""
+    """Return what is known of a claim. `obj` is None if there is no claim."""
     if obj is None:
         return Claim(namespace, name, None)
     spec, status, metadata = (obj.get(part, {}) for part in ("spec", "status", "metadata"))
@@ -36,7 +36,7 @@ def read_claim(namespace: str, name: str, obj: Mapping[str, Any] | None) -> Clai
 
 
 def judge_claim(spec: Spec, claim: Claim | None) -> Cause | None:
-    """Return why no model can be kept in the claim; None where one can, or nobody knows."""
+    """Return why the claim can keep no model; None if it can, or if nothing is known of it."""
     if claim is None or claim.name != spec.model.cache.claim:
         return None
     if claim.access_modes is None:
@@ -56,7 +56,7 @@ def _explain_absence(spec: Spec, name: str) -> Cause:
 
 
 def _judge_volume(claim: Claim) -> Cause | None:
-    """Return why a claim is not the node cache's. A tenant can make a claim of its name, but no volume."""
+    """Return why a claim is not the node cache's. A tenant can make a claim of that name, but no volume."""
     wanted = f"{contract.VOLUME_KEPT}{claim.namespace}"
     if claim.volume == wanted:
         return None
@@ -85,13 +85,13 @@ def _judge_count(spec: Spec, name: str, mode: str) -> Cause | None:
     field = "spec.replicas" if is_external else "spec.scaling.maxReplicas"
     return Cause(
         Reason.CACHE_UNUSABLE,
-        f"PersistentVolumeClaim {name} is {mode}, so one node alone has it, and {field} is {most}: name a "
+        f"PersistentVolumeClaim {name} is {mode}, so only one node can use it, and {field} is {most}: name a "
         f"ReadWriteMany claim in spec.model.cache.claimName, or write {field}: 1",
     )
 
 
 def find_look(spec: Spec, claim: Claim | None) -> float | None:
-    """Return after how many seconds to look at the claim again; None where there is to be none."""
+    """Return after how many seconds to look the claim up again; None if the spec names none."""
     if spec.model.cache.claim is None:
         return None
     if claim is None:
@@ -102,18 +102,18 @@ def find_look(spec: Spec, claim: Claim | None) -> float | None:
 class _Seen(NamedTuple):
     claim: Claim | None
     generation: int
-    """Of the service's spec that it was looked at for."""
+    """The generation of the service's spec at that time."""
     at: float
 
 
 class Claims:
-    """Owner of what was seen of the services' claims. A good one is looked at seldom, and after an edit."""
+    """Owner of the seen claims of services. A good claim is looked up rarely, and after an edit."""
 
     def __init__(self) -> None:
         self._seen: dict[ServiceKey, _Seen] = {}
 
     def is_due(self, key: ServiceKey, spec: Spec, generation: int, now: float) -> bool:
-        """Whether to look at the claim of a service that has one."""
+        """Whether a lookup of the claim is due, for a service that has one."""
         seen = self._seen.get(key)
         if seen is None or seen.generation != generation:
             return True
@@ -121,7 +121,7 @@ class Claims:
         return wait is not None and now >= seen.at + wait
 
     def keep(self, key: ServiceKey, claim: Claim | None, generation: int, now: float) -> None:
-        """Remember what a look has shown; None where it showed nothing."""
+        """Record the result of a lookup; None if it had none."""
         self._seen[key] = _Seen(claim, generation, now)
 
     def recall(self, key: ServiceKey) -> Claim | None:
@@ -130,5 +130,5 @@ class Claims:
         return None if seen is None else seen.claim
 
     def forget(self, key: ServiceKey) -> None:
-        """Forget the claim of a service that is gone, or has none any more."""
+        """Forget the claim of a service that is gone or names no claim."""
         self._seen.pop(key, None)

@@ -27,16 +27,16 @@ from millrace_operator.kube.node import GPUS, GpuNode
 from millrace_operator.status.causes import Cause
 
 MOST_NAMES = 4
-"""Of kinds of GPUs in a message."""
+"""Names of kinds of GPUs in a message, at most."""
 MIG = "nvidia.com/mig-"
-"""Resources that are parts of a GPU, by their profile."""
+"""The prefix of resources that are parts of a GPU. The profile follows it."""
 LARGEST = Accelerator("any GPU", 1 << 60)
-"""What does not run on it runs nowhere."""
+"""A model that does not run on it runs nowhere."""
 ANOTHER_GPU = (
-    "no node that is there now has a GPU for it: add one that has, or name such a GPU under "
+    "no present node has a GPU for it: add one, or name such a GPU under "
     "pod.nodeSelector, by nvidia.com/gpu.product, also where an autoscaler is to add the node"
 )
-"""How a refusal by the nodes is lifted."""
+"""What lifts a refusal by the nodes."""
 MANIFEST = Wording(
     weights="spec.model.quantization.weights: {0}",
     max_model_length="spec.engine.maxModelLength: {0}",
@@ -48,29 +48,29 @@ MANIFEST = Wording(
 
 
 class Candidate(NamedTuple):
-    """The GPUs of a node, as its labels tell of them; both are empty where they tell nothing."""
+    """The GPUs of a node by its labels. Both fields are empty without labels."""
 
     product: str
     memory: str
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """One of them; None where it is not known."""
+        """One of these GPUs; None if it is not known."""
         return read_labels({LABEL_PRODUCT: self.product, LABEL_MEMORY: self.memory})
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What is told of a model before it runs."""
+    """The verdict on a model before it runs."""
 
     verdict: Verdict
     facts: ModelFacts
     is_by_nodes: bool = False
-    """Whether nodes' labels told the device, and so may tell another one later."""
+    """Whether the verdict comes from labels of nodes, and so may change with them."""
 
     @property
     def refusal(self) -> Cause | None:
-        """Why no pod is to be made of it; None where one may start."""
+        """Why no pod is made; None if one may start."""
         if not is_refused(self.verdict):
             return None
         is_unsupported = self.verdict.answer is Answer.UNSUPPORTED
@@ -82,24 +82,24 @@ class Fit:
         return Cause(Reason.MODEL_INVALID if self.facts.fault else Reason.SETTINGS_INVALID, words)
 
     def render(self) -> dict[str, Any]:
-        """Return it as a part of `status.model`, without figures of weights that nobody has read."""
-        told: dict[str, Any] = {
+        """Return the verdict as a part of `status.model`, without figures of weights that nobody has read."""
+        fields: dict[str, Any] = {
             "architecture": self.facts.architecture,
             "fit": self.verdict.answer.value,
             "fitMessage": str(self.verdict),
         }
         if self.facts.shape is not None:
-            told["contextLength"] = self.facts.shape.max_length
-        return {**told, **self._describe_weights()} if self.facts.num_parameters else told
+            fields["contextLength"] = self.facts.shape.max_length
+        return {**fields, **self._describe_weights()} if self.facts.num_parameters else fields
 
     def _describe_weights(self) -> dict[str, Any]:
         facts = self.facts
-        told: dict[str, Any] = {"parameters": facts.num_parameters}
+        fields: dict[str, Any] = {"parameters": facts.num_parameters}
         if facts.shape is None:
-            return told
+            return fields
         if facts.served_type in ITEM_BYTES:
-            told["dtype"] = facts.served_type
-        return told
+            fields["dtype"] = facts.served_type
+        return fields
 
 
 def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> Fit:
@@ -127,7 +127,7 @@ def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> F
 
 
 def _choose_wording(spec: Spec) -> Wording:
-    """Return the manifest's own names. Where it names the workers, they are as many as its GPUs."""
+    """Return the manifest's field names. If it names the workers, there are as many as GPUs."""
     if spec.parallelism.tensor is None:
         return MANIFEST
     tensor = "spec.parallelism.tensor: {0}"
@@ -136,7 +136,7 @@ def _choose_wording(spec: Spec) -> Wording:
 
 
 def _has_whole_gpus(spec: Spec) -> bool:
-    """Whether nodes' labels tell what a pod gets: they tell the memory of whole GPUs, and not of parts."""
+    """Whether labels of nodes show what a pod gets: they show the memory of whole GPUs, not of parts."""
     is_part = any(name.startswith(MIG) for name in spec.resources.limits)
     return has_gpu(spec.resources.limits) and not is_part and not spec.pod.resource_claims
 
@@ -144,7 +144,7 @@ def _has_whole_gpus(spec: Spec) -> bool:
 def find_device(spec: Spec, *, is_on_gpus: bool) -> Accelerator | None:
     """Return the device that the spec names: a MIG profile, a node's label, or a pod's memory on CPUs."""
     if spec.pod.resource_claims:
-        return None  # what a claim gives, nobody knows before
+        return None  # a claim's device is unknown in advance
     if is_on_gpus:
         profiles = [name.removeprefix(MIG) for name in spec.resources.limits if name.startswith(MIG)]
         return find_accelerator(profiles[0]) if profiles else read_labels(spec.pod.node_selector)
@@ -156,14 +156,14 @@ def find_device(spec: Spec, *, is_on_gpus: bool) -> Accelerator | None:
 
 
 def is_refused(verdict: Verdict) -> bool:
-    """Whether a replica cannot serve for certain: what is guessed of its memory refuses nothing."""
+    """Whether a replica certainly cannot serve. A guessed part of its memory refuses nothing."""
     plan = verdict.plan
     is_over = verdict.answer is Answer.DOES_NOT_FIT and plan is not None and plan.weights > plan.total
     return is_over or verdict.answer is Answer.UNSUPPORTED
 
 
 class Judged(NamedTuple):
-    """What is known of a model on one kind of GPU."""
+    """The verdict on a model for one kind of GPU."""
 
     candidate: Candidate
     accelerator: Accelerator
@@ -173,7 +173,7 @@ class Judged(NamedTuple):
 def judge_on_nodes(
     facts: ModelFacts, settings: Settings, candidates: Collection[Candidate], wording: Wording
 ) -> Verdict | None:
-    """Return whether the model fits, in words that name the nodes' GPUs; None where these are not known."""
+    """Return the verdict with the names of the nodes' GPUs; None if these are not known."""
     known = [(one, gpu) for one in candidates if (gpu := one.accelerator)]
     if not known or len(known) < len(candidates):
         return None
@@ -183,15 +183,15 @@ def judge_on_nodes(
     bad = [one for one in judged if not one.verdict.starts]
     if good and bad:
         return _choose(good, bad)
-    told = judged[0]  # the smallest
+    shown = judged[0]  # the smallest
     if bad:
-        told = next((one for one in reversed(bad) if not is_refused(one.verdict)), bad[-1])
-    message = f"{told.verdict.message} (as nodes' labels tell of {_join(judged, 'and')})"
-    return replace(told.verdict, message=message)
+        shown = next((one for one in reversed(bad) if not is_refused(one.verdict)), bad[-1])
+    message = f"{shown.verdict.message} (by the labels of nodes with {_join(judged, 'and')})"
+    return replace(shown.verdict, message=message)
 
 
 def _choose(good: Sequence[Judged], bad: Sequence[Judged]) -> Verdict:
-    """Return that it depends on the node, and which nodeSelector settles it."""
+    """Return that the fit depends on the node, and which nodeSelector decides it."""
     chosen, others = good[0].candidate, {one.candidate.product for one in bad}
     label, text = LABEL_PRODUCT, chosen.product
     if not text or text in others:
@@ -217,10 +217,10 @@ def find_candidates(spec: Spec, nodes: Iterable[GpuNode]) -> frozenset[Candidate
 
 
 def explain_shortage(spec: Spec, nodes: Iterable[GpuNode]) -> str | None:
-    """Return that no node has as many GPUs as a pod asks for, free or not; None where one has, or who knows.
+    """Return that no node has as many GPUs as a pod asks for, free or not; else None.
 
-    Only what all nodes with GPUs tell counts, and only where there are such nodes: an autoscaler may add the
-    first one, of any size. It may add a larger one, too, so this refuses nothing.
+    It needs the offers of all nodes with GPUs, and at least one such node: an autoscaler may add the first
+    one, of any size. It may add a larger one, too, so this refuses nothing.
     """
     offers = [node.offers for node in nodes]
     if not offers or not all(offers):
@@ -234,18 +234,18 @@ def explain_shortage(spec: Spec, nodes: Iterable[GpuNode]) -> str | None:
 
 
 def read_candidate(spec: Spec, node: GpuNode | None) -> Candidate | None:
-    """Return the GPUs of a node; None where the service's pod could not run there."""
+    """Return the GPUs of a node; None if the service's pod could not run there."""
     if node is None or not spec.pod.node_selector.items() <= node.labels.items():
         return None
     asked = list_gpus(spec.resources.limits)
     is_short = any(_read_amount(node.offers, name) < amount for name, amount in asked.items())
-    # One that offers nothing now is counted: a device plugin that starts anew must not lift a refusal.
+    # A node that offers nothing now counts: a device plugin that restarts must not lift a refusal.
     if not asked or (node.offers and is_short):
         return None
     return Candidate(node.labels.get(LABEL_PRODUCT, ""), node.labels.get(LABEL_MEMORY, ""))
 
 
 def _read_amount(offers: Mapping[str, str], resource: str) -> int:
-    """Return how many of a resource a node offers. They are whole numbers, of GPUs and of parts of them."""
+    """Return how many of a resource a node offers: a whole number, of GPUs or of parts of them."""
     amount = offers.get(resource, "0")
     return int(amount) if amount.isascii() and amount.isdecimal() else 0

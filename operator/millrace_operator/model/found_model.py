@@ -20,27 +20,27 @@ from millrace_operator.api.model_types import Model
 from millrace_runtime import contract
 
 REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-"""What a source may call a revision."""
+"""A source's name of a revision."""
 MOST_BYTES = 2**60
 _READABLE_LENGTH, _DIGEST_LENGTH = 60, 16
 _REVISIONS = {"hf": re.compile("@.*$"), "oci": re.compile("(@|:[^:/]*$).*$")}
-"""What follows a model's place in its address, by the scheme. Buckets and web servers have no revisions."""
+"""What follows a model's place in its URI, by the scheme. Buckets and web servers have no revisions."""
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """What a model's source has told, or a look at it in its claim."""
+    """What a model's source reported, or a look at the model in its claim."""
 
     revision: str | None
-    """None of a model in a claim: what is there has no revision, and may change."""
+    """None for a model in a claim: its content has no revision, and may change."""
     num_bytes: int | None = None
-    """Of the files that a replica reads; None where the source does not say it."""
+    """The size of the files that a replica reads; None if the source does not report it."""
     facts: ModelFacts | None = None
-    """None where another version of Millrace wrote them."""
+    """None if another version of Millrace wrote them."""
 
     @classmethod
     def read(cls, raw: Any) -> Self | None:
-        """Return what a record or a pod says; None where that is neither a revision nor facts."""
+        """Return what a record or a pod reports; None if that is neither a revision nor facts."""
         if not isinstance(raw, Mapping):
             return None
         revision, num_bytes = raw.get("revision"), raw.get("numBytes")
@@ -51,7 +51,7 @@ class FoundModel:
         return None if found.revision is None and found.facts is None else found
 
     def render(self) -> dict[str, Any]:
-        """Return it as a record keeps it."""
+        """Return it as a record has it."""
         record: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         if self.num_bytes is not None:
             record["numBytes"] = self.num_bytes
@@ -71,11 +71,11 @@ class CachedModel:
 
     claim: str
     path: str
-    """Of the model's folder in the claim."""
+    """The model's folder in the claim."""
 
     @classmethod
     def read(cls, raw: Any) -> Self | None:
-        """Return what a revision's record says; None where it says nothing."""
+        """Return the place in a revision's record; None without one."""
         if not isinstance(raw, Mapping):
             return None
         claim, path = raw.get("claimName"), raw.get("path")
@@ -87,13 +87,13 @@ class CachedModel:
 
 
 def find_place(model: Model, found: FoundModel | None) -> CachedModel | None:
-    """Return where a model is kept; None where each pod fetches it, or its revision is not known yet."""
+    """Return where a model is kept; None if each pod fetches it, or if its revision is not known yet."""
     claim, revision = model.cache.claim, None if found is None else found.revision
     return None if claim is None or revision is None else CachedModel(claim, name_folder(model.uri, revision))
 
 
 def name_folder(uri: str, revision: str) -> str:
-    """Return the folder of a model in any claim. Whatever the address says, it leads nowhere else."""
+    """Return the folder of a model in any claim. No URI can lead out of it."""
     scheme, _, rest = uri.partition("://")
     place = f"{scheme}://{_REVISIONS[scheme].sub('', rest) if scheme in _REVISIONS else rest.rstrip('/')}"
     readable = re.sub("[^a-z0-9]+", "-", place.lower())[:_READABLE_LENGTH].strip("-")

@@ -1,5 +1,4 @@
 """The Jobs of a revision that cannot be made yet: what they found out, which one is needed, and when to look.
-Pure.
 
 The operator calls no address that a tenant chose, and reads no Secret. So a Job in the service's namespace
 asks the model's source. The revision's record keeps the answer, so that all replicas get the same model.
@@ -31,7 +30,7 @@ from millrace_operator.render.workload import render_service_account
 from millrace_operator.status.causes import Cause
 
 FIRST_SECONDS, LAST_SECONDS = 60.0, 3600.0
-"""From one Job's creation to the next one's: at first, and in the end."""
+"""Between the creations of two Jobs: at first, and in the end."""
 _QUOTED_LETTERS = 200
 _AGAIN = "its source is asked again, ever more slowly and in the end once an hour"
 _NOW = f"{_AGAIN}, and at once by {{way}}"
@@ -42,12 +41,12 @@ _LOOK = "once another model is in the claim, write {way}"
 def render_jobs(
     settings: RenderSettings, snapshot: Snapshot, spec: Spec, pending: Pending, now: float
 ) -> list[Child]:
-    """Return the Job that is waited for, if any; none that has ended and not done its work."""
+    """Return the needed Job, if any; none that has ended without its work."""
     job = _render_job(settings, snapshot, spec, pending, now)
     if job is None or _is_outdated(snapshot, job := seal(job), pending):
         return []
     needs = need(render_service_account(snapshot.service))
-    if pending.stage is Stage.FILL:  # the record alone knows which model it is
+    if pending.stage is Stage.FILL:  # only the record has the model
         needs += (Need(_find_record(snapshot, pending.revision)),)
     return [Child(job, needs, is_optional=not is_fetched(pending.uri))]
 
@@ -61,7 +60,7 @@ def _render_job(
         find_ask_time(snapshot.jobs, snapshot.service, pending),
     )
     if (left is not None and left <= 0) or (asks_at is not None and asks_at <= now):
-        return None  # it is made anew once it is gone
+        return None  # the next plan creates it again, once it is gone
     if pending.stage is Stage.LOOK:
         return render_look_job(settings, service, spec, revision)
     if pending.stage is Stage.FILL and pending.found is not None:
@@ -71,13 +70,13 @@ def _render_job(
 
 
 def _is_outdated(snapshot: Snapshot, job: Obj, pending: Pending) -> bool:
-    """Whether the Job that is there does not get on, and would be made otherwise now: then it is made anew.
+    """Whether the existing Job makes no progress and would be rendered differently now. Then it is replaced.
 
-    An operator with another image, or of a newer version, mends what it made before. What works stays, and so
-    does what has told of the model already, whatever a container of others in its pod comes to.
+    So an operator with another image or of a newer version corrects its older Jobs. A working Job stays, and
+    so does one that has reported the model, even if somebody else's container in its pod fails.
     """
     name = job["metadata"]["name"]
-    if pending.found is not None and snapshot.jobs.find_words(name) is not None:
+    if pending.found is not None and snapshot.jobs.find_report_text(name) is not None:
         return False
     seen = snapshot.jobs.find(name).get("metadata", {}).get("annotations", {}).get(APPLIED)
     is_another = seen not in (None, job["metadata"]["annotations"][APPLIED])
@@ -89,14 +88,14 @@ def _find_record(snapshot: Snapshot, revision: str) -> ObjectId:
 
 
 def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now: float) -> Iterator[float]:
-    """Yield after how many seconds to look again: at Jobs that ended, stand still or are due, at a claim."""
+    """Yield after how many seconds to look again: at Jobs that ended, stalled or are due, at a claim."""
     look = find_look(spec, snapshot.model.claim)
     if look is not None:
         yield look
     if pending is None:
         return
     left = _seconds_to_loss(snapshot, pending, now)
-    if left is not None and left > 0:  # else it is deleted now, and its end is an event
+    if left is not None and left > 0:  # otherwise it is deleted now, and its end is an event
         yield left + 1
     asks_at = find_ask_time(snapshot.jobs, snapshot.service, pending)
     if asks_at is not None and asks_at > now:
@@ -109,32 +108,32 @@ def list_job_looks(snapshot: Snapshot, spec: Spec, pending: Pending | None, now:
 
 
 def _seconds_to_loss(snapshot: Snapshot, pending: Pending, now: float) -> float | None:
-    """Return for how long to wait for the Job that works now, where it has ended; None of any other."""
+    """Return for how long to wait for a Job that has ended; None for any other."""
     is_filling = pending.stage is Stage.FILL
     name = (fill_name if is_filling else revision_name)(snapshot.service, pending.revision)
-    has_told = pending.is_asked_again and snapshot.jobs.find_words(name) is not None
-    return None if has_told else snapshot.jobs.seconds_to_loss(name, now)
+    has_reported = pending.is_asked_again and snapshot.jobs.find_report_text(name) is not None
+    return None if has_reported else snapshot.jobs.seconds_to_loss(name, now)
 
 
 def list_witnesses(service: Obj, revision: str) -> frozenset[ObjectId]:
-    """Return the Jobs that alone know something of a revision that its record is to have."""
+    """Return the only Jobs that know a fact which the revision's record still lacks."""
     names = (name(service, revision) for name in (revision_name, fill_name))
     return frozenset(ObjectId(JOB.kind, name) for name in names)
 
 
-def find_told(jobs: Jobs, job: str, uri: str) -> FoundModel | None:
-    """Return what the Job of a revision has told; None while it has not.
+def find_report(jobs: Jobs, job: str, uri: str) -> FoundModel | None:
+    """Return what the Job of a revision has reported; None until it has.
 
-    Of a model in a claim no revision is believed, and without facts nothing is told.
+    A model in a claim gets no revision from it, and counts only with facts.
     """
     pods = jobs.list_pods(job)
-    found = [one for one in map(_read_told, pods) if one is not None]
+    found = [one for one in map(_read_report, pods) if one is not None]
     if is_fetched(uri):
         return next((one for one in found if one.revision is not None), None)
     return next((replace(one, revision=None) for one in found if one.facts is not None), None)
 
 
-def _read_told(pod: Obj) -> FoundModel | None:
+def _read_report(pod: Obj) -> FoundModel | None:
     ended: dict[str, Any] = find_state(find_fetcher(pod.get("status", {})), "terminated") or {}
     if ended.get("exitCode") != 0:
         return None
@@ -145,10 +144,10 @@ def _read_told(pod: Obj) -> FoundModel | None:
 
 
 def find_ask_time(jobs: Jobs, service: Obj, pending: Pending) -> float | None:
-    """Return when the source is asked again, in seconds since 1970; None where it is not, or is now."""
+    """Return when to ask the source again, in seconds since 1970; None if not, or if it is due now."""
     name = revision_name(service, pending.revision)
     made_at = jobs.find_made(name)
-    if not pending.is_asked_again or made_at is None or jobs.find_words(name) is None:
+    if not pending.is_asked_again or made_at is None or jobs.find_report_text(name) is None:
         return None
     condition = find_condition(service.get("status", {}), "ModelReady") or {}
     since = parse_time(condition.get("lastTransitionTime")) or made_at
@@ -156,21 +155,21 @@ def find_ask_time(jobs: Jobs, service: Obj, pending: Pending) -> float | None:
 
 
 def explain_unread(jobs: Jobs, job: str) -> Cause | None:
-    """Return that this Job told nothing that can be read; None where it told nothing yet."""
-    words = jobs.find_words(job)
+    """Return that nobody can read this Job's report; None without a report."""
+    words = jobs.find_report_text(job)
     if words is None:
         return None
     said = words.strip()[:_QUOTED_LETTERS] or "it was empty"
-    return Cause(Reason.FETCH_FAILED, f"what a Job told of the model's source can't be read: {said}")
+    return Cause(Reason.FETCH_FAILED, f"a Job's report about the model's source can't be read: {said}")
 
 
 def note_asking(pending: Pending, jobs: Jobs, service: Obj) -> Pending:
-    """Return the same with whether its source is asked again, though a Job has told something, and that.
+    """Return the same, with whether the source is asked again after a report, and that in words.
 
-    A claim is not looked at again by itself: the pod that looks would hold it for a while each time.
+    A look at a claim is not repeated without a request: its pod would hold the claim for a while each time.
     """
     job = revision_name(service, pending.revision)
-    is_unread = pending.found is None and jobs.find_words(job) is not None
+    is_unread = pending.found is None and jobs.find_report_text(job) is not None
     if pending.cause is None or not (is_unread or pending.stage is Stage.NEVER):
         return pending
     if is_unread:
@@ -180,5 +179,5 @@ def note_asking(pending: Pending, jobs: Jobs, service: Obj) -> Pending:
     else:
         words = _LOOK if is_looked_at(pending.uri) else _FINAL
     way = "kubectl millrace refresh {name} -n {namespace}".format_map(service["metadata"])
-    told = f"{pending.cause.message}; {words.format(uri=pending.uri, way=way)}"
-    return replace(pending, cause=Cause(pending.cause.reason, told), is_asked_again=words in (_AGAIN, _NOW))
+    text = f"{pending.cause.message}; {words.format(uri=pending.uri, way=way)}"
+    return replace(pending, cause=Cause(pending.cause.reason, text), is_asked_again=words in (_AGAIN, _NOW))

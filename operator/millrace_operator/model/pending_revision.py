@@ -25,24 +25,24 @@ from millrace_operator.status.causes import Cause
 from millrace_runtime import contract
 
 AT_HAND_SECONDS = 60.0
-"""From the Job's creation, until nobody waits any longer for what it tells."""
+"""From the Job's creation until the plan no longer waits for its report."""
 DISTURBED_SECONDS = 180.0
-"""The same where others delete Jobs, or their pods before these were seen to end: time for two more."""
+"""The same if others delete Jobs, or delete their pods too early: time for two more."""
 
 
 class Stage(Enum):
     """What a revision waits for."""
 
     LOOK = auto()
-    """A Job that looks at its model in a claim, for as long as that is worth it."""
+    """A Job that looks at the model in a claim, for a limited time."""
     RESOLVE = auto()
-    """A Job that asks its model's source for the revision."""
+    """A Job that asks the model's source for the revision."""
     CLAIM = auto()
-    """A claim that its model can be fetched into."""
+    """A claim into which the model can be fetched."""
     FILL = auto()
-    """A Job that fetches its model into the claim."""
+    """A Job that fetches the model into the claim."""
     NEVER = auto()
-    """Nothing: its model is known, and no pod can serve it."""
+    """Nothing: the model is known, and no pod can serve it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Pending:
     """A revision that cannot be made yet."""
 
     revision: str
-    """Of the service."""
+    """The service's revision."""
     uri: str
     stage: Stage = Stage.RESOLVE
     cause: Cause | None = None
@@ -60,35 +60,35 @@ class Pending:
     place: CachedModel | None = None
     """Where its model is to be kept."""
     fetched: Fetched | None = None
-    """How far the Job is that fetches it."""
+    """The progress of the Job that fetches it."""
     since: float | None = None
-    """Since when its Job gets no farther, in seconds since 1970; None where there is none."""
+    """Since when its Job has made no progress, in seconds since 1970; None without a Job."""
     until: float | None = None
-    """When the revision is made whether its Job has ended or not; None of one that is waited for."""
+    """When the revision is made even without the Job; None if it needs the Job."""
     late: Cause | None = None
-    """That this Job has got no farther for too long."""
+    """Why its Job is late, if it has made no progress for too long."""
     is_asked_again: bool = False
-    """Whether the source of a model that no pod serves may have another one later."""
+    """Whether the operator asks the source again, because no pod can serve the model."""
     known_as: str | None = None
-    """What `status.updateRevision` says meanwhile, as nobody knows yet whether it is another revision."""
+    """`status.updateRevision` meanwhile, while it is unknown whether this is another revision."""
 
     @property
     def name(self) -> str:
-        """What `status.updateRevision` says."""
+        """`status.updateRevision`."""
         return self.known_as or self.revision
 
     @property
     def reason(self) -> Reason:
-        """What is waited for, in a word."""
+        """The reason of the wait, one word for programs."""
         return Reason.FETCHING if self.stage is Stage.FILL else Reason.RESOLVING
 
     @property
     def is_stuck(self) -> bool:
-        """Whether only somebody's doing can change that it waits."""
+        """Whether the wait ends only when somebody acts."""
         return self.stage in (Stage.CLAIM, Stage.NEVER)
 
     def describe(self) -> str:
-        """Return what is waited for."""
+        """Return what it waits for, in words."""
         if self.stage is Stage.LOOK:
             return f"a Job looks at the model in PersistentVolumeClaim {find_claim(self.uri)}"
         if self.stage is not Stage.FILL or self.place is None:
@@ -98,7 +98,7 @@ class Pending:
 
 
 def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> Pending | None:
-    """Return that a Job looks at the model of a revision, or is to; None where nobody waits for it."""
+    """Return that a Job looks at a revision's model, or is to look; None if the plan does not wait for it."""
     name = revision_name(snapshot.service, revision)
     if not _can_be_mounted(snapshot, spec) or _is_barred(snapshot, name):
         return None
@@ -107,10 +107,10 @@ def find_looking(snapshot: Snapshot, spec: Spec, revision: str, now: float) -> P
     if not job or snapshot.jobs.is_lost(name):
         since = snapshot.model.looking_since
         return None if since is None or now >= since + DISTURBED_SECONDS else pending
-    if snapshot.jobs.has_told_all(name) or snapshot.jobs.explain_delay(name) is not None:
+    if snapshot.jobs.is_finished(name) or snapshot.jobs.explain_delay(name) is not None:
         return None
     made = parse_time(job["metadata"].get("creationTimestamp"))
-    # By the API server's clock. Where ours goes wrong by more than that, nobody can tell how long it takes.
+    # By the API server's clock. If ours differs by more than that, the duration is unknown.
     is_due = made is not None and abs(now - made) >= AT_HAND_SECONDS
     return None if is_due else replace(pending, until=None if made is None else made + AT_HAND_SECONDS)
 
@@ -123,9 +123,9 @@ def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
 
 
 def _is_barred(snapshot: Snapshot, name: str) -> bool:
-    """Whether the Job can't be made. A refused record says that the revision was to be made without it.
+    """Whether the Job can't be made. A refused record means that the revision was to be made without the Job.
 
-    A Job of another service that had the name is no bar: it goes soon.
+    A Job of an earlier service of this name is no bar: it goes soon.
     """
     head = {"kind": JOB.kind, "metadata": {"name": name}}
     needed = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)}
@@ -136,7 +136,7 @@ def _is_barred(snapshot: Snapshot, name: str) -> bool:
 def find_filling(
     snapshot: Snapshot, spec: Spec, revision: str, found: FoundModel, now: float
 ) -> Pending | None:
-    """Return what a model that is known waits for; None where its pods can have it."""
+    """Return what the revision of a known model waits for; None if its pods can have the model."""
     place = find_place(spec.model, found)
     if place is None:
         return None
@@ -162,7 +162,7 @@ def find_filling(
 
 
 def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, now: float) -> Pending:
-    """Return the same with since when its Job gets no farther, and that this is too long."""
+    """Return the same, with the time since which its Job has stalled, and whether that is too long."""
     is_filling = pending.stage is Stage.FILL
     since = snapshot.jobs.find_standstill(job, now) if is_filling else snapshot.jobs.find_made(job)
     pending = replace(pending, since=since)
@@ -171,7 +171,7 @@ def find_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str, no
 
 
 def is_begun(snapshot: Snapshot, revision: str) -> bool:
-    """Whether a revision was made, or its model is on its way into a claim: no node takes that back."""
+    """Whether a revision was made, or its model is being fetched into a claim. No node revokes that."""
     name = revision_name(snapshot.service, revision)
     record = snapshot.owned().get(ObjectId(CONTROLLER_REVISION.kind, name))
     labels = None if record is None else record["metadata"].get("labels", {})
@@ -180,14 +180,14 @@ def is_begun(snapshot: Snapshot, revision: str) -> bool:
 
 
 def seconds_to_lateness(spec: Spec, pending: Pending, now: float) -> float | None:
-    """Return after how many seconds a Job that gets no farther is late; None where it is, or is not there."""
+    """Return after how many seconds a stalled Job is late; None if it is late, or if there is none."""
     if pending.since is None or pending.late is not None:
         return None
     return pending.since + spec.rollout.progress_deadline_seconds - now
 
 
 def _find_progress(snapshot: Snapshot, name: str) -> Fetched | None:
-    """Return how far the Job's newest pod is that tells it."""
+    """Return the progress of the Job's newest pod that reports it."""
     names = (pod["metadata"]["name"] for pod in snapshot.jobs.list_working(name))
     return next((snapshot.model.fetched[pod] for pod in names if pod in snapshot.model.fetched), None)
 
@@ -198,7 +198,7 @@ def _explain_lateness(pending: Pending, snapshot: Snapshot, spec: Spec, job: str
     before = next((f"; it failed before: {failure}" for failure in failures if failure), "")
     return Cause(
         Reason.DEADLINE_EXCEEDED,
-        f"Job {job} has got no farther for longer than rollout.progressDeadline "
+        f"Job {job} has made no progress for longer than rollout.progressDeadline "
         f"({spec.rollout.progress_deadline}): {pending.describe()}{before}; see kubectl describe job "
         f"{place}, which says where a quota refuses its pod, and its pod's Events and log",
     )

@@ -1,4 +1,4 @@
-"""What a service's own Jobs are at, and what their pods say. Pure."""
+"""The state of a service's own Jobs, and the reports of their pods. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from millrace_operator.status.causes import Cause, diagnose
 from millrace_runtime import contract
 
 LOST_SECONDS = 60.0
-"""After its end, until a Job is made anew that has not done its work: its pod may have been deleted."""
+"""For so long after its end a Job without a result is kept. Then it is created again."""
 _ENDS = frozenset({("Complete", "True"), ("Failed", "True")})
 
 
@@ -22,21 +22,21 @@ class Jobs:
         self._pods = tuple(pods)
 
     def find(self, name: str) -> Obj:
-        """Return the service's Job of that name; empty where there is none."""
+        """Return the service's Job of that name; empty if there is none."""
         return self._objects.get(name, {})
 
     def list_pods(self, name: str) -> list[Obj]:
-        """Return the pods of that Job. Labels alone can be anybody's."""
+        """Return the pods of that Job, by their owner: anybody may use its labels."""
         uid = self.find(name).get("metadata", {}).get("uid")
         return [pod for pod in self._pods if uid and uid in _list_controllers(pod)]
 
     def list_working(self, name: str) -> list[Obj]:
-        """Return the pods of that Job that work, the newest first; where none does, those that failed."""
+        """Return the working pods of that Job, the newest first; if none works, the failed ones."""
         pods = sorted(self.list_pods(name), key=_created, reverse=True)
         return [pod for pod in pods if not _is_over(pod)] or pods
 
     def explain_delay(self, name: str) -> Cause | None:
-        """Return what keeps the Job from doing its work; None where it is on its way."""
+        """Return what keeps the Job from its work; None if nothing does."""
         causes = (
             diagnose(pod["metadata"]["name"], pod.get("status", {}), is_asking=not _is_filler(pod))
             for pod in self.list_working(name)
@@ -44,32 +44,34 @@ class Jobs:
         return next((cause for cause in causes if cause is not None), None)
 
     def is_complete(self, name: str) -> bool:
-        """Whether the Job has done its work. A container that others added to its pod may run on for ever."""
+        """Whether the Job has done its work. A container that others added to its pod may run for ever."""
         ends = _list_ends(self.find(name))
         return any(one.get("type") == "Complete" for one in ends) or any(map(_is_done, self.list_pods(name)))
 
-    def has_told_all(self, name: str) -> bool:
-        """Whether nothing more comes of the Job: its container has done its work, or it is given up."""
+    def is_finished(self, name: str) -> bool:
+        """Whether the Job will report nothing more: its container has succeeded, or the Job has failed."""
         has_failed = any(one.get("type") == "Failed" for one in _list_ends(self.find(name)))
         return has_failed or any(map(_is_done, self.list_pods(name)))
 
     def is_lost(self, name: str) -> bool:
-        """Whether the Job is complete, and the pod is gone that alone knew what it found."""
+        """Whether the Job is complete, and the only pod that had its result is gone."""
         has_ended = any(one.get("type") == "Complete" for one in _list_ends(self.find(name)))
         return has_ended and not self.list_pods(name)
 
-    def find_words(self, name: str) -> str | None:
-        """Return what the container of a Job's pod told that has done its work; None where none has."""
+    def find_report_text(self, name: str) -> str | None:
+        """Return the report of a container of the Job that has done its work; None without one."""
         ends = (find_state(find_fetcher(pod.get("status", {})), "terminated") for pod in self.list_pods(name))
-        told = (str(end.get("message", "")) for end in ends if end is not None and end.get("exitCode") == 0)
-        return next(told, None)
+        reports = (
+            str(end.get("message", "")) for end in ends if end is not None and end.get("exitCode") == 0
+        )
+        return next(reports, None)
 
     def find_made(self, name: str) -> float | None:
-        """Return when the Job was made, in seconds since 1970; None where there is none."""
+        """Return when the Job was created, in seconds since 1970; None if there is none."""
         return parse_time(self.find(name).get("metadata", {}).get("creationTimestamp"))
 
     def find_standstill(self, name: str, now: float) -> float | None:
-        """Return since when a Job that fetches gets no farther, `now` while it does; None without one."""
+        """Return since when a fetching Job has stalled; `now` while it makes progress, None without a Job."""
         made = self.find_made(name)
         if made is None:
             return None
@@ -79,7 +81,7 @@ class Jobs:
         return max(made, find_fetch_time(runs, num_failed, now) or made)
 
     def seconds_to_loss(self, name: str, now: float) -> float | None:
-        """Return for how long to wait for the words of a Job that has ended; None while it runs."""
+        """Return for how long to wait for the report of a Job that has ended; None while it runs."""
         ended = [parse_time(one.get("lastTransitionTime")) for one in _list_ends(self.find(name))]
         return None if not ended else max(at or 0.0 for at in ended) + LOST_SECONDS - now
 

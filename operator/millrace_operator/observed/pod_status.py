@@ -1,4 +1,4 @@
-"""Where things stand in a raw pod's status. Pure."""
+"""Readers of a raw pod's status. Pure."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -8,53 +8,53 @@ from millrace_runtime import contract
 
 MOST_RESTARTS = 3
 SECONDS_PER_RESTART = 600.0
-"""Of its pod's age, in which the container that fetches a model may fail once more than MOST_RESTARTS.
+"""Per this part of its pod's age the fetching container may fail once more than MOST_RESTARTS.
 
 An outage of the source for some minutes takes a few runs, and a long download has hours for them. A container
-that always fails does so every five or six minutes, as the kubelet backs off.
+that always fails does so every five or six minutes, because the kubelet backs off.
 """
 FETCH_PREFIX = "millrace fetch: "
-"""Before each line of the command that fetches."""
+"""The prefix of each line of the fetching command."""
 
 
 class FetchRun(NamedTuple):
-    """What the kubelet tells of the container that fetches a model."""
+    """The kubelet's report of the container that fetches a model."""
 
     is_running: bool
     num_failures: int
-    """Runs that ended, before the one that runs or ended well."""
+    """Runs that failed, before the present or successful one."""
     ended_at: float | None
-    """When it ended last, in seconds since 1970; None where it never did, or nobody says so."""
+    """When its last run ended, in seconds since 1970; None if that is unknown, or if no run ended."""
     began_at: float | None = None
-    """When its pod came to its node, in seconds since 1970; None where nobody says so."""
+    """When its pod came to its node, in seconds since 1970; None if that is unknown."""
     failure: str = ""
-    """What the last run said that failed, in one line; empty where none did, or it said nothing."""
+    """The last line of the last failed run; empty without one."""
 
     def gets_on(self, num_ended: int, now: float) -> bool:
-        """Whether it did not fail too often for its age, together with `num_ended` pods before its own."""
+        """Whether it has not failed too often for its age, together with `num_ended` pods before its own."""
         age = now - (now if self.began_at is None else self.began_at)
         return num_ended + self.num_failures <= MOST_RESTARTS + age / SECONDS_PER_RESTART
 
 
 def find_condition(status: dict[str, Any], condition_type: str) -> dict[str, Any]:
-    """Return the condition of that type; empty where there is none."""
+    """Return the condition of that type; empty without one."""
     return next((c for c in status.get("conditions", []) if c.get("type") == condition_type), {})
 
 
 def find_container(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the status of the replica's own container; empty where there is none."""
+    """Return the status of the replica's own container; empty without one."""
     statuses = status.get("containerStatuses", [])
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_REPLICA), {})
 
 
 def find_fetcher(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the status of the container that fetches the model, or asks for it; empty without one."""
+    """Return the status of the container that fetches the model or asks for it; empty without one."""
     statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
     return next((c for c in statuses if c.get("name") == contract.CONTAINER_FETCH), {})
 
 
 def read_fetch(status: dict[str, Any]) -> FetchRun:
-    """Return what is told of the container that fetches the model. One that has not begun does not run."""
+    """Return the report of the container that fetches the model. Before its start it does not run."""
     container = find_fetcher(status)
     ended = find_last_end(container) or {}
     is_done = (find_state(container, "terminated") or {}).get("exitCode") == 0
@@ -68,38 +68,38 @@ def read_fetch(status: dict[str, Any]) -> FetchRun:
 
 
 def read_last_line(ended: dict[str, Any]) -> str:
-    """Return the last thing that a container said which has ended; empty where it said nothing."""
+    """Return the last line of a container that has ended; empty without one."""
     lines = [line.strip() for line in ended.get("message", "").splitlines() if line.strip()]
     return lines[-1].removeprefix(FETCH_PREFIX) if lines else ""
 
 
 def list_others(status: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the statuses of containers that somebody added to the pod, such as a mesh, in their order."""
+    """Return the statuses of containers that others added to the pod, such as a mesh, in their order."""
     own = {contract.CONTAINER_REPLICA, contract.CONTAINER_FETCH}
     statuses = (*status.get("initContainerStatuses", []), *status.get("containerStatuses", []))
     return [one for one in statuses if one.get("name") not in own]
 
 
 def find_state(container: dict[str, Any], state: str) -> dict[str, Any] | None:
-    """Return what a container's status says of its present state; None where it is in another one."""
+    """Return a container's present state, if it is this one; else None."""
     found: dict[str, Any] | None = container.get("state", {}).get(state)
     return found
 
 
 def find_last_end(container: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how the container ended, now or before it began anew; None where it never did."""
+    """Return how the container's last run ended, before or after a restart; None if no run has ended."""
     last: dict[str, Any] | None = container.get("lastState", {}).get("terminated")
     return find_state(container, "terminated") or last
 
 
 def find_fetch_time(runs: Iterable[FetchRun], num_ended: int, now: float) -> float | None:
-    """Return since when a deadline counts, in seconds since 1970; None where no fetch moves it.
+    """Return the time from which a deadline counts, in seconds since 1970; None if no fetch moves it.
 
-    A download takes as long as it takes, and one that stands still ends itself. So a deadline stands still
-    while its container runs, unless it failed too often for its age.
+    A download may take any time, and a stalled one ends itself. So the deadline stands still while its
+    container runs, unless the container has failed too often for its age.
 
-    `num_ended` pods have ended for good and were made anew. Each counts as a restart: else pods that are
-    evicted again and again would be progress for ever.
+    `num_ended` pods have ended and were replaced. Each counts as a restart: otherwise pods that are evicted
+    again and again would be progress for ever.
     """
     times = (_find_time(run, now) for run in runs if run.gets_on(num_ended, now))
     return max((at for at in times if at is not None), default=None)

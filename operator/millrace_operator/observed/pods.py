@@ -1,4 +1,4 @@
-"""The facts of a replica's pod that plans depend on. Pure; `causes.py` says why it does not serve."""
+"""The facts of a replica's pod that plans depend on. Pure; `causes.py` explains why it does not serve."""
 
 from collections.abc import Container
 from dataclasses import dataclass, replace
@@ -34,43 +34,43 @@ class Pod:
     created: str
     is_ready: bool
     ready_since: float | None
-    """When it became Ready, in seconds since 1970; None where it is not."""
+    """When it became Ready, in seconds since 1970; None if it is not Ready."""
     has_started: bool
     is_terminating: bool
     """Whether it is being deleted."""
     has_ended: bool
-    """Whether its containers ended for good: evicted, say. It holds no room, and nobody waits for it."""
+    """Whether its containers ended for good, as after an eviction. It holds no room."""
     ends_by: float | None
-    """When its grace is over, in seconds since 1970; None where it is not being deleted."""
+    """When its grace is over, in seconds since 1970; None if it is not being deleted."""
     deletion_cost: str | None
-    """The mark that a ReplicaSet reads: of several pods the one with the lowest goes first."""
+    """The mark that a ReplicaSet reads: the pod with the lowest cost goes first."""
     leaving_since: float | None
-    """When it was marked to go, in seconds since 1970."""
+    """When it was marked to leave, in seconds since 1970."""
     start_seconds: float | None
-    """From its creation until it was Ready; None where it is not, or its container began anew."""
+    """From its creation until it was Ready; None if it is not, or if its container was restarted."""
     unplaced: str | None
-    """What the scheduler says of a pod without a node; None where it has one, or nobody has looked yet."""
+    """The scheduler's message about a pod without a node; None with a node, or before the first attempt."""
     unplaced_since: float | None
-    """When the scheduler said so first, in seconds since 1970; None where it has a node."""
+    """When the scheduler first failed, in seconds since 1970; None with a node."""
     placed_seconds: float | None
-    """From its creation until it had a node; None while it has none."""
+    """From its creation until it had a node; None without one."""
     cause: Cause | None
     is_running: bool = False
     """Whether its container runs, and so loads the model or has loaded it."""
     running_since: float | None = None
-    """When its container began, in seconds since 1970; None where it does not run, or does not say so."""
+    """When its container started, in seconds since 1970; None if it does not run, or if that is unknown."""
     failed_at: float | None = None
-    """When it ended for good, in seconds since 1970; None where it has not, or does not say so."""
+    """When it ended for good, in seconds since 1970; None if it has not, or if that is unknown."""
     fetch: FetchRun = NO_FETCH
-    """What the kubelet tells of the container that fetches its model."""
+    """The kubelet's report of the container that fetches its model."""
     is_routable: bool = True
-    """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they tell."""
+    """Whether requests reach it as soon as it is Ready: every gateway knows it, as far as they report."""
     node: str = ""
-    """Where it is; empty while it has no node."""
+    """Its node; empty without one."""
     may_stay: bool = False
-    """Whether it tolerates that its node is being emptied. A replacement of it could land there too."""
+    """Whether it tolerates that its node is being emptied. A replacement could land there, too."""
     version: str | None = None
-    """Its resourceVersion as it was seen."""
+    """Its resourceVersion."""
 
     @property
     def is_fetching(self) -> bool:
@@ -79,12 +79,12 @@ class Pod:
 
     @property
     def is_marked(self) -> bool:
-        """Whether it is marked to go. An operator of an older version takes only the cost back."""
+        """Whether it is marked to leave. An operator of an older version removes only the cost."""
         return self.deletion_cost is not None or self.leaving_since is not None
 
     @property
     def is_staying(self) -> bool:
-        """Whether it is neither being deleted nor at its end."""
+        """Whether it is neither being deleted nor ended."""
         return not (self.is_terminating or self.has_ended)
 
     @property
@@ -99,22 +99,22 @@ class Pod:
 
     @property
     def ended_at(self) -> float:
-        """When it ended, in seconds since 1970, or was created where that is not told."""
+        """When it ended, in seconds since 1970; when it was created, if the end is unknown."""
         return self.created_at if self.failed_at is None else self.failed_at
 
     def leaves_with(self, nodes: Container[str]) -> bool:
-        """Whether it is on one of these nodes, which are being emptied, and does not stay there."""
+        """Whether it is on one of these nodes, which are being emptied, and has to leave."""
         return self.node in nodes and not self.may_stay
 
     @property
     def is_serving(self) -> bool:
-        """Whether it is Ready, or has been and still runs. Such a replica is kept while a new one starts."""
+        """Whether it is Ready, or was Ready and still runs. Such a replica is kept while a new one starts."""
         runs_on = self.has_started and (self.cause is None or self.cause.reason in UNREADY_REASONS)
         return self.is_staying and (self.is_ready or runs_on)
 
 
 def describe_fetch(pod: Pod, fetched: Fetched | None) -> str:
-    """Return that a pod fetches its model, how far it has told to be, and why it had to begin again."""
+    """Return that a pod fetches its model, its reported progress, and why it had to begin again."""
     far = f": {fetched.describe()}" if fetched else ""
     before = f"; it failed before: {pod.fetch.failure}" if pod.fetch.failure else ""
     return f"pod {pod.name} is fetching the model{far}{before}"
@@ -157,7 +157,7 @@ def read_pod(obj: Obj) -> Pod:
 
 
 def _name_claim(obj: Obj, cause: Cause | None) -> Cause | None:
-    """Return the same with the model's folder as its service names it: a pod knows where it is mounted."""
+    """Return the same with the model's folder as in the service's spec: a pod knows the mount path."""
     claims = (
         volume["persistentVolumeClaim"]["claimName"]
         for volume in obj.get("spec", {}).get("volumes", ())
@@ -170,7 +170,7 @@ def _name_claim(obj: Obj, cause: Cause | None) -> Cause | None:
 
 
 def _find_end(status: dict[str, Any]) -> float | None:
-    """Return the last time that a pod's status tells of: it ended then, or soon after."""
+    """Return the last time in a pod's status. The pod ended then or soon after."""
     ends = (find_state(one, "terminated") or {} for one in status.get("containerStatuses", []))
     texts = [status.get("startTime"), *(end.get("finishedAt") for end in ends)]
     texts += [condition.get("lastTransitionTime") for condition in status.get("conditions", [])]
@@ -182,7 +182,7 @@ def _measure_start(created: str | None, ready: dict[str, Any], container: dict[s
 
 
 def _measure(created: str | None, condition: dict[str, Any]) -> float | None:
-    """Return how long it took from a pod's creation until a condition was True; None where it is not."""
+    """Return the time from a pod's creation until a condition was True; None if it is not."""
     since = condition.get("lastTransitionTime")
     if created is None or since is None or condition.get("status") != "True":
         return None
@@ -190,9 +190,9 @@ def _measure(created: str | None, condition: dict[str, Any]) -> float | None:
 
 
 def _read_refusal(status: dict[str, Any]) -> str | None:
-    """Return the scheduler's words, whatever reason it has: a pod without a node takes no requests.
+    """Return the scheduler's message for any reason: a pod without a node takes no requests.
 
-    Room is not what a pod waits for whose claim is not there.
+    A pod whose claim is absent does not wait for room.
     """
     scheduled = find_condition(status, "PodScheduled")
     if find_absent_claim(status) is not None:

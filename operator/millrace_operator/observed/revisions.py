@@ -1,4 +1,4 @@
-"""What runs now, by revision. Pure."""
+"""The running replicas, by revision. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,18 +17,18 @@ from millrace_operator.status.causes import UNREADY_REASONS, Cause
 from millrace_runtime import contract
 
 FAILED_SECONDS = 600.0
-"""Until a pod that failed is history: who fails again and again has younger ones."""
+"""For so long a failed pod counts as news. A pod that fails repeatedly has younger successors."""
 ROUTING_SECONDS = 60.0
-"""How long a Ready pod waits until all gateways know it. One that follows nothing must not stop rollouts."""
+"""A Ready pod waits so long until all gateways know it. A stuck gateway must not stop rollouts."""
 ROUTING_LOOK_SECONDS = 0.5
 CLOCK_SECONDS = 5.0
 LOST_SECONDS = 30.0
-"""After its grace, until a pod that is being deleted counts as gone: its node is lost, or it would be."""
+"""A pod that is being deleted counts as gone after its grace and this time, because its node may be lost."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When, and how long a pod may wait for room by then."""
+    """The time of a plan, and how long a pod may wait for room by then."""
 
     now: float
     """Seconds since 1970."""
@@ -40,22 +40,22 @@ class Moment:
         return pod.unplaced_since is not None and self.now >= pod.unplaced_since + self.scheduling_timeout
 
     def has_refused(self, deployment: Obj | None) -> bool:
-        """Whether a Deployment's pods have been refused for longer than one may have no node."""
+        """Whether a Deployment's pods have been refused for longer than a pod may have no node."""
         since = _find_failure_time(deployment)
         return since is not None and self.now >= since + self.scheduling_timeout
 
     def is_news(self, pod: Pod) -> bool:
-        """Whether the pod failed lately."""
+        """Whether the pod failed recently."""
         return pod.has_ended and pod.cause is not None and self.now < pod.ended_at + FAILED_SECONDS
 
     def holds_room(self, pod: Pod) -> bool:
-        """Whether the pod is still leaving. On a node that is lost it would be so for ever."""
+        """Whether the pod still holds room while it leaves. On a lost node it would do so for ever."""
         return pod.is_terminating and (pod.ends_by is None or self.now < pod.ends_by + LOST_SECONDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """The pods that stay, and each revision's state."""
+    """The staying pods, and each revision's state."""
 
     pods: tuple[Pod, ...]
     states: dict[str, RevisionState]
@@ -64,39 +64,39 @@ class Observed:
     leaving: tuple[Pod, ...] = ()
     """Pods that hold room until they are gone."""
     refused_since: tuple[float, ...] = ()
-    """When each Deployment was refused pods that is so now, in seconds since 1970."""
+    """Since when each Deployment whose pods are refused now has been refused them, in seconds since 1970."""
     failed: tuple[Pod, ...] = ()
-    """Pods that failed lately as a whole: a node that did not admit them, say, and will not the next ones."""
+    """Pods that failed recently as a whole, as on a node that will not admit the next ones either."""
 
     def state(self, revision: str) -> RevisionState:
-        """Return a revision's state. It is all zero when nothing of the revision runs."""
+        """Return a revision's state. All its counts are zero if nothing of the revision runs."""
         return self.states.get(revision) or RevisionState(revision)
 
     def pods_of(self, revision: str) -> list[Pod]:
-        """Return the revision's pods that stay."""
+        """Return the revision's staying pods."""
         return [pod for pod in self.pods if pod.revision == revision]
 
     @property
     def num_wanted(self) -> int:
-        """Replicas that the Deployments ask for, of any revision."""
+        """Replicas that the Deployments request, of any revision."""
         return sum(state.num_wanted for state in self.states.values())
 
     @property
     def num_ready(self) -> int:
-        """Replicas that answer now, of any revision."""
+        """Replicas that are Ready, of any revision."""
         return sum(pod.is_ready for pod in self.pods)
 
     def count_homeless(self, desired: int) -> int:
-        """Return how many of the desired replicas have had no node, or no pod, for longer than they may.
+        """Return how many of the desired replicas have had no node or no pod for longer than they may.
 
-        An extra one of a rollout is none of them: it is not missed.
+        The extra replica of a rollout is not among them.
         """
         homeless = sum(map(self.moment.has_waited, self.pods))
         refused = sum(state.num_refused for state in self.states.values())
         return min(homeless + refused, max(desired - (len(self.pods) - homeless), 0))
 
     def changes_after(self) -> Iterable[float]:
-        """Yield the seconds after which time alone makes another state of this one."""
+        """Yield the seconds after which time alone changes this state."""
         patience = self.moment.scheduling_timeout
         ends = [pod.unplaced_since + patience for pod in self.pods if pod.unplaced_since]
         ends += [since + patience for since in self.refused_since]
@@ -107,7 +107,7 @@ class Observed:
 
 
 def observe(snapshot: Snapshot, moment: Moment) -> Observed:
-    """Return what runs now."""
+    """Return the running replicas."""
     read = map(read_pod, snapshot.pods)
     pods = [_note_route(pod, snapshot.gateways.loads, moment.now) for pod in read]
     deployments = {read_hash(obj): obj for key, obj in snapshot.owned().items() if key.kind == "Deployment"}
@@ -127,16 +127,16 @@ def observe(snapshot: Snapshot, moment: Moment) -> Observed:
 
 
 def _note_route(pod: Pod, loads: Mapping[str, PodLoad], now: float) -> Pod:
-    """Return the pod with whether requests reach it: a gateway sees that it is Ready a moment later."""
+    """Return the pod with whether requests reach it: a gateway notices a moment later that it is Ready."""
     load = loads.get(pod.uid)
     if load is None or load.is_routable or pod.ready_since is None:
         return pod
-    age = now - pod.ready_since  # by the node's clock: one that is ahead is not waited for
+    age = now - pod.ready_since  # by the node's clock; a pod whose clock is ahead is not waited for
     return replace(pod, is_routable=not 0.0 <= age + CLOCK_SECONDS <= ROUTING_SECONDS + CLOCK_SECONDS)
 
 
 def find_unseen_deployments(service: Obj, children: Iterable[Obj], pods: Iterable[Obj]) -> frozenset[str]:
-    """Return the names of Deployments that pods of the service come from, and that nobody has seen."""
+    """Return the names of unknown Deployments to which pods of the service belong."""
     seen = {child["metadata"]["name"] for child in children if child["kind"] == DEPLOYMENT.kind}
     staying = (pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
     revisions = {metadata.get("labels", {}).get(contract.LABEL_REVISION) for metadata in staying} - {None}
@@ -166,7 +166,7 @@ def _read_state(digest: str, deployment: Obj | None, pods: Sequence[Pod], moment
 
 
 def _find_refusal(deployment: Obj | None) -> Cause | None:
-    """Return why the API server refuses a Deployment's pods: a quota, a policy."""
+    """Return why the API server refuses a Deployment's pods, as by a quota or a policy."""
     failure = _find_failure(deployment)
     if not failure:
         return None
@@ -174,7 +174,7 @@ def _find_refusal(deployment: Obj | None) -> Cause | None:
 
 
 def _find_failure(deployment: Obj | None) -> dict[str, Any]:
-    """Return a Deployment's condition that says so; empty without one."""
+    """Return a Deployment's condition about refused pods; empty without one."""
     found = find_condition((deployment or {}).get("status", {}), "ReplicaFailure")
     return found if found.get("status") == "True" else {}
 

@@ -21,7 +21,7 @@ from millrace_operator.observed.jobs import Jobs
 from millrace_runtime import contract
 
 LEFT_OVER_SECONDS = 180.0
-"""From the creation of the service that is there now, by the API server's clock."""
+"""From the creation of the present service, by the API server's clock."""
 
 
 class ObjectId(NamedTuple):
@@ -37,13 +37,13 @@ def object_id(obj: Obj) -> ObjectId:
 
 
 def is_owned(obj: Obj, uid: str) -> bool:
-    """Whether the object's controller is the one of that uid."""
+    """Whether the controller of the object has that uid."""
     references = obj["metadata"].get("ownerReferences", [])
     return any(reference.get("controller") and reference.get("uid") == uid for reference in references)
 
 
-def is_of_former(obj: Obj, service: Obj) -> bool:
-    """Whether the object's controller is a service of the same name that is gone: its uid is another one."""
+def is_of_earlier_service(obj: Obj, service: Obj) -> bool:
+    """Whether the object's controller is an earlier service of the same name: its uid is another one."""
     references, metadata = obj["metadata"].get("ownerReferences", []), service["metadata"]
     owner: Obj = next((one for one in references if one.get("controller")), {})
     group = owner.get("apiVersion", "").partition("/")[0]
@@ -56,7 +56,7 @@ def is_of_former(obj: Obj, service: Obj) -> bool:
 
 
 class Rival(NamedTuple):
-    """An autoscaler of somebody's, and the Deployment of ours that it scales."""
+    """Somebody else's autoscaler, and the Deployment of ours that it scales."""
 
     autoscaler: str
     deployment: str
@@ -77,13 +77,13 @@ class Advice:
     in_flight: Mapping[str, float] = field(default_factory=dict)
     """Requests in progress by pod name, where known."""
     wanted: int | None = None
-    """What the present load asks for, before any limit of bounds or speed."""
+    """The count for the present load, without bounds and limits of speed."""
     made_from: int | None = None
-    """The count that the decision began with; None where status had none."""
+    """The count from which the decision was made; None if status had none."""
     evidence: Mapping[str, Any] | None = None
-    """`status.scaling.evidence` without the replicas' states; None where nobody gathered it."""
+    """`status.scaling.evidence` without the replicas' states; None if there is none."""
     missing: str = ""
-    """Which signals are missing, and why."""
+    """The missing signals, and why they are missing."""
 
     @property
     def is_starting(self) -> bool:
@@ -92,14 +92,14 @@ class Advice:
 
 
 class PodLoad(NamedTuple):
-    """What all gateways together have at a pod at this moment."""
+    """The load of all gateways together at a pod now."""
 
     in_flight: int
-    """Requests, at those gateways that tell."""
+    """Requests at the gateways that report."""
     has_left: bool
-    """Whether every gateway knows that the pod is to get nothing new."""
-    untold_since: float | None = None
-    """Since when a gateway does not tell, in seconds since 1970; None while all of them do."""
+    """Whether every gateway knows that the pod must get no new requests."""
+    silent_since: float | None = None
+    """Since when a gateway has been silent, in seconds since 1970; None while all report."""
     is_routable: bool = True
     """Whether every gateway may send it requests, as far as that is known."""
 
@@ -110,31 +110,31 @@ class Demand(NamedTuple):
     num_open: int
     """Requests that have come and have not ended."""
     idle_since: float | None
-    """When the last one ended, in seconds since 1970; None while a gateway does not tell, or one is open."""
+    """When the last one ended, in seconds since 1970; None while a gateway is silent or a request open."""
     last_end: float | None = None
-    """When the last one ended of those that are known, also of one that was refused."""
+    """When the last known request ended, even a refused one."""
 
 
 UNKNOWN_DEMAND = Demand(0, None)
 
 
 class Fetched(NamedTuple):
-    """How far a pod is with its model, as it tells: it is shown, and decides nothing."""
+    """The progress of a pod's fetch, as the pod reports it. It is shown, and no decision uses it."""
 
     total_bytes: int | None
-    """None where the model's source does not tell it."""
+    """None if the model's source does not report it."""
     done_bytes: int
     bytes_per_second: int
 
     @property
     def percent(self) -> int | None:
-        """Of the bytes, in whole numbers; 100 of an empty model, None where the total is not known."""
+        """The percentage of the bytes, a whole number; 100 for an empty model, None without a total."""
         if self.total_bytes is None:
             return None
         return min(100, 100 * self.done_bytes // self.total_bytes) if self.total_bytes else 100
 
     def describe(self) -> str:
-        """Return how much there is, and how fast it comes."""
+        """Return the progress and the speed in words."""
         far = self._describe_amount()
         return f"{far}, {show_bytes(self.bytes_per_second)}/s" if self.bytes_per_second else far
 
@@ -144,27 +144,27 @@ class Fetched(NamedTuple):
         return f"{self.percent} % of {show_bytes(self.total_bytes)}"
 
     def summarize(self) -> str:
-        """Return how much there is in one word: a share such as `42%`, else an amount such as `1.6GB`."""
+        """Return the progress in one word: a percentage such as `42%`, or an amount such as `1.6GB`."""
         if self.percent is None:
             return show_bytes(self.done_bytes).replace(" ", "")
         return f"{self.percent}%"
 
 
 class Claim(NamedTuple):
-    """A PersistentVolumeClaim, as far as a cache or a look at the model in it needs it."""
+    """A PersistentVolumeClaim, as far as a cache needs it, or a look at the model in it."""
 
     namespace: str
     name: str
     access_modes: frozenset[str] | None
-    """None: there is no such claim."""
+    """None if there is no such claim."""
     volume: str | None = None
-    """The PersistentVolume that it is bound to; None where it waits for one, or has lost it."""
+    """Its PersistentVolume; None while it waits for one, or after it has lost it."""
     is_leaving: bool = False
-    """Whether it is being deleted: a pod that is to mount it never begins, and keeps it from going."""
+    """Whether it is being deleted: a pod that mounts it would never start, and would keep it."""
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has its volume: no pod chooses one for it any more."""
+        """Whether it has a volume, so that no pod chooses one for it."""
         return self.volume is not None
 
 
@@ -262,27 +262,29 @@ class Snapshot:
         return {object_id(child): child for child in self.children if is_owned(child, self.uid)}
 
     def find_foreign(self, wanted: Iterable[Obj]) -> frozenset[ObjectId]:
-        """Return which of the `wanted` children's names others have: seen here, or met by earlier writes."""
+        """Return the names of the `wanted` children that others have: seen now, or met by earlier writes."""
         seen = {object_id(child) for child in self.children if not is_owned(child, self.uid)}
         return (self.obstacles.conflicts | seen) & {object_id(obj) for obj in wanted}
 
     def list_namesakes(self) -> frozenset[ObjectId]:
-        """Return the children of another service that had the name. Garbage collection is to take them."""
-        return frozenset(object_id(child) for child in self.children if is_of_former(child, self.service))
+        """Return the children of an earlier service of this name. Garbage collection deletes them."""
+        return frozenset(
+            object_id(child) for child in self.children if is_of_earlier_service(child, self.service)
+        )
 
 
 def find_left_over(service: Obj, owned: frozenset[ObjectId], now: float) -> frozenset[ObjectId]:
-    """Return which of the objects that a former service owned are to be gone soon.
+    """Return the objects of an earlier service that will be gone soon.
 
     `now` is seconds since 1970.
     """
     made = parse_time(service["metadata"].get("creationTimestamp"))
-    # Where our clock goes wrong by more than that, nobody can tell how long it takes.
+    # If our clock differs by more than that, the duration is unknown.
     is_new = made is not None and abs(now - made) < LEFT_OVER_SECONDS
     return owned if is_new else frozenset()
 
 
 def explain_left_over(left_over: AbstractSet[ObjectId]) -> str:
-    """Return what is waited for. One object is named: each write of status would name fewer of them."""
+    """Return what the plan waits for. It names one object, because each status would name fewer of them."""
     kind, name = min(left_over)
-    return f"another InferenceService of this name has left {kind} {name}; Kubernetes is to delete it first"
+    return f"an earlier InferenceService of this name left {kind} {name}; Kubernetes has to delete it first"

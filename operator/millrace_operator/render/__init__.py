@@ -1,1 +1,1 @@
-"""Desired children as raw manifests, one file a kind. Pure."""
+"""The desired children as raw manifests. Pure."""

@@ -1,5 +1,4 @@
 """What all children of a service have in common: names, labels, owner, the seal that shows drift, and needs.
-Pure.
 
 Only our own fields are compared.
 
@@ -24,9 +23,9 @@ from millrace_operator.observed.snapshot import ObjectId, object_id
 from millrace_runtime import contract
 
 APPLIED = "millrace.dev/applied"
-"""Annotation: the hash of what we applied. It shows fields that we no longer want."""
+"""An annotation: the hash of what we applied. It shows fields that we no longer want."""
 _OTHERWISE = re.compile(rb"\x7f|[:,\[]-?(?:[0-9.]+e|0\.0000)")
-"""What both write, and not alike: DEL, and numbers with an exponent, which only one of them may write so."""
+"""What orjson and json write differently: DEL, and numbers that only one of them writes with an exponent."""
 
 
 def headless_name(service: Obj) -> str:
@@ -45,7 +44,7 @@ def revision_name(service: Obj, revision: str) -> str:
 
 
 def fill_name(service: Obj, revision: str) -> str:
-    """Name of the Job that fetches a revision's model into a claim: 63 letters at most, as a Job's is."""
+    """Name of the Job that fetches a revision's model into a claim: at most 63 letters, as for any Job."""
     return f"{revision_name(service, revision)}-f"
 
 
@@ -95,7 +94,7 @@ def seal(obj: Obj) -> Obj:
 
 
 def _write(obj: Obj) -> bytes:
-    """Return `obj` as `json` writes it, or all seals would be others. orjson takes a seventh of its time."""
+    """Return `obj` as `json` writes it, or every seal would change. orjson takes a seventh of the time."""
     try:
         content = orjson.dumps(obj, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # a whole number beyond 64 bits
@@ -136,27 +135,27 @@ def _are_equal_quantities(desired: Any, observed: Any) -> bool:
 
 
 def is_there(_: Obj) -> bool:
-    """Whether it is enough that an object exists."""
+    """Whether the mere existence of an object is enough."""
     return True
 
 
 @dataclass(frozen=True)
 class Need:
-    """An object that another one cannot be made before."""
+    """An object that must exist before another one is created."""
 
     id: ObjectId
     is_met: Callable[[Obj], bool] = is_there
-    """Whether the object is as it must be: of a Job, whether it is complete."""
+    """Whether the object is as it must be: a Job, for example, must be complete."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """An object that is to exist, and what it needs."""
+    """An object that is to exist, and its needs."""
 
     obj: Obj
     needs: tuple[Need, ...] = ()
     is_optional: bool = False
-    """Whether all goes on without it where it can't be made, for whatever reason."""
+    """Whether the rest of the plan goes on if this object can't be created for any reason."""
 
     @property
     def id(self) -> ObjectId:
@@ -165,10 +164,10 @@ class Child:
 
 
 def need(*objects: Obj) -> tuple[Need, ...]:
-    """Return the need for each of these objects to be there."""
+    """Return the needs for the existence of these objects."""
     return tuple(Need(object_id(obj)) for obj in objects)
 
 
 def find_unmet(needs: Iterable[Need], standing: Mapping[ObjectId, Obj]) -> tuple[ObjectId, ...]:
-    """Return what is not there, or not as it must be. `standing` are our own objects, as they are now."""
+    """Return the needed objects that are missing or unfit. `standing` are our own objects now."""
     return tuple(each.id for each in needs if each.id not in standing or not each.is_met(standing[each.id]))

@@ -19,18 +19,19 @@ from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 
 TRIES = 2**31 - 1
-"""As many as can be written. The kubelet waits up to five minutes before each, and the owner may mend it."""
+"""As many as possible. The kubelet waits up to five minutes before each, and the cause may go."""
 _RESOLVER_PLACEMENT = {"image_pull_secrets", "tolerations"}
 """How its image is pulled, and which taints it tolerates: all nodes may have those of GPUs."""
 _LOOKER_PLACEMENT = {*_RESOLVER_PLACEMENT, "node_selector", "priority_class_name"}
-"""Where the replicas run: the nodes of others may not have the claim's folder. And no more urgent than they
-are, or it could have the scheduler evict one that serves."""
+"""Where the replicas run: only their nodes may have the claim's folder. The priority is theirs, too, so that
+the scheduler evicts no replica for the Job.
+"""
 _FILLER_PLACEMENT = {"image_pull_secrets", "tolerations", "node_selector"}
-"""As of the replicas: the first pod of a claim may decide in which zone its volume is."""
+"""As for the replicas: the first pod of a claim may decide the zone of its volume."""
 
 
 def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
-    """Return the Job. What it has found stands in the status of its pod."""
+    """Return the Job that asks the model's source. The status of its pod has the result."""
     parts = {
         "containers": [render_resolver(settings, spec, SECURITY, SCRATCH)],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *render_secret_volumes(spec)],
@@ -40,7 +41,7 @@ def render_resolve_job(settings: RenderSettings, service: Obj, spec: Spec, revis
 
 
 def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision: str) -> Obj:
-    """Return the Job that looks at a model in a claim, which is mounted as the replicas mount it."""
+    """Return the Job that looks at a model in a claim, which it mounts as the replicas do."""
     parts = {
         "containers": [render_looker(settings, spec, SECURITY, SCRATCH)],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *render_model_volumes(spec.model)],
@@ -52,7 +53,7 @@ def render_look_job(settings: RenderSettings, service: Obj, spec: Spec, revision
 def render_fill_job(
     settings: RenderSettings, service: Obj, spec: Spec, revision: str, found: FoundModel
 ) -> Obj:
-    """Return the Job."""
+    """Return the Job that fetches the model into a claim."""
     parts = {
         "containers": [render_filler(settings, spec, found, SECURITY, SCRATCH)],
         "volumes": [
@@ -89,7 +90,7 @@ def render_job_template(
 
 
 def render_job(service: Obj, name: str, revision: str, template: Obj) -> Obj:
-    """Return a Job of a service's revision, which tries again and again."""
+    """Return a Job of a service's revision, which repeats its attempts."""
     return {
         **render_child(service, JOB, name, {contract.LABEL_REVISION: revision}),
         "spec": {"backoffLimit": TRIES, "template": template},

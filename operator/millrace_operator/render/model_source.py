@@ -1,6 +1,6 @@
 """Where a replica finds its model: the path, the volume, and the container that fetches it first. Pure.
 
-What a pod says of a model that its node keeps, for the node's agent and for the scheduler.
+A pod also carries labels about a model that its node keeps, for the node's agent and for the scheduler.
 """
 
 import math
@@ -17,7 +17,7 @@ from millrace_operator.render.settings import RenderSettings
 from millrace_runtime import contract
 
 _MOST_WEIGHT = 100
-"""Of a preference, as the API has it. The scheduler weighs it beside its own, which spread pods."""
+"""The largest weight of a preference. The scheduler adds it to its own preferences, which spread pods."""
 
 
 @dataclass(frozen=True)
@@ -26,28 +26,28 @@ class KeptModel:
 
     name: str
     num_bytes: int | None
-    """None where its source does not say it."""
+    """None if its source does not report it."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What the agent knows by that a pod reads the model."""
+        """The labels by which the agent knows that a pod reads the model."""
         return {contract.LABEL_KEPT: self.name}
 
     @property
     def annotations(self) -> dict[str, str]:
-        """For how much the agent makes room."""
+        """The size for which the agent makes room."""
         return {} if self.num_bytes is None else {contract.ANNOTATION_KEPT_BYTES: str(self.num_bytes)}
 
     @property
     def affinity(self) -> dict[str, Any]:
-        """That a node which has the model is preferred, and no other one is left out."""
+        """The preference for a node that has the model. It excludes no other node."""
         there = {"key": f"{contract.LABEL_KEPT_ON_NODE}{self.name}", "operator": "Exists"}
         preferred = {"weight": _MOST_WEIGHT, "preference": {"matchExpressions": [there]}}
         return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
 def find_kept(namespace: str, model: Model, found: FoundModel | None) -> KeptModel | None:
-    """Return the model that the nodes keep for a revision; None where they keep none."""
+    """Return the model that the nodes keep for a revision; None if they keep none."""
     place = find_place(model, found)
     if place is None or found is None or not model.cache.is_on_nodes:
         return None
@@ -60,29 +60,29 @@ ACCESS = "credentials"
 CREDENTIALS = "/var/run/secrets/millrace.dev/model"
 _AUTHORITIES = f"{CREDENTIALS}/ca.crt"
 TERMINATION_MESSAGE = "/dev/termination-log"
-"""Where the kubelet reads what a container has to say at its end, unless a pod names another place."""
+"""The kubelet reads a container's last message here, unless the pod names another place."""
 _TELLING = ("--progress-port", str(contract.PORT_PROGRESS))
 _UNSYNCED = ("--no-sync",)
-"""Of a pod's own folder, which is lost with the pod. Many disks are slower than the network."""
+"""For a pod's own folder, which is lost with the pod. Many disks are slower than the network."""
 _DISK = "ephemeral-storage"
 _DISK_SHARE, _DISK_SPARE_MIB = 1.01, 64
-"""Of a model's bytes, for what a file system keeps beside them, and for the pod's logs and /tmp."""
+"""Beside a model's bytes, for the file system, the pod's logs and /tmp."""
 _OF_NO_DEVICE = frozenset({"cpu", "memory", _DISK})
 _OF_RESOLVER = {
     "limits": {"cpu": "1", "memory": "1Gi"},
     "requests": {"cpu": "50m", "memory": "128Mi"},
 }
-"""It reads headers alone, and waits for no room that only a replica needs."""
+"""It reads only headers, and needs no room of a replica's size."""
 _OF_FILLER = {
     "limits": {"cpu": "4", "memory": "2Gi"},
     "requests": {"cpu": "100m", "memory": "256Mi"},
 }
-"""A Job's pod has no replica whose room it could take."""
+"""A Job's pod has no replica whose room it could use."""
 _HUB_CACHE = "/tmp/huggingface"  # noqa: S108  the pod's own
 
 
 def model_path(model: Model, found: FoundModel | None) -> str:
-    """Return where the model's folder is inside the replica's container."""
+    """Return the model's folder inside the replica's container."""
     parts, place = urlsplit(model.uri), find_place(model, found)
     if place is not None:
         return f"{MOUNT}/{place.path}"
@@ -92,13 +92,13 @@ def model_path(model: Model, found: FoundModel | None) -> str:
 
 
 def find_claim(uri: str) -> str | None:
-    """Return the claim that a model is in already; None where it is somewhere else."""
+    """Return the claim that has the model already; None for a model elsewhere."""
     parts = urlsplit(uri)
     return parts.netloc if parts.scheme == "pvc" else None
 
 
 def render_model_volumes(model: Model) -> list[dict[str, Any]]:
-    """Return the volume that the model is in; none where it is in the image."""
+    """Return the volume with the model; none if the model is in the image."""
     claim = find_claim(model.uri) or model.cache.claim
     if model.cache.is_on_nodes:
         return [render_writable_volume(model)]  # the container that fetches writes there
@@ -108,20 +108,20 @@ def render_model_volumes(model: Model) -> list[dict[str, Any]]:
 
 
 def render_writable_volume(model: Model) -> dict[str, Any]:
-    """Return the volume of the claim that a model is fetched into."""
+    """Return the volume of the claim into which a model is fetched."""
     return {"name": VOLUME, "persistentVolumeClaim": {"claimName": model.cache.claim}}
 
 
 def render_model_mounts(model: Model) -> list[dict[str, Any]]:
-    """Return where the replica sees that volume. It never writes there."""
+    """Return the replica's mount of that volume. It is read-only."""
     return [{"name": VOLUME, "mountPath": MOUNT, "readOnly": True}] if render_model_volumes(model) else []
 
 
 def render_secret_volumes(spec: Spec) -> list[dict[str, Any]]:
     """Return the volume with the Secret of the model's source; none without one.
 
-    It is optional, as a kubelet says nowhere in a pod's status that a volume waits for a Secret. The
-    container's variables come from the same one, and of them it does.
+    The volume is optional, because a pod's status does not show that a volume waits for a Secret. The
+    container's variables come from the same Secret, and for them it does.
     """
     credentials = spec.model.credentials
     if credentials is None:
@@ -141,10 +141,10 @@ def render_fetchers(
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return the init container that fetches the model into the volume; none where the model is there.
+    """Return the init container that fetches the model; none for a model that is there already.
 
-    `scratch` is the mount of the pod's /tmp. A pod whose node restarts it goes on with what is there already.
-    On a node that keeps models it ends at once where another pod's has fetched this one.
+    `scratch` is the mount of the pod's /tmp. A pod that its node restarts continues with the files that are
+    there. On a node that keeps models it ends at once if another pod has fetched this one.
     """
     cache = spec.model.cache
     if not is_fetched(spec.model.uri) or (cache.claim is not None and not cache.is_on_nodes):
@@ -163,7 +163,7 @@ def render_filler(
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the container that fetches the model into a claim, where the replicas will look for it."""
+    """Return the container that fetches the model into a claim, where the replicas will read it."""
     container = _render_writer(settings, spec, model_path(spec.model, model), model, scratch)
     return {**container, "resources": _OF_FILLER, "securityContext": security}
 
@@ -191,7 +191,7 @@ def render_resolver(
     security: dict[str, Any],
     scratch: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the container that writes what the model's source has into its termination message."""
+    """Return the container that writes the source's answer into its termination message."""
     return {
         **_render_container(settings, spec, ["--resolve", TERMINATION_MESSAGE]),
         "resources": _OF_RESOLVER,
@@ -203,7 +203,7 @@ def render_resolver(
 def render_looker(
     settings: RenderSettings, spec: Spec, security: dict[str, Any], scratch: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the container that writes what a model in a claim is into its termination message."""
+    """Return the container that writes the facts of a model in a claim into its termination message."""
     folder = f"file://{model_path(spec.model, None)}"
     return {
         **_render_command(settings, ["fetch", folder, "--resolve", TERMINATION_MESSAGE]),
@@ -229,7 +229,7 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
     secret = model.credentials and {"secretRef": {"name": model.credentials.secret_name}}
     return {
         **_render_command(settings, ["fetch", model.uri, *arguments, *_render_authorities(spec)]),
-        # First, so that the pod's own may say something else.
+        # First, so that the pod's own variables may override them.
         "env": [
             {"name": "HF_HOME", "value": _HUB_CACHE},
             {"name": "DOCKER_CONFIG", "value": CREDENTIALS},
@@ -241,14 +241,14 @@ def _render_container(settings: RenderSettings, spec: Spec, arguments: list[str]
 
 
 def _render_authorities(spec: Spec) -> list[str]:
-    """Return the flag that names the Secret's authorities. It may have none: then the file is not there."""
+    """Return the flag that names the Secret's authorities. Without any the file does not exist."""
     return ["--ca-file", _AUTHORITIES] if spec.model.credentials else []
 
 
 def _ask_for_room(resources: dict[str, Any], model: FoundModel | None) -> dict[str, Any]:
-    """Return the resources with room for the model on the node's disk, where its size is known.
+    """Return the resources with room for the model on the node's disk, if its size is known.
 
-    What the owner says of the disk counts more.
+    The owner's own amounts for the disk have priority.
     """
     if model is None or model.num_bytes is None or any(_DISK in some for some in resources.values()):
         return resources
@@ -257,10 +257,10 @@ def _ask_for_room(resources: dict[str, Any], model: FoundModel | None) -> dict[s
 
 
 def _render_resources(spec: Spec) -> dict[str, Any]:
-    """Return the replica's own, without devices.
+    """Return the replica's own resources, without devices.
 
-    A pod is given the larger of the two, so this costs nothing, and a quota that counts each container's
-    is content.
+    A pod gets the larger amount of the two containers, so this costs nothing, and it satisfies a quota that
+    needs amounts of each container.
     """
     amounts = {"limits": spec.resources.limits, "requests": spec.resources.requests}
     kept = {

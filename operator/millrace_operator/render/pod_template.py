@@ -1,4 +1,4 @@
-"""The pod of a replica. Frozen into the ControllerRevision when its revision is made."""
+"""The pod of a replica. The ControllerRevision freezes it when its revision is made."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ SECURITY: dict[str, Any] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-"""Of each container."""
+"""For each container."""
 POD_SECURITY: dict[str, Any] = {
     "runAsNonRoot": True,
     "runAsUser": 65532,
@@ -41,9 +41,9 @@ POD_SECURITY: dict[str, Any] = {
 START_SECONDS = 7 * 24 * 3600
 """How long a replica may load before the kubelet restarts it: longer than any model takes.
 
-The probe is frozen in the pod's template, and `rollout.progressDeadline` is not. So it is the deadline alone
-that judges a slow start: the owner may still raise it. `millrace serve --startup-deadline-seconds` decides
-nothing here: `/livez` is first asked when the replica is ready.
+The probe is frozen in the pod's template, and `rollout.progressDeadline` is not. So only the deadline judges
+a slow start, and the owner may still raise it. `millrace serve --startup-deadline-seconds` has no effect
+here: `/livez` is first asked when the replica is ready.
 """
 
 
@@ -72,7 +72,7 @@ def _render_pod_spec(
     return {
         "serviceAccountName": spec.pod.service_account_name or account_name(service),
         "automountServiceAccountToken": False,
-        "enableServiceLinks": False,  # or each Service of the namespace is seven variables of each container
+        "enableServiceLinks": False,  # otherwise each container gets seven variables for each Service
         "terminationGracePeriodSeconds": spec.pod.grace_seconds,
         "securityContext": POD_SECURITY,
         **_render_placement(spec.pod, {**replica_labels(service), contract.LABEL_REVISION: revision}),
@@ -83,7 +83,7 @@ def _render_pod_spec(
 
 
 def _render_placement(pod: PodOptions, revision_labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the scheduler and the kubelet are asked for, and nothing of what was left out."""
+    """Return the requests to the scheduler and the kubelet, without those that are left out."""
     placement = {
         "nodeSelector": dict(pod.node_selector),
         "tolerations": [_dump(toleration) for toleration in pod.tolerations],
@@ -159,7 +159,7 @@ def _count_workers(spec: Spec) -> int:
 
 
 def _shares_memory(spec: Spec) -> bool:
-    """Whether workers on GPUs meet in /dev/shm, of which a container has 64 MiB otherwise."""
+    """Whether workers on GPUs meet in /dev/shm, of which a container otherwise has 64 MiB."""
     return _count_workers(spec) > 1 and (has_gpu(spec.resources.limits) or bool(spec.pod.resource_claims))
 
 
@@ -179,7 +179,7 @@ def _render_resources(spec: Spec) -> dict[str, Any]:
 
 
 def _render_probes() -> dict[str, Any]:
-    """The startup probe's answer is held back until the replica is ready, so it serves the moment it can."""
+    """The startup probe's answer waits until the replica is ready, so that it serves at once."""
     started = {"path": contract.PATH_STARTED, "port": contract.PORT_HTTP}
     ready = {"path": contract.PATH_READY, "port": contract.PORT_HTTP}
     live = {"path": contract.PATH_LIVE, "port": contract.PORT_LIVE}
@@ -188,7 +188,7 @@ def _render_probes() -> dict[str, Any]:
             "httpGet": started,
             "initialDelaySeconds": 1,  # the port is bound by then
             "periodSeconds": contract.STARTED_WAIT_SECONDS,
-            # It connects before the HTTP process runs, and only then does the wait begin.
+            # It connects before the HTTP process runs, which is when the wait begins.
             "timeoutSeconds": 10,
             "failureThreshold": START_SECONDS // contract.STARTED_WAIT_SECONDS,
         },

@@ -11,7 +11,7 @@ _IMAGE_PATTERN = r"[^\s=]+"
 
 
 class VersionError(ValueError):
-    """A version of the runtime has no image; the text says what to write."""
+    """A version of the runtime without an image; the text says what to write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class RenderSettings:
     """Parsed once from the command line."""
 
     runtime_image: str = "millrace/runtime:0.1.0"
-    """Image where a service names no version. A revision keeps the image that it was made with."""
+    """Image for a service that names no version. A revision keeps the image with which it was made."""
 
     fetch_image: str = "millrace/operator:0.1.0"
     """Image of the container that fetches a model before a replica starts."""
@@ -40,7 +40,7 @@ class RenderSettings:
     """When the nodes pull the replicas' image."""
 
     prices: Prices = field(default_factory=Prices)
-    """What an hour of a replica's resources costs, where a service does not say."""
+    """The price of a replica's resources for an hour, if a service names none."""
 
     def find_image(self, version: str | None) -> str:
         """Return the image of a new revision's replicas. Raises VersionError for a version without one."""

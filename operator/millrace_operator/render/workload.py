@@ -1,6 +1,4 @@
-"""The children of a service that are not Jobs: Services, ServiceAccount, Deployment, its record, and the
-budget. Pure.
-"""
+"""The children that are not Jobs: Services, ServiceAccount, Deployment, its record, the budget. Pure."""
 
 from millrace_operator.kube.kinds import (
     CONTROLLER_REVISION,
@@ -82,7 +80,7 @@ def render_controller_revision(service: Obj, revision: Revision) -> Obj:
     """Return the record from which a revision can be rebuilt: its inputs and its pods' template."""
     name = revision_name(service, revision.hash)
     labels = {contract.LABEL_REVISION: revision.hash}
-    if revision.is_pending is not None:  # those of earlier versions have no such label
+    if revision.is_pending is not None:  # records of earlier versions have no such label
         labels[contract.LABEL_PENDING] = "true" if revision.is_pending else "false"
     return {
         **render_child(service, CONTROLLER_REVISION, name, labels),
@@ -101,14 +99,15 @@ def _render_record(revision: Revision) -> Obj:
 
 
 def render_disruption_budget(service: Obj, placed: int, *, holds_last: bool = False) -> Obj:
-    """Return the budget over the replicas of all revisions: at least all but one are to serve.
+    """Return the budget over the replicas of all revisions: at least all but one have to serve.
 
     `placed` are the desired replicas without those that wait in vain for a node, or whose pods are refused.
-    Such a replica is not healthy, and would use up what may be disrupted: no node of a full cluster could be
-    drained.
-    With a single replica it allows the eviction, or a node could never be drained, unless a replacement is
-    on its way (`holds_last`): `kubectl drain` asks again every 5 s. Pods that are not Ready never stand in a
-    drain's way.
+    Such a replica is not healthy, and would use up the allowed disruptions: no node of a full cluster could
+    be drained.
+
+    With a single replica the budget allows the eviction, or the node could never be drained, unless a
+    replacement is on its way (`holds_last`): `kubectl drain` asks again every 5 s. A pod that is not Ready
+    never blocks a drain.
     """
     return {
         **render_child(service, POD_DISRUPTION_BUDGET, service["metadata"]["name"]),

@@ -1,8 +1,7 @@
 """How a new revision proves itself on a few replicas before it gets all of them. Pure.
 
-The canary's replicas are ready, then they serve for a while, then the revision is promoted: by time, or by a
-person. A promotion restarts none of them. It can't be undone but by an abort, also where the spec's canary
-changes meanwhile.
+The canary's replicas become ready and serve for a while. Then the revision is promoted, by time or by a
+person. A promotion restarts no replica. Only an abort undoes it, even if the spec's canary changes meanwhile.
 """
 
 import math
@@ -25,31 +24,31 @@ FAULTS = frozenset(
         Reason.SETTINGS_INVALID,
     }
 )
-"""Of replicas that ended by themselves."""
+"""Causes of replicas that ended by themselves."""
 
 
 @dataclass(frozen=True)
 class Canary:
-    """How far it is. Its times are as the API writes them."""
+    """The progress of a canary. Its times are as the API writes them."""
 
     replicas: int
-    """Of the new revision, while it is not promoted."""
+    """Replicas of the new revision before its promotion."""
     ready_at: str | None = None
     """Since when they serve; None while they do not."""
     promoted_at: str | None = None
     has_served: bool = False
-    """Whether they served when it was looked at before."""
+    """Whether they served in the previous plan."""
     ends_at: float | None = None
-    """When it is promoted without a person's doing, in seconds since 1970; None where it is not."""
+    """When time promotes it, in seconds since 1970; None if only a person does."""
 
     @property
     def is_serving(self) -> bool:
-        """Whether it proves itself now: no progress is expected of it."""
+        """Whether it proves itself now, so that no progress is expected."""
         return self.ready_at is not None and self.promoted_at is None
 
     @property
     def most(self) -> int | None:
-        """Replicas that the revision may have; None once it may have all."""
+        """The most replicas that the revision may have; None once it may have all."""
         return self.replicas if self.promoted_at is None else None
 
     def render(self) -> dict[str, Any]:
@@ -59,7 +58,7 @@ class Canary:
 
 
 def count_canary(options: CanaryOptions, desired: int) -> int:
-    """Return how many of the desired replicas are the canary: one at least, a share rounded up."""
+    """Return how many of the desired replicas are the canary: at least one, a percentage rounded up."""
     text = str(options.replicas)
     wanted = math.ceil(int(text[:-1]) * desired / 100) if text.endswith("%") else int(text)
     return max(1, min(wanted, desired))
@@ -74,10 +73,10 @@ def watch_canary(
     order: Action | None,
     now: float,
 ) -> Canary | None:
-    """Return how far a revision's canary is, from `status.rollout` as it was; None where it is to have none.
+    """Return the progress of a revision's canary, from the old `status.rollout`; None without a canary.
 
-    It is promoted when its time is over while all of it serve. Replicas that are lost for a while do not
-    begin its time anew, unless all are.
+    It is promoted when its time is over while all of its replicas serve. Its time starts again only if all of
+    its replicas are lost.
     """
     if options.canary is None or desired == 0:
         return None
@@ -105,9 +104,7 @@ def _find_ready_at(before: Mapping[str, Any], state: RevisionState, count: int, 
 
 
 def has_failed(canary: Canary | None, causes: Iterable[Cause]) -> bool:
-    """Whether a canary that served has a replica that ended by itself. What its node or its image's registry
-    does to it is not the revision's fault.
-    """
+    """Whether a serving canary's replica ended by itself, and not by its node or registry."""
     if canary is None or not canary.has_served or canary.promoted_at is not None:
         return False
     return any(cause.reason in FAULTS for cause in causes)

@@ -19,34 +19,34 @@ from millrace_operator.rollout.surge import RevisionState
 
 WORDS_LENGTH = 1024
 TURN_SECONDS = 60.0
-"""The operator's turn takes no time. It is written down each time so much of it has passed, at most.
+"""The operator's turn takes no time of the deadline. Status records it after at most this much of it.
 
-Where the deadline is short, half of that: else all of a turn would count at once when it ends.
+For a short deadline it is half of that: otherwise the whole turn would count at once when it ends.
 """
 LEAST_TURN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How a rollout gets on. Its times are as the API writes them."""
+    """The progress of a rollout. Its times are as the API writes them."""
 
     revision: str
     started_at: str
     progressed_at: str
-    """When it began, one replica more was ready, or it was the operator's turn."""
+    """When the rollout began, when another replica became ready, or when it was the operator's turn."""
     num_ready: int
     """The most replicas of the revision that were ready."""
     now: float
     """Seconds since 1970."""
     canary: Canary | None = None
     pods_since: float | None = None
-    """When its last pod was made, in seconds since 1970: before that nothing could be expected of it."""
+    """When its last pod was created, in seconds since 1970: no progress was possible before."""
     waits_for_others: bool = False
-    """Whether the next step is the operator's, or that of Kubernetes' controllers, and not the revision's."""
+    """Whether the operator or Kubernetes' controllers must act next, and not the revision."""
     fetched_at: float | None = None
-    """Until when any of its pods fetched the model, in seconds since 1970: kubelets tell it."""
+    """Until when any of its pods fetched the model, in seconds since 1970, as kubelets report it."""
     noted_after: float | None = None
-    """In how many seconds to write down that it is the operator's turn; None where it is not."""
+    """After how many seconds to record the operator's turn; None if it is not its turn."""
 
     @classmethod
     def read(
@@ -59,7 +59,7 @@ class Progress:
         deadline: float,
         fetched_at: float | None = None,
     ) -> Self:
-        """Return how it gets on, from `status.rollout` as it was; it begins where that is another's.
+        """Return the progress, from the old `status.rollout`; a new one if that is another revision's.
 
         `deadline` is how many seconds it may go on without progress.
         """
@@ -76,7 +76,7 @@ class Progress:
         pods_since = None if state.num_ended else state.newest_at
         started, before = rollout.get("startedAt", stamp), int(rollout.get("readyReplicas", 0))
         since = rollout.get("progressedAt", started)
-        # While a canary serves no deadline runs, and nothing is written each minute for days.
+        # While a canary serves, no deadline runs, and no status is written each minute for days.
         is_turn = _is_operators_turn(state) and not (canary is not None and canary.is_serving)
         turn, taken = _turn_seconds(deadline), now - (parse_time(since) or 0.0)
         is_ours = is_turn and taken >= turn
@@ -100,7 +100,7 @@ class Progress:
         )
 
     def seconds_left(self, deadline: float) -> float:
-        """Return how long it may go on without progress; 0 or less where it is late."""
+        """Return how long it may go on without progress; 0 or less if it is late."""
         since = parse_time(self.progressed_at)
         is_serving = self.canary is not None and self.canary.is_serving
         if since is None or is_serving or self.waits_for_others:
@@ -120,26 +120,26 @@ class Progress:
 
 
 def _has_turned(before: Mapping[str, Any], canary: Canary | None) -> bool:
-    """Whether a canary that served does so no longer: its owner took the time, and not the revision."""
+    """Whether a canary that served no longer does: its owner took the time, not the revision."""
     was_serving = "readyAt" in before and "promotedAt" not in before
     return was_serving and not (canary is not None and canary.is_serving)
 
 
 def _turn_seconds(deadline: float) -> float:
-    """Return how much of the operator's turn may pass until it is written down."""
+    """Return how much of the operator's turn may pass before status records it."""
     return min(TURN_SECONDS, max(LEAST_TURN_SECONDS, deadline / 2))
 
 
 def _is_operators_turn(state: RevisionState) -> bool:
-    """Whether all replicas that were asked for are ready: then the revision is not to blame."""
+    """Whether all requested replicas are ready, so that the operator has to act."""
     return state.num_ready >= max(state.num_wanted, state.num_pods)
 
 
 def _waits_for_pods(state: RevisionState) -> bool:
-    """Whether Kubernetes has still to make a pod that nothing refuses, and those that there are did not fail.
+    """Whether Kubernetes still has to create a pod, while nothing refuses it and no pod has failed.
 
-    Unlike the operator's turn this is not written down: a control plane that is away for an hour would have
-    each such service written each minute. When the pod is there, its own age tells.
+    Unlike the operator's turn, status does not record this: if a control plane were away for an hour, each
+    such service would be written each minute. The pod's own age counts once the pod exists.
     """
     is_short = state.num_pods < state.num_wanted
     return is_short and state.num_ready >= state.num_pods and not (state.lacks_room or state.num_ended)
@@ -152,7 +152,7 @@ class Choice:
     asked: str
     chosen: str
     rejected: dict[str, Any] | None = None
-    """`status.rejectedRevision`; None unless the one asked for was tried and given up."""
+    """`status.rejectedRevision`; None unless the requested revision was tried and given up."""
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,13 @@ class Trial:
     """How a revision is tried, and what is known of it."""
 
     deadline: float
-    """Seconds that it may go on without progress."""
+    """For how many seconds it may go on without progress."""
     way: str
-    """What the spec says of rollouts: another way is another try."""
+    """The spec's options for rollouts: with other options it is another trial."""
     words: str = ""
     """Why it is not ready."""
     can_return: bool = True
-    """Whether it is given up without a person's doing."""
+    """Whether it is given up without a person's action."""
     has_failed_as_canary: bool = False
     order: Action | None = None
 
@@ -174,10 +174,11 @@ class Trial:
 def choose_revision(
     asked: str, stable: str | None, old: Mapping[str, Any], progress: Progress, trial: Trial
 ) -> Choice:
-    """Return what to run. `old` is the status as it was.
+    """Return the revision to run. `old` is the old status.
 
-    `stable` is the revision to go back to, None where there is none. What was given up is tried again only
-    when the spec asks for another revision, or in another way, or when somebody promotes it.
+    `stable` is the revision to go back to; None without one. A revision that was given up is tried again only
+    if the spec asks for another one meanwhile, if the options for rollouts change, or if somebody promotes
+    it.
     """
     if stable is None or stable == asked:
         return Choice(asked, asked)
@@ -194,7 +195,7 @@ def choose_revision(
 def _find_fault(
     asked: str, old: Mapping[str, Any], progress: Progress, trial: Trial
 ) -> RejectionReason | None:
-    """Return why to give the revision up; None where it is tried on."""
+    """Return why to give the revision up; None if its trial goes on."""
     if trial.order is Action.ABORT:
         return RejectionReason.ABORTED
     is_tried = old.get("rollout", {}).get("revision") == asked
@@ -216,7 +217,7 @@ def _reject(asked: str, reason: RejectionReason, trial: Trial, now: float) -> di
 
 
 def find_action(service: Obj, revision: str) -> Action | None:
-    """Return what is ordered of this revision now. An order that can't be read is none."""
+    """Return the order for this revision that counts now; None without one, or for an unreadable one."""
     try:
         order = find_order(service)
     except OrderError:
@@ -227,7 +228,7 @@ def find_action(service: Obj, revision: str) -> Action | None:
 
 
 def find_spent_order(service: Obj, revision: str, *, is_given_up: bool) -> str | None:
-    """Return the order in the annotation if it is over; `revision` is the one that the spec asks for."""
+    """Return the order in the annotation if it is over. `revision` is the one that the spec asks for."""
     try:
         order = find_order(service)
     except OrderError:

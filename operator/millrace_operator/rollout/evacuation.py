@@ -1,11 +1,11 @@
 """Replicas on nodes that are being emptied: a replacement serves elsewhere before each of them goes. Pure.
 
-There is one replica more than desired at a time, as in a rollout: a pool with a hundred of them that is
-emptied asks for one device more, and not for a hundred. When the extra one is Ready, the count goes back, and
-`drain` marks a replica on such a node first. When that one is gone, the next one's turn comes. An extra
-replica that finds no room waits, and nothing else happens.
+There is one replica more than desired at a time, as in a rollout: a pool of a hundred needs one more device,
+and not a hundred. When the extra replica is Ready, the count goes back, and `drain` marks a replica on such a
+node first. After that one is gone, the next one is replaced. An extra replica without room waits, and nothing
+else happens.
 
-Not in a rollout: it makes new pods anyway, and the scheduler puts none of them on such a node.
+A rollout needs none of this: it makes new pods anyway, and the scheduler puts none of them on such a node.
 """
 
 from collections.abc import Container, Mapping
@@ -19,23 +19,23 @@ from millrace_operator.rollout.surge import Step
 
 @dataclass(frozen=True, kw_only=True)
 class Evacuation:
-    """The replicas that are to be replaced, and what is done about it now."""
+    """The replicas to replace, and what to do about them now."""
 
     pods: tuple[Pod, ...] = ()
-    """They serve on nodes that are being emptied. By name."""
+    """The serving replicas on nodes that are being emptied, by name."""
     departures: Mapping[str, str] | None = None
     """Why each node is being emptied."""
     is_extra_wanted: bool = False
     """Whether there is to be one replica more than desired."""
     holds_last: bool = False
-    """Whether the only replica may not be evicted, because its replacement is on its way."""
+    """Whether the only replica may not be evicted, because its replacement is coming."""
     looks_again_at: float | None = None
-    """When time alone ends that, in seconds since 1970."""
+    """When that ends by time alone, in seconds since 1970."""
     since: float = 0.0
-    """When the first of them was to be replaced, in seconds since 1970."""
+    """When the first replacement was requested, in seconds since 1970."""
 
     def add_extra(self, step: Step, revision: str) -> Step:
-        """Return the step with one more replica of a revision, where one is wanted."""
+        """Return the step with one more replica of a revision, if one is wanted."""
         if not self.is_extra_wanted:
             return step
         return replace(step, counts={**step.counts, revision: step.counts[revision] + 1})
@@ -64,10 +64,9 @@ def plan_evacuation(
 ) -> Evacuation:
     """Return what to do about replicas on nodes that are being emptied.
 
-    A replacement may take `start_seconds` from its creation on before a drain goes on without it. Where it is
-    not there, they count from `since`, when one was first asked for; None: that is now. `refused` are the
-    kinds of what the API server refuses: without marks the replacement would go, and not the replica on the
-    node.
+    A replacement may take `start_seconds` after its creation before a drain goes on without it. Without a
+    replacement they count from `since`, the time of the first request; None means now. `refused` are the
+    kinds of refused objects: without marks the replacement would leave, and not the replica on the node.
     """
     pods = observed.pods_of(revision)
     leaving = tuple(pod for pod in pods if pod.leaves_with(departures) and pod.is_serving)

@@ -18,7 +18,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB, O
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel, find_place
-from millrace_operator.model.jobs import explain_unread, find_told, note_asking
+from millrace_operator.model.jobs import explain_unread, find_report, note_asking
 from millrace_operator.model.pending_revision import (
     Pending,
     Stage,
@@ -49,12 +49,12 @@ _REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS
 
 
 class Asked(NamedTuple):
-    """A revision that is asked for."""
+    """A revision that the spec asks for."""
 
     hash: str
     inputs: Inputs
     before: str | None = None
-    """What the spec asks for apart from the refresh; None of a revision that is none."""
+    """The revision that the spec asks for apart from the refresh; None without a refresh."""
 
 
 class Known(NamedTuple):
@@ -64,13 +64,13 @@ class Known(NamedTuple):
     """By hash."""
     asked: str
     error: VersionError | None = None
-    """Why the one that the spec asks for cannot be made. Then the one that served last is asked for."""
+    """Why the requested revision cannot be made. Then the last revision that served is asked for."""
     pending: Pending | None = None
-    """That it can't be made yet. Then the one that served last is asked for, if any did."""
+    """Why it can't be made yet. Then the last revision that served is asked for, if there is one."""
     refreshed: Revision | None = None
-    """One for which the source was asked anew, and had the model of the one that is asked for."""
+    """A refresh whose source had the model of the requested revision."""
     answered: Revision | None = None
-    """The pending one, where it is known what its model is: its record says that, and no more."""
+    """The pending revision, once its model is known: its record has the model, and nothing else."""
 
     @property
     def model(self) -> FoundModel | None:
@@ -81,9 +81,9 @@ class Known(NamedTuple):
 
 
 def find_asked(service: Obj, spec: Spec, revisions: Mapping[str, Revision]) -> Asked:
-    """Return what is asked for: of the revisions of the same spec the one that was asked for last.
+    """Return the requested revision: of those with the same spec, the last requested one.
 
-    One that was never made, as its model was refused, comes after those that were.
+    A revision that was never made, because its model was refused, comes after those that were made.
     """
     inputs = revision_inputs(spec)
     digest, last = hash_inputs(inputs), service.get("status", {}).get("updateRevision")
@@ -110,7 +110,7 @@ def find_same(made: Revision, revisions: Iterable[Revision], current: str | None
 
 
 def find_idle(revisions: Mapping[str, Revision], service: Obj) -> frozenset[str]:
-    """Return those that never run and that nobody asks for: the source was asked anew, and had nothing new.
+    """Return the revisions that never run: refreshes whose source had nothing new.
 
     The one that the annotation names stays, or its source would be asked again.
     """
@@ -127,22 +127,20 @@ def _hash_spec(revision: Revision) -> str:
 
 
 def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now: float) -> Known:
-    """Return the revisions with the one that the spec asks for. One that is new is made here.
+    """Return the revisions with the one that the spec asks for. A new one is made here.
 
-    Raises VersionError where that one has no image, and none has served before.
+    Raises VersionError if that one has no image, and no revision has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
     served = snapshot.service.get("status", {}).get("currentRevision")
     wanted = find_asked(snapshot.service, spec, revisions)
     digest = wanted.hash
-    recorded, told = (
-        revisions.get(digest),
-        find_told(snapshot.jobs, revision_name(snapshot.service, digest), spec.model.uri),
-    )
+    recorded = revisions.get(digest)
+    report = find_report(snapshot.jobs, revision_name(snapshot.service, digest), spec.model.uri)
     if recorded is not None and not recorded.is_pending:
         return _choose_same(revisions, recorded, served)
     known_model = None if recorded is None else recorded.model
-    model = told or known_model
+    model = report or known_model
     try:
         template = render_pod_template(settings, snapshot.service, spec, digest, model)
     except VersionError as error:
@@ -173,7 +171,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
 def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted: Asked) -> str:
     """Return what runs until the wanted revision can be made.
 
-    A refresh stops no rollout: what was asked for before it goes on, unless that was given up.
+    A refresh stops no rollout: the revision requested before it goes on, unless it was given up.
     """
     status = snapshot.service.get("status", {})
     served, before = status.get("currentRevision"), revisions.get(wanted.before or "")
@@ -184,7 +182,7 @@ def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted
 
 
 def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str | None) -> Known:
-    """Return what is asked for: an earlier revision where `wanted` has the model of that one."""
+    """Return the requested revision: an earlier one, if it has the model of `wanted`."""
     same = find_same(wanted, revisions.values(), served)
     return Known(revisions, same.hash, refreshed=None if same.hash == wanted.hash else wanted)
 
@@ -192,9 +190,10 @@ def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str |
 def _find_pending(
     snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float, *, is_read: bool
 ) -> Pending | None:
-    """Return why a revision can't be made yet, or never; None where it can.
+    """Return why a revision can't be made yet, or never; None if it can.
 
-    `is_read` says that replicas that serve now read the same model from the same folder: it is there.
+    `is_read` means that serving replicas read the same model from the same folder, so that the model is
+    there.
     """
     if model is None and not is_fetched(spec.model.uri):
         return find_looking(snapshot, spec, digest, now)
@@ -204,7 +203,8 @@ def _find_pending(
         cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.model.claim)
         pending = Pending(revision=digest, uri=spec.model.uri, cause=cause)
         return find_lateness(pending, snapshot, spec, job, now)
-    # What was at hand has started wherever an autoscaler added a node: labels of those there refuse nothing.
+    # A model in a claim has started on any node that an autoscaler added, so the labels of the present nodes
+    # refuse nothing.
     is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)
     nodes = () if is_free else snapshot.nodes.gpus.values()
     refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
@@ -214,18 +214,18 @@ def _find_pending(
 
 
 class Awaited(NamedTuple):
-    """A look that a service waits for."""
+    """A look at a model for which a service waits."""
 
     claim: str
     revision: str
     is_new: bool
-    """Whether the wait begins now: status says that the model was refused, by what is lost if it is lost."""
+    """Whether the wait begins now: the model was refused, and the refusing record is gone."""
     has_job: bool
-    """Whether the Job that looks is there."""
+    """Whether the Job that looks exists."""
 
 
 def find_awaited(service: Obj, spec: Spec, children: Iterable[Obj]) -> Awaited | None:
-    """Return the look at a model in a claim whose revision is still to be made; None of any other."""
+    """Return the look at a model in a claim whose revision is still to be made; None for any other."""
     claim = find_claim(spec.model.uri)
     if claim is None:
         return None

@@ -1,7 +1,7 @@
 """Revisions of a service: which inputs make a new one, and how an old one is found again.
 
-Inputs are compared, and never rendered manifests, so that an operator that renders pods differently restarts
-none of them. Fields at their defaults are left out, so that a new field makes no new revision either.
+Inputs are compared, never rendered manifests. So an operator that renders pods differently restarts none of
+them. Fields with default values are left out. So a new field makes no new revision either.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from millrace_runtime import contract
 
 HASH_LENGTH = 10
 HISTORY_LIMIT = 10
-"""Revisions that were made, and that an edit may go back to."""
+"""Revisions that were made, to which an edit may go back."""
 INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
 """The fields of the spec that decide what a replica is."""
 Inputs = dict[str, Any]
 REFRESH = "resolved"
-"""Beside the model's own fields: what tells revisions of one spec apart, whose source was asked anew."""
+"""Beside the model's own fields: it distinguishes revisions of one spec whose source was asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,17 @@ class Revision:
     number: int
     inputs: Inputs
     template: Obj
-    """Empty of one that is pending: whoever makes it renders it."""
+    """Empty while it is pending: the operator that makes it renders it."""
     model: FoundModel | None = None
-    """What its model's source told when the revision was made; None where it is not fetched."""
+    """The source's report when the revision was made; None if the model is not fetched."""
     cached: CachedModel | None = None
-    """Where its pods read the model; None where each pod fetches it, or it was at hand before."""
+    """Where its pods read the model; None if each pod fetches it, or if it needs no fetch."""
     is_pending: bool | None = None
-    """Whether it has still to be made: its record says what its model is. None: it never had to be told."""
+    """Whether it still has to be made, so that its record has only the model. None: it never waited."""
 
 
 def revision_inputs(spec: Spec) -> Inputs:
-    """Return what of the spec decides what a replica is."""
+    """Return the part of the spec that decides what a replica is."""
     dumped = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=INPUTS)
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
@@ -51,32 +51,32 @@ def revision_inputs(spec: Spec) -> Inputs:
 
 
 def refresh_inputs(inputs: Inputs, text: str) -> Inputs:
-    """Return the inputs of a revision for which the model's source is asked anew."""
+    """Return the inputs of a revision for which the model's source is asked again."""
     return {**inputs, "model": {**inputs["model"], REFRESH: text}}
 
 
 def leave_out_refresh(inputs: Inputs) -> Inputs:
-    """Return what the spec said of the inputs."""
+    """Return the spec's part of the inputs."""
     model = {name: value for name, value in inputs.get("model", {}).items() if name != REFRESH}
     return {**inputs, "model": model}
 
 
 def read_refresh(inputs: Inputs) -> str | None:
-    """Return which refresh made a revision with these inputs; None where none did."""
+    """Return the refresh that made a revision with these inputs; None without one."""
     text: str | None = inputs.get("model", {}).get(REFRESH)
     return text
 
 
 def hash_inputs(inputs: Inputs) -> str:
-    """Return the revision's name part: the same for equal inputs, in any order of keys."""
+    """Return the revision's part of names: the same for equal inputs, in any order of keys."""
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
 def read_revisions(children: Collection[Obj]) -> dict[str, Revision]:
-    """Return the revisions recorded in ControllerRevisions, by hash.
+    """Return the recorded revisions of ControllerRevisions, by hash.
 
-    One whose record was deleted by hand is read from its Deployment, so that its pods keep running.
+    If somebody has deleted a record, its Deployment takes its place, so that its pods keep running.
     """
     deployed = [_salvage_revision(child) for child in children if child["kind"] == "Deployment"]
     recorded = [_read_revision(child) for child in children if child["kind"] == "ControllerRevision"]
@@ -84,7 +84,7 @@ def read_revisions(children: Collection[Obj]) -> dict[str, Revision]:
 
 
 def read_hash(child: Obj) -> str:
-    """Return the hash that the name of a Deployment or ControllerRevision ends in. A label may be lost."""
+    """Return the hash at the end of a Deployment's or ControllerRevision's name. A label may be lost."""
     return str(child["metadata"]["name"]).rpartition("-")[2]
 
 
@@ -116,7 +116,7 @@ def next_number(revisions: Iterable[Revision]) -> int:
 
 
 def find_expired(revisions: Iterable[Revision], in_use: frozenset[str]) -> frozenset[str]:
-    """Return the hashes of those that nothing uses: beyond the newest HISTORY_LIMIT, and never made."""
+    """Return the hashes of unused revisions: beyond the newest HISTORY_LIMIT, or never made."""
     unused = sorted((r for r in revisions if r.hash not in in_use), key=lambda r: r.number, reverse=True)
     pending = [revision for revision in unused if revision.is_pending]
     made = [revision for revision in unused if not revision.is_pending]

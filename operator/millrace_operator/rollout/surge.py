@@ -1,12 +1,12 @@
-"""How a new revision takes over: pure, level-triggered, one Deployment a revision.
+"""How a new revision takes over: pure, level-triggered, one Deployment for each revision.
 
-At first there is one replica more than desired (Surge). Where there is no room for it, and at least two
-replicas are desired, one old replica at a time makes room (Replace). That stays so until the rollout ends, or
-the method would change back each time there is room. Old replicas go only as new ones become Ready. The
-service's owner can have either of both alone.
+At first there is one replica more than desired (Surge). If it finds no room, and at least two replicas are
+desired, one old replica at a time makes room (Replace). The method stays until the rollout ends, or it would
+change back whenever there is room. Old replicas go only as new ones become Ready. The service's owner can
+choose one method for good.
 
-Where nothing runs and a revision is to take over, as with a service that was edited at zero, the former one
-starts beside it and stays until something is Ready: nobody knows yet whether the new one can serve.
+A revision may take over while nothing runs, as after an edit at zero. Then the earlier revision starts beside
+it and stays until a replica is Ready, because it is unknown whether the new one can serve.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,39 +18,39 @@ from millrace_operator.api.rollout_types import RolloutStrategy
 
 
 class Method(StrEnum):
-    """Where the room for a new replica comes from."""
+    """How a new replica gets room."""
 
     SURGE = "Surge"
     REPLACE = "Replace"
 
 
 def read_method(rollout: Mapping[str, Any]) -> Method:
-    """Return the method in `status.rollout`. One that only a newer operator knows is as none."""
+    """Return the method in `status.rollout`. A newer operator's method counts as none."""
     found = rollout.get("method")
     return Method(found) if found in set(Method) else Method.SURGE
 
 
 @dataclass(frozen=True)
 class RevisionState:
-    """What a revision has now. Pods that are being deleted count in `num_terminating` alone."""
+    """The present replicas of a revision. Pods that are being deleted count only in `num_terminating`."""
 
     hash: str
     num_wanted: int = 0
     num_pods: int = 0
     num_ready: int = 0
-    """Those that are Ready, and that every gateway knows to be."""
+    """Ready pods that every gateway knows as Ready."""
     num_serving: int = 0
     num_terminating: int = 0
     num_ended: int = 0
-    """Pods whose containers ended for good: evicted, say. Others are made in their place."""
+    """Pods that ended for good, as after an eviction. Others replace them."""
     newest_at: float | None = None
-    """When the youngest of its pods was made, in seconds since 1970; None where there is none."""
+    """When its youngest pod was created, in seconds since 1970; None without a pod."""
     num_placed: int = 0
     """Pods that have a node."""
     num_refused: int = 0
-    """Pods that the API server has refused for longer than one may have no node: a quota, a policy."""
+    """Pods that the API server has refused for longer than a pod may have no node."""
     lacks_room: bool = False
-    """Whether it has waited long enough for room for a pod, or a quota refuses one."""
+    """Whether a pod has waited long enough for room, or a quota refuses one."""
     is_failing: bool = False
 
     @property
@@ -61,7 +61,7 @@ class RevisionState:
 
 @dataclass(frozen=True)
 class Step:
-    """Replica counts by revision hash, and whether the target alone serves now."""
+    """Replica counts by revision hash, and whether only the target serves now."""
 
     counts: dict[str, int]
     method: Method
@@ -80,14 +80,14 @@ def plan_rollout(
 ) -> Step:
     """Return the next counts. `others` come in order of preference to keep, the last stable one first.
 
-    `method` is the one so far. `most` replicas may be the target's while it is a canary, and the others then
-    keep the rest: with a single one desired it serves beside the canary, where room need not be made first.
-    `served` is the revision that last served with all its replicas.
+    `method` is the one so far. While the target is a canary, it may have `most` replicas, and the others keep
+    the rest. If a single replica is desired, the other one serves beside the canary, and no room is made
+    first. `served` is the last revision that served with all its replicas.
     """
     live = [other for other in others if other.is_live]
-    former = next((other for other in others if other.hash == served), None)
-    if former is not None and not live and not target.is_live and desired:
-        live = [former]
+    earlier = next((other for other in others if other.hash == served), None)
+    if earlier is not None and not live and not target.is_live and desired:
+        live = [earlier]
     if most is not None and most < desired:
         live = live or list(others[:1])  # a single replica made room for the canary: it comes back
     if not live:
@@ -104,8 +104,8 @@ def plan_rollout(
     serving = sum(other.num_serving for other in live)
     is_tried = most is not None or (target.is_failing and serving > 0)
     kept = needed if is_tried else min(serving, needed)
-    if former is not None and not serving and not target.num_ready:
-        kept = max(kept, _start_beside(former, target, max(needed, 1)))
+    if earlier is not None and not serving and not target.num_ready:
+        kept = max(kept, _start_beside(earlier, target, max(needed, 1)))
     wanted = min(desired, desired + 1 - slack - kept)
     if target.is_failing:
         wanted = min(wanted, target.num_ready + 1)
@@ -114,29 +114,31 @@ def plan_rollout(
     return Step({**_share(kept, live), target.hash: max(0, wanted)}, method, is_done=False)
 
 
-def _start_beside(former: RevisionState, target: RevisionState, needed: int) -> int:
-    """Return how many replicas the former revision starts, or goes on starting, while nothing is Ready.
+def _start_beside(earlier: RevisionState, target: RevisionState, needed: int) -> int:
+    """Return how many replicas the earlier revision starts, or keeps starting, while nothing is Ready.
 
-    Begun once, they only become fewer: where it fails, or as many as have no room.
+    After the start they only become fewer: all if it fails, or as many as have no room.
     """
-    if former.is_failing:
+    if earlier.is_failing:
         return 0
-    if not former.is_live:
+    if not earlier.is_live:
         return 0 if target.is_live else needed
-    return min(needed, former.num_wanted, former.num_placed if former.lacks_room else needed)
+    return min(needed, earlier.num_wanted, earlier.num_placed if earlier.lacks_room else needed)
 
 
 def _choose_method(
     desired: int, target: RevisionState, live: Sequence[RevisionState], method: Method
 ) -> Method:
     if desired < 2:
-        return Method.SURGE  # with a single replica nobody but its owner may choose an outage
+        return Method.SURGE  # with a single replica only its owner may choose an outage
     is_room_coming = any(other.num_terminating for other in live)
     return Method.REPLACE if target.lacks_room and not is_room_coming else method
 
 
 def _share(kept: int, live: Sequence[RevisionState]) -> dict[str, int]:
-    """Return counts that add up to `kept`: what serves, and any rest for the first that serves."""
+    """Return counts that add up to `kept`: the serving replicas, and any rest for the first serving
+    revision.
+    """
     counts = {}
     for other in live:
         counts[other.hash] = min(kept, other.num_serving)

@@ -1,4 +1,4 @@
-"""Which revisions of a service are to have how many replicas. Pure."""
+"""Which revisions of a service get how many replicas. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from millrace_operator.scaling.count import Count
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """The revisions of a service, and which of them are to have how many replicas."""
+    """The revisions of a service, and how many replicas some of them get."""
 
     known: Known
     target: Revision
@@ -53,7 +53,7 @@ class Targets:
 
 
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:
-    """Return which of the revisions are to have how many replicas."""
+    """Return which of the revisions get how many replicas."""
     revisions, digest = known.revisions, known.asked
     old = snapshot.service.get("status", {})
     rollout = old.get("rollout", {})

@@ -1,6 +1,6 @@
-"""Others that scale what we do: a HorizontalPodAutoscaler on a Deployment of ours, also one of KEDA's. Pure.
+"""Other autoscalers of our Deployments: a HorizontalPodAutoscaler, also one of KEDA's. Pure.
 
-The two would undo each other's counts for ever, and nothing in the Deployment says who the other one is.
+It and the operator would undo each other's counts for ever, and nothing in the Deployment names it.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from millrace_operator.render.child import APPLIED
 from millrace_operator.status.causes import Cause
 
 LOOK_SECONDS = 60.0
-"""Between two looks at autoscalers that are known: no watch of ours tells when they are gone."""
+"""Between two looks at known autoscalers: no watch of ours reports their deletion."""
 
 
 def is_scaled_by_others(wanted: Iterable[Obj], owned: dict[ObjectId, Obj]) -> bool:
-    """Whether a Deployment has another count than the one that was last applied, which is the wanted one."""
+    """Whether somebody else has changed a Deployment's count: the last applied count is the wanted one."""
     for obj in wanted:
         observed = owned.get(object_id(obj))
         if obj["kind"] == DEPLOYMENT.kind and observed is not None:
@@ -28,7 +28,7 @@ def is_scaled_by_others(wanted: Iterable[Obj], owned: dict[ObjectId, Obj]) -> bo
 
 
 def find_rivals(autoscalers: Iterable[Obj], children: Iterable[Obj]) -> tuple[Rival, ...]:
-    """Return which of the autoscalers scale a Deployment among the children, by name."""
+    """Return the autoscalers that scale a Deployment among the children, by name."""
     deployments = {obj["metadata"]["name"] for obj in children if obj["kind"] == DEPLOYMENT.kind}
     found = []
     for one in autoscalers:
@@ -39,7 +39,7 @@ def find_rivals(autoscalers: Iterable[Obj], children: Iterable[Obj]) -> tuple[Ri
 
 
 def explain_rival(rival: Rival) -> Cause:
-    """Return what is wrong, and what to do."""
+    """Return the cause, with what to do."""
     return Cause(
         Reason.CONTESTED,
         f"HorizontalPodAutoscaler {rival.autoscaler} scales Deployment {rival.deployment}, whose count "

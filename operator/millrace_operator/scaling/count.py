@@ -1,4 +1,4 @@
-"""The replica count that everything follows, and the part of status that says why. Pure."""
+"""The replica count that everything follows, and the part of status that explains it. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ ACTIVATED = "Activated"
 FOREIGN_REASONS = frozenset({PINNED, IDLE, ACTIVATED, "External", "Bounds"})
 """Reasons that are not the autoscaler's."""
 KEYS = ("desiredReplicas", "recommendedReplicas", "mode", "reason", "binding")
-"""What must change before the text beside it is written again."""
+"""The text beside them is written again only if one of them changes."""
 TEXT = (*KEYS, "message")
 
 
 class Change(Enum):
-    """What has changed of `status.scaling`."""
+    """The kind of a change of `status.scaling`."""
 
     FIGURES = auto()
-    """At most the figures in its text."""
+    """Nothing but figures in the text."""
     WORDS = auto()
-    """The autoscaler's reason or binding alone, or a recommendation that nobody follows."""
+    """Nothing but the autoscaler's reason or binding, or a recommendation that nobody follows."""
     COUNT = auto()
-    """A count or the mode, or who decides: the autoscaler, a pin, the bounds or the spec."""
+    """A count, the mode, or the decider: the autoscaler, a pin, the bounds or the spec."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Count:
     status: dict[str, Any]
     """The old one while only figures have changed. Without `lastChanges` and `evidence`."""
     latest: dict[str, Any]
-    """With the figures of this moment."""
+    """With the present figures."""
     change: Change
-    """What of it has changed."""
+    """The kind of its change."""
     changes: list[dict[str, Any]]
     """The last changes of the count, the newest last."""
 
@@ -63,11 +63,12 @@ def choose_count(
     now: float,
     rest: Rest = AWAKE,
 ) -> Count:
-    """Return the count for this mode. `old` is `status.scaling` as it was, empty at first.
+    """Return the count for this mode. `old` is the old `status.scaling`, empty at first.
 
-    `running` is what the Deployments ask for: the count to begin with where status has been lost.
-    `pin` is one that holds now. The text has numbers that change all the time. While counts, mode, reason
-    and binding stay the same, the old text stays too, so that such numbers alone write no status.
+    `running` is what the Deployments request: the first count after a loss of status. `pin` holds now.
+
+    The text has numbers that change all the time. While counts, mode, reason and binding stay the same, the
+    old text stays too, so that such numbers alone write no status.
     """
     if spec.scaling.mode is ScalingMode.EXTERNAL:
         new = _obey_spec(spec, old.get("desiredReplicas", running))
@@ -118,14 +119,14 @@ def _find_change(old: dict[str, Any], new: dict[str, Any]) -> Change:
 
 
 def _is_same_pin(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether the same pin holds the same count. What the load asks for beside it is a figure."""
+    """Whether the same pin holds the same count. The count for the load beside it is a figure."""
     pin, before = (text.partition("; ")[0] for text in (new["message"], old.get("message", "")))
     is_known = new.keys() <= old.keys()
     return is_known and pin == before and all(new[key] == old[key] for key in ("desiredReplicas", "mode"))
 
 
 def describe_pin(spec: Spec, pin: Pin) -> str:
-    """Return what the pin holds, and which bound of the spec limits it."""
+    """Return the pinned count in words, with the bound of the spec that limits it."""
     bounded = _bound(spec, pin.replicas)
     if bounded == pin.replicas:
         return f"pinned at {pin}"
@@ -146,16 +147,16 @@ def _obey_spec(spec: Spec, before: int) -> dict[str, Any]:
 
 
 def _obey_pin(spec: Spec, old: dict[str, Any], advice: Advice | None, pin: Pin) -> dict[str, Any]:
-    """The pinned count, and beside it what the load asks for."""
+    """The pinned count, and beside it the count for the load."""
     wanted = _want(spec, advice) if advice else old.get("recommendedReplicas")
     beside = {} if wanted is None else {"recommendedReplicas": wanted}
-    told = "" if wanted is None else f"; the autoscaler would have {wanted}"
+    beside_text = "" if wanted is None else f"; the autoscaler would have {wanted}"
     return {
         "mode": spec.scaling.mode.value,
         "desiredReplicas": _bound(spec, pin.replicas),
         **beside,
         "reason": PINNED,
-        "message": f"{describe_pin(spec, pin)}{told}",
+        "message": f"{describe_pin(spec, pin)}{beside_text}",
         "binding": "pin",
     }
 
@@ -172,7 +173,7 @@ def _obey_advice(spec: Spec, old: dict[str, Any], advice: Advice | None, before:
 
 
 def _follow(advice: Advice, before: int) -> int:
-    """Return the advised count. Advice lowers only the count that it was made from: its pace was for that."""
+    """Return the advised count. Advice lowers only the count from which it was made."""
     return advice.desired if advice.made_from == before else max(advice.desired, before)
 
 
@@ -190,7 +191,7 @@ def _rest(spec: Spec, old: dict[str, Any], new: dict[str, Any], rest: Rest, now:
 
 
 def _want(spec: Spec, advice: Advice) -> int:
-    """What the present load asks for within the bounds."""
+    """The count for the present load, within the bounds."""
     return _bound(spec, advice.desired if advice.wanted is None else advice.wanted)
 
 

@@ -1,12 +1,11 @@
-"""Which replicas go when there are too many, and when. Pure.
+"""Which replicas leave when there are too many, and when. Pure.
 
-Those on nodes that are being emptied go, then the idlest. They are marked first: gateways send a marked pod
-nothing new. The Deployment shrinks when every gateway has seen the mark and has no request at the pod any
-more, or after the pod's grace. Until then a marked pod is as good as any other, and is kept if it is needed
-again.
+Replicas on nodes that are being emptied leave first, then the idlest. They are marked: gateways send a marked
+pod nothing new. The Deployment shrinks when every gateway has seen the mark and has no request at the pod, or
+after the pod's grace. Until then a marked pod is as good as any other, and is kept if it is needed again.
 
-Of several marked pods some may be done before the others. These get a lower cost, because the ReplicaSet
-controller takes the lowest first; it reads the costs from a cache of its own, so the count waits for them.
+Some of several marked pods may finish before the others. They get a lower cost, because the ReplicaSet
+controller deletes the lowest first. It reads the costs from a cache of its own, so the count waits for them.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -20,8 +19,8 @@ from millrace_runtime.contract import ANNOTATION_LEAVING
 
 LEAVING_COST = "-100"
 DONE_COST = "-200"
-UNTOLD_SECONDS = 10.0
-"""How long an idle pod waits for gateways that tell nothing. It finishes by itself what it has then."""
+SILENT_SECONDS = 10.0
+"""For so long an idle pod waits for silent gateways. It finishes its remaining requests by itself."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class Mark:
     """Annotations to set on a pod, or to remove."""
 
     judged: Pod
-    """The pod as it was seen. A mark names its version: one that is late must not undo what came after it."""
+    """The pod as it was seen. A mark names its version: a late mark must not undo a newer one."""
     annotations: Mapping[str, str | None]
-    """As a merge patch has them: None removes one."""
+    """As in a merge patch: None removes one."""
     why: str
 
     @property
@@ -46,93 +45,93 @@ class Mark:
 
     @property
     def cost(self) -> str | None:
-        """The deletion cost; None where the mark is taken back."""
+        """The deletion cost; None if the mark is removed."""
         return self.annotations[DELETION_COST]
 
     def renew(self, pod: Pod) -> Self | None:
-        """Return the mark for the pod as it is now; None where that one is to be judged anew.
+        """Return the mark for the pod as it is now; None if the pod has to be judged again.
 
-        Another leader may have marked it meanwhile. Whatever else others write of a pod changes no judgement.
+        Another leader may have marked it meanwhile. Other changes of a pod don't matter.
         """
         return replace(self, judged=pod) if _list_judged(pod) == _list_judged(self.judged) else None
 
 
 @dataclass(frozen=True)
 class Shrink:
-    """What to do about one Deployment's count: marks to set first, and the count it may have now."""
+    """The result for one Deployment: marks to set first, and the count that it may have now."""
 
     count: int
     marks: tuple[Mark, ...] = ()
     is_waiting: bool = False
-    """Whether a marked pod has requests that are waited for."""
+    """Whether the operator waits for requests of a marked pod."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is known of the requests at pods, and how long they are waited for."""
+    """The known requests at pods, and how long to wait for them."""
 
     now: float
     """Seconds since 1970."""
     patience: float
     """Seconds from a mark on."""
     running: Mapping[str, float] = field(default_factory=dict)
-    """Requests in progress by pod name, as they were scraped last."""
+    """Requests in progress by pod name, from the last scrape."""
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By uid."""
     is_resting: bool = False
-    """Whether the last replicas go because nobody asks: a request that comes meanwhile keeps them."""
+    """Whether the last replicas leave for lack of requests: a request meanwhile keeps them."""
     departures: Container[str] = frozenset()
     """Nodes that are being emptied."""
     is_mark_refused: bool = False
-    """Whether the API server does not let us mark pods. Then they go unmarked, and finish what they have."""
+    """Whether the API server refuses marks. Then replicas leave without one, and finish their requests."""
 
     def may_go(self, pod: Pod) -> bool:
-        """Whether a marked pod has nothing that is waited for."""
+        """Whether a marked pod has nothing left to wait for."""
         if pod.leaving_since is None:  # an older operator marked it
             return True
-        load = self.loads.get(pod.uid, PodLoad(0, has_left=False, untold_since=pod.leaving_since))
+        load = self.loads.get(pod.uid, PodLoad(0, has_left=False, silent_since=pod.leaving_since))
         if self.now >= pod.leaving_since + self.patience:
             return True
-        if load.untold_since is None or load.in_flight:
+        if load.silent_since is None or load.in_flight:
             return load.has_left and not load.in_flight
-        return self.now >= max(pod.leaving_since, load.untold_since) + UNTOLD_SECONDS
+        return self.now >= max(pod.leaving_since, load.silent_since) + SILENT_SECONDS
 
     def rank(self, pod: Pod) -> tuple[bool, float, float]:
-        """Sorts pods on nodes that are being emptied before others, and then from the idlest on.
+        """Sort pods on nodes that are being emptied before others, and then from the idlest on.
 
-        What was scraped has requests that pass by the gateways too.
+        The scraped numbers include requests that bypass the gateways.
         """
         scraped = self.running.get(pod.name, 0.0)
         return (not pod.leaves_with(self.departures), self._count(pod), scraped)
 
     def _count(self, pod: Pod) -> float:
-        """Return the requests at a pod. Where a gateway tells nothing, those that are told are the fewest."""
+        """Return the requests at a pod. While a gateway is silent, the reported ones are a lower bound."""
         load, scraped = self.loads.get(pod.uid), self.running.get(pod.name, 0.0)
         if load is None:
             return scraped
-        return load.in_flight if load.untold_since is None else max(load.in_flight, scraped)
+        return load.in_flight if load.silent_since is None else max(load.in_flight, scraped)
 
     def describe_load(self, pod: Pod) -> str:
-        """Return how many requests a pod has."""
+        """Return the number of a pod's requests in words."""
         load = self.loads.get(pod.uid)
-        is_told = load is not None and (load.untold_since is None or load.in_flight)
-        is_known = is_told or pod.name in self.running
+        is_reported = load is not None and (load.silent_since is None or load.in_flight)
+        is_known = is_reported or pod.name in self.running
         return f"{self._count(pod):g} requests in flight" if is_known else "its load is not known"
 
 
 def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic) -> Shrink:
-    """Return the count to write: `current`, as long as pods that must go are not marked or not done.
+    """Return the count to write: `current` while pods that must leave are not marked or not finished.
 
-    `pods` are one revision's that are not terminating. Pods that are not Ready go first anyway, so only
+    `pods` are one revision's that are not terminating. Pods that are not Ready leave first anyway, so only
     Ready ones need a mark.
     """
     marked = [pod for pod in pods if pod.is_marked]
     if count >= current:
         may_unmark = len(pods) <= count and not traffic.is_mark_refused
         return Shrink(count, tuple(map(_unmark, marked)) if may_unmark else ())
-    is_unconditional = count == 0 and not traffic.is_resting  # somebody wants none, whatever comes
+    is_unconditional = count == 0 and not traffic.is_resting  # somebody asks for none, whatever requests come
     if is_unconditional or traffic.is_mark_refused:
-        return Shrink(count)  # each finishes what it has
+        return Shrink(count)  # each finishes its requests
     # Two stable sorts: the idlest first, and the youngest of equally idle ones.
     ready = sorted((p for p in pods if p.is_ready), key=lambda pod: (pod.created, pod.name), reverse=True)
     ready.sort(key=traffic.rank)
@@ -147,7 +146,7 @@ def plan_shrink(count: int, current: int, pods: Sequence[Pod], traffic: Traffic)
 
 
 def _let_go(count: int, current: int, leaving: Sequence[Pod], traffic: Traffic) -> Shrink:
-    """Return the count without those of the marked pods that are done."""
+    """Return the count without the marked pods that have finished."""
     done = [pod for pod in leaving if traffic.may_go(pod)]
     if len(done) == len(leaving):
         return Shrink(count)
@@ -159,7 +158,7 @@ def _let_go(count: int, current: int, leaving: Sequence[Pod], traffic: Traffic) 
 
 def _mark(pod: Pod, traffic: Traffic) -> Mark:
     annotations = {DELETION_COST: LEAVING_COST, ANNOTATION_LEAVING: render_time(traffic.now)}
-    return Mark(pod, annotations, f"it goes first ({traffic.describe_load(pod)})")
+    return Mark(pod, annotations, f"it leaves first ({traffic.describe_load(pod)})")
 
 
 def _mark_done(pod: Pod) -> Mark:
@@ -168,9 +167,9 @@ def _mark_done(pod: Pod) -> Mark:
 
 def _unmark(pod: Pod) -> Mark:
     annotations = {DELETION_COST: None, ANNOTATION_LEAVING: None}
-    return Mark(pod, annotations, "no replica has to go any more")
+    return Mark(pod, annotations, "no replica has to leave")
 
 
 def _list_judged(pod: Pod) -> tuple[object, ...]:
-    """Return what a mark depends on: which pod it is, how it is marked, and whether it serves."""
+    """Return the facts on which a mark depends: the pod, its mark, and whether it serves."""
     return pod.uid, pod.deletion_cost, pod.leaving_since, pod.is_ready, pod.is_staying

@@ -1,6 +1,6 @@
-"""Since when a service with minReplicas 0 has had nothing to do. Pure; `scale.py` decides what follows.
+"""Since when a service with minReplicas 0 has been idle, and its wake from zero. Pure.
 
-The wake of a service that was at zero: until its first replica is Ready, requests wait for it.
+`count.py` decides what follows. During a wake requests wait until the first replica is Ready.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Rest:
 
     is_asked: bool
     idle_since: float | None
-    """Seconds since 1970; None while it is not known, or nothing serves that could be idle."""
+    """Seconds since 1970; None while it is unknown, or while nothing serves that could be idle."""
 
     def is_due(self, seconds: float, now: float) -> bool:
         """Whether it has been idle for so long."""
@@ -31,11 +31,12 @@ AWAKE = Rest(is_asked=False, idle_since=None)
 
 
 def find_rest(demand: Demand, status: dict[str, Any], observed: Observed, start_seconds: float) -> Rest:
-    """Return what the gateways tell, counted from when a replica could have answered.
+    """Return the gateways' report, counted from the time when a replica could have answered.
 
-    A service whose first replica starts for longer than scaleToZeroAfter would otherwise never serve. One
-    that does not start within `start_seconds` more rests all the same, if it has served before. Nobody rests
-    while a revision takes over: at zero nobody would see that it is bad, and a request would meet it alone.
+    Otherwise a service whose first replica starts for longer than scaleToZeroAfter would never serve. If it
+    does not start within `start_seconds` more, it rests all the same, provided that it has served before. No
+    service rests while a revision takes over: at zero a bad revision would go unnoticed, and a request would
+    meet it alone.
     """
     rested_at = _find_rest_time(status)
     is_late = rested_at is not None and (demand.last_end or 0.0) > rested_at
@@ -44,14 +45,14 @@ def find_rest(demand: Demand, status: dict[str, Any], observed: Observed, start_
         return Rest(is_asked, None)
     ready, loaded = (find_condition(status, name) or {} for name in ("Ready", "ModelReady"))
     times = [demand.idle_since, _find_change_time(status)]
-    if observed.num_ready and ready.get("reason") == Reason.SERVING:  # True since before the wake, if any
+    if observed.num_ready and ready.get("reason") == Reason.SERVING:  # Ready since before any wake
         times += [parse_time(one.get("lastTransitionTime")) or 0.0 for one in (ready, loaded)]
         return Rest(is_asked, max(times))
     return Rest(is_asked, max(times) + start_seconds if "currentRevision" in status else None)
 
 
 def _find_change_time(status: dict[str, Any]) -> float:
-    """Return when the count was changed last. Where that is lost, it came to rest when its model went."""
+    """Return when the count last changed. If that is lost, the service came to rest with its model."""
     changes = read_changes(status.get("scaling", {}).get("lastChanges", []))
     loaded = find_condition(status, "ModelReady") or {}
     at_zero = loaded.get("lastTransitionTime") if loaded.get("reason") == Reason.SCALED_TO_ZERO else None
@@ -59,30 +60,30 @@ def _find_change_time(status: dict[str, Any]) -> float:
 
 
 def _find_rest_time(status: dict[str, Any]) -> float | None:
-    """Return since when a service has been at rest; None where it is not."""
+    """Return since when a service has been at rest; None if it is not."""
     is_at_rest = status.get("scaling", {}).get("desiredReplicas") == 0
-    return _find_change_time(status) + 1.0 if is_at_rest else None  # it is told in whole seconds
+    return _find_change_time(status) + 1.0 if is_at_rest else None  # status has whole seconds
 
 
 AT_ZERO = frozenset({Reason.SCALED_TO_ZERO, Reason.WAKING})
-"""Reasons of Ready from which a wake begins or goes on. One that has failed is not taken up again."""
+"""Reasons of Ready from which a wake begins or goes on. A failed wake is not resumed."""
 
 
 class Wake(NamedTuple):
-    """A wake under way."""
+    """A wake in progress."""
 
     until: float
     """When the first request has waited for as long as it may, in seconds since 1970."""
 
     def describe(self, step: str) -> str:
-        """Return what is waited for; `step` is how far the first pod is."""
+        """Return what the requests wait for. `step` is the progress of the first pod."""
         return f"requests wait for the first replica, until {render_time(self.until)} at most; {step}"
 
 
 def find_wake(spec: Spec, old: dict[str, Any], changes: Sequence[dict[str, Any]], now: float) -> Wake | None:
-    """Return the wake under way of a service without a Ready replica; None where it has taken too long.
+    """Return the wake in progress of a service without a Ready replica; None if it has taken too long.
 
-    `changes` are those of the count. The last that began at zero was the wake.
+    `changes` are those of the count. The last one from zero was the wake.
     """
     ready = find_condition(old, "Ready") or {}
     at = next((parse_time(change["at"]) for change in reversed(changes) if change["from"] == 0), None)

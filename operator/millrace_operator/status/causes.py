@@ -1,4 +1,4 @@
-"""Why a pod does not serve, out of its status alone. Pure."""
+"""Why a pod does not serve, from its status alone. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ from millrace_operator.observed.pod_status import (
 from millrace_runtime import contract
 
 UNREADY_REASONS = frozenset({Reason.PROBE_FAILED, Reason.NOT_READY})
-"""Of pods that were Ready, and whose container still runs."""
+"""Causes of pods that were Ready, and whose container still runs."""
 _NO_ROOM_REASONS = frozenset({"Unschedulable", "SchedulingGated"})
 _IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _REFUSED_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _ABSENT_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
-"""In the scheduler's words. No node that is added has it."""
+"""The scheduler's words. No new node has such a claim."""
 _ABSENT_SECRET = re.compile(r'^secret "([^"]+)" not found$')
-"""In the kubelet's words, of a Secret whose keys are variables of the container."""
+"""The kubelet's words about a Secret whose keys are variables of the container."""
 _NO_GPU = re.compile(re.escape(NO_GPU) + r"(?: \(.*\))?")
 _KILLED = 137
 """128 + SIGKILL."""
@@ -48,9 +48,9 @@ def explain_refusal(kind: str, name: str, message: str) -> Cause:
 
 
 def diagnose(name: str, status: dict[str, Any], *, is_asking: bool = False) -> Cause | None:
-    """Return the first cause why a pod that is not Ready is not; None where it is only on its way.
+    """Return the first cause why a pod is not Ready; None while it only starts.
 
-    Of a pod that only asks a model's source (`is_asking`) another try is no way: what it said stays.
+    A pod that only asks a model's source (`is_asking`) keeps its cause during another attempt.
     """
     return next(_find_causes(name, status, is_asking=is_asking), None)
 
@@ -77,7 +77,7 @@ def _find_causes(name: str, status: dict[str, Any], *, is_asking: bool) -> Itera
 
 def _find_failure(status: dict[str, Any]) -> Iterator[Cause]:
     if status.get("phase") == "Failed":
-        # Without its name: another one may fail each second, and the text is to stay.
+        # Without the pod's name: another pod may fail each second, and the text has to stay.
         words = ": ".join(text for text in (status.get("reason"), status.get("message")) if text)
         yield Cause(Reason.POD_FAILED, f"a pod failed: {words or 'its containers ended'}")
 
@@ -94,16 +94,16 @@ def _find_refusal(name: str, status: dict[str, Any]) -> Iterator[Cause]:
 
 
 def find_absent_claim(status: dict[str, Any]) -> str | None:
-    """Return the claim that a pod names and that is not there; None where its claims are, as far as known."""
+    """Return the absent claim that a pod names; None if its claims exist, as far as is known."""
     scheduled = find_condition(status, "PodScheduled")
     found = _ABSENT_CLAIM.search(scheduled.get("message", "")) if scheduled.get("status") == "False" else None
     return found[1] if found else None
 
 
 def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Iterator[Cause]:
-    """Yield what keeps the model from being fetched. The kubelet tries it again and again.
+    """Yield what keeps the model from being fetched. The kubelet repeats the attempts.
 
-    `limit` says what the container must not use more memory than.
+    `limit` names the container's limit of memory.
     """
     who = f"container {contract.CONTAINER_FETCH} of pod {name}"
     yield from _find_obstacle(who, container, "spec.model.credentials.secretName")
@@ -119,7 +119,7 @@ def _find_fetch_failure(name: str, container: dict[str, Any], limit: str) -> Ite
 def _find_obstacle(
     who: str, container: dict[str, Any], field: str = "its name in spec.pod"
 ) -> Iterator[Cause]:
-    """Yield what keeps a container from being created. `field` names its Secrets."""
+    """Yield what keeps a container from being created. `field` is where the spec names its Secrets."""
     waiting = find_state(container, "waiting") or {}
     reason, text = waiting.get("reason", ""), waiting.get("message", "")
     if reason in _IMAGE_REASONS:
@@ -132,10 +132,10 @@ def _find_obstacle(
 
 
 def _was_ready(status: dict[str, Any], container: dict[str, Any]) -> bool:
-    """Whether the pod has been Ready since its container began, and is so no longer.
+    """Whether the pod has been Ready since its container started, and no longer is.
 
-    A pod is not Ready from its creation on, and after a crash from then on: both are before the container
-    began. For some seconds after its start a container has not been asked yet, and nothing fails.
+    A pod is not Ready from its creation, or from a crash: both are before the container's start. For some
+    seconds after the start the kubelet has not probed the container yet, and nothing fails.
     """
     running, ready = find_state(container, "running"), find_condition(status, "Ready")
     if running is None or not container.get("started") or ready.get("status") != "False":
@@ -151,10 +151,10 @@ def _find_failed_probe(name: str, status: dict[str, Any], container: dict[str, A
 
 
 def _explain_unready(name: str, status: dict[str, Any]) -> Cause:
-    """Return that a pod is not Ready whose probe succeeds: a lost node's pods are marked so from outside."""
-    told = _quote_ready(status) or "; if that stays so, its node is not heard from"
+    """Return that a pod is not Ready although its probe succeeds, as the pods of a lost node."""
+    words = _quote_ready(status) or "; if that stays so, its node is not heard from"
     return Cause(
-        Reason.NOT_READY, f"pod {name} runs, and its readiness probe succeeds, but it is not Ready{told}"
+        Reason.NOT_READY, f"pod {name} runs, and its readiness probe succeeds, but it is not Ready{words}"
     )
 
 
@@ -164,7 +164,7 @@ def _quote_ready(status: dict[str, Any]) -> str:
 
 
 def _find_foreign_end(who: str, container: dict[str, Any]) -> Iterator[Cause]:
-    """Yield that another container failed. One that is ready again may have waited for others."""
+    """Yield that another container failed. A container that is ready again may have waited for others."""
     is_backing_off = (find_state(container, "waiting") or {}).get("reason") == "CrashLoopBackOff"
     is_working = container.get("ready") and not is_backing_off
     ended = None if is_working else find_last_end(container)
@@ -192,13 +192,13 @@ def _explain_end(name: str, ended: dict[str, Any], restarts: int) -> Cause:
             f"pod {name} was killed for using more memory than spec.resources.limits.memory "
             f"({_describe_memory_kill(ended, restarts)}); write a larger one{_quote_last_line(last_line)}",
         )
-    if code == _KILLED and ended.get("reason") == "Error":  # a container that is lost has the code, too
+    if code == _KILLED and ended.get("reason") == "Error":  # a lost container has this code, too
         return Cause(Reason.CRASHING, f"pod {name} {_describe_kill(last_line, restarts)}")
     return Cause(Reason.CRASHING, f"pod {name} ended{_describe_end(ended, restarts)}")
 
 
 def _explain_bad_model(name: str, last_line: str, said: str) -> Cause:
-    """Return why a model is not loaded: the settings' fault, the device's, or its own."""
+    """Return why a model is not loaded: by a fault of the settings, of the device, or of the model."""
     if CANNOT_SHARE in last_line:
         where = "nvidia.com/gpu under spec.resources.limits, or spec.parallelism.tensor"
         return Cause(Reason.SETTINGS_INVALID, f"pod {name} refuses its settings{said} ({where})")
@@ -232,5 +232,5 @@ def _quote_last_line(line: str) -> str:
 
 
 def _restarts(count: int) -> str:
-    """Return roughly how often. An exact count would write the status at every restart."""
+    """Return the number of restarts roughly. An exact count would write the status at every restart."""
     return "first time" if count < 2 else "again and again"

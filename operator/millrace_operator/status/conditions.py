@@ -1,5 +1,4 @@
-"""The conditions of a service: Ready, Degraded, ModelReady, AccessReady and Pinned, with those of other
-files. Pure.
+"""The conditions of a service, those of other files among them. Pure.
 
 The messages of AccessReady name no other service, because a tenant need not know whose service claims the
 same name.
@@ -104,13 +103,13 @@ def _waiting(condition: str, inputs: StatusInputs, causes: list[Cause]) -> Truth
 
 
 def _find_farthest(inputs: StatusInputs) -> Pod | None:
-    """Return the pod of the revision that is farthest on its way."""
+    """Return the pod of the revision that has come furthest."""
     pods = [pod for pod in inputs.observed.pods_of(inputs.revision) if not pod.is_ready]
     return min(pods, key=_by_progress, default=None)
 
 
 def find_fetched(inputs: StatusInputs) -> Fetched | None:
-    """Return how far the fetch is that is told of; None where nobody has said it."""
+    """Return the progress of the fetch that status speaks of; None if it is unknown."""
     if inputs.pending:
         return inputs.pending.fetched
     pod = _find_farthest(inputs)
@@ -118,7 +117,7 @@ def find_fetched(inputs: StatusInputs) -> Fetched | None:
 
 
 def _by_progress(pod: Pod) -> tuple[bool, bool, bool, str]:
-    """Sort the pod that is farthest on its way to the front."""
+    """Sort the pod that has come furthest to the front."""
     return (not pod.is_running, not pod.is_fetching, pod.placed_seconds is None, pod.name)
 
 
@@ -152,13 +151,13 @@ def _model_ready(inputs: StatusInputs) -> Truth:
 
 
 def _explain_pinning(inputs: StatusInputs) -> str:
-    """Return a pin to write, within the bounds. The command computes the time: one written here lapses."""
+    """Return a pin to write, within the bounds. The command computes the time, which would lapse here."""
     most = inputs.spec.scaling.max_replicas
     return f"write for example kubectl millrace pin {inputs.name} {most} --for 2h -n {inputs.namespace}"
 
 
 def _pinned(inputs: StatusInputs) -> Truth | None:
-    """Whether the annotation millrace.dev/pin holds the count; None without one."""
+    """Return whether the annotation millrace.dev/pin holds the count; None without one."""
     try:
         pin = find_pin(inputs.snapshot.service)
     except PinError as error:

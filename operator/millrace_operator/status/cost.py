@@ -1,7 +1,7 @@
-"""What a service's replicas cost, and how much less than a static peak. Pure.
+"""The cost of a service's replicas, and how much less it is than that of a static peak. Pure.
 
-The money changes only with the replicas, the prices and the peak. The price of tokens rests on the evidence
-that is written in `status.scaling`, and so is written when that is.
+The money changes only with the replicas, the prices and the peak. The price of tokens comes from the evidence
+in `status.scaling`, and is written together with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from millrace_runtime import contract
 Json = dict[str, Any]
 PEAK_SECONDS = 7 * 24 * 3600.0
 LEAST_TOKENS_PER_SECOND = 1.0
-"""Fewer say how idle the replicas are, and not what a token costs under load."""
+"""Fewer tokens show how idle the replicas are, and not what a token costs under load."""
 SMALLEST = Decimal("0.000001")
 """Sums are rounded to it."""
 ITEMS_LENGTH = 1024
@@ -29,7 +29,7 @@ TOKENS_NAME = "perMillionTokens"
 
 
 class Peak(NamedTuple):
-    """The largest count of late, and when the count fell from it or rose to it."""
+    """The largest recent count, and when the count fell from it or rose to it."""
 
     replicas: int
     at: str
@@ -42,7 +42,7 @@ class Bill:
     status: Json
     """`status.cost` without the price of tokens."""
     changes_after: float | None
-    """Seconds after which the peak is forgotten; None while it lasts."""
+    """Seconds after which the peak no longer counts; None while it lasts."""
 
     def keep_tokens(self, old: Json) -> Json:
         """Return `status.cost` with the price of tokens as it was."""
@@ -56,25 +56,25 @@ class Bill:
 
 
 def price_million_tokens(per_hour: float, tokens_per_second: float | None) -> float | None:
-    """Return what a million generated tokens cost, None where too few are generated to tell."""
+    """Return the cost of a million generated tokens; None if too few are generated."""
     if tokens_per_second is None or tokens_per_second < LEAST_TOKENS_PER_SECOND:
         return None
     return per_hour / (tokens_per_second * 3600.0) * 1e6
 
 
 def find_prices(cluster: Prices, own: Cost | None) -> Prices:
-    """Return the prices of a service: its own, and beside them the cluster's in the same currency."""
+    """Return the prices of a service, together with the cluster's in the same currency."""
     if own is None:
         return cluster
     try:
         return add_prices(cluster, own.currency, own.accelerator_hour, own.resource_hours)
-    except PriceError:  # the API server refuses it; an object from before that has no price of its own
+    except PriceError:  # the API server refuses it; an older object with such a price has no price of its own
         return cluster
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """The replicas that are charged for."""
+    """The replicas that cost something."""
 
     target: Revision
     revisions: Mapping[str, Revision]
@@ -85,7 +85,7 @@ class Fleet:
 
 
 def draw_bill(prices: Prices, fleet: Fleet, old: Json, now: float) -> Bill | None:
-    """Return what the replicas cost, None where nothing of any has a price. `old` is `status.cost`."""
+    """Return the cost of the replicas; None if none has a price. `old` is `status.cost`."""
     items = _list_items(prices, fleet.target)
     held = [_find_revision(fleet, pod) for pod in fleet.pods if _holds_resources(pod)]
     each = _add(items)
@@ -107,7 +107,7 @@ def draw_bill(prices: Prices, fleet: Fleet, old: Json, now: float) -> Bill | Non
 
 
 def _list_items(prices: Prices, revision: Revision) -> list[Item]:
-    """Return what of a revision's replica has a price."""
+    """Return the priced resources of a revision's replica."""
     return list_items(prices, _read_limits(revision.template))
 
 
@@ -127,7 +127,7 @@ def _show_item(item: Item) -> str:
 
 
 def _holds_resources(pod: Obj) -> bool:
-    """Whether a node keeps its resources for the pod: also while it starts or drains."""
+    """Whether a node keeps resources for the pod, even while it starts or drains."""
     status = pod.get("status", {})
     conditions = {one.get("type"): one.get("status") for one in status.get("conditions", [])}
     has_node = bool(pod.get("spec", {}).get("nodeName")) or conditions.get("PodScheduled") == "True"
@@ -139,10 +139,10 @@ def _find_revision(fleet: Fleet, pod: Obj) -> Revision:
 
 
 def _find_peak(fleet: Fleet, num_held: int, old: Json, now: float) -> Peak:
-    """Return the largest count of the last days, as far as status tells it and as far as it had nodes.
+    """Return the largest count of the last days, as far as status has it and nodes had room for it.
 
-    A peak that the count fell from is forgotten after seven days. The largest count of the changes that
-    are still recorded follows it.
+    A peak counts for seven days after the count fell from it. Then the largest of the recorded changes
+    follows it.
     """
     before = Peak(old["peakReplicas"], old["peakAt"]) if "peakAt" in old else None
     most_held = max(num_held, old.get("replicas", 0), before.replicas if before else 0)
@@ -164,5 +164,5 @@ def _forget_after(peak: Peak, desired: int, now: float) -> float | None:
 
 
 def render_money(sum_: Decimal) -> str:
-    """Return a sum as decimal text, without zeros at its end."""
+    """Return a sum as decimal text, without trailing zeros."""
     return format(sum_.quantize(SMALLEST).normalize(), "f")

@@ -27,7 +27,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class Note:
-    """What is to be told of a service."""
+    """A transition of a service to record."""
 
     reason: str
     message: str
@@ -35,25 +35,25 @@ class Note:
 
 
 def find_notes(old: Status, new: Status) -> Iterator[Note]:
-    """Yield what to tell of the way from one status to the next."""
-    yield from _tell_rollback(old, new)
-    yield from _tell_trouble(old, new)
-    yield from _tell_ready(old, new)
-    yield from _tell_name(old, new)
-    yield from _tell_canary(old.get("rollout", {}), new.get("rollout", {}))
-    yield from _tell_wait(old, new)
-    yield from _tell_rollout(old, new)
-    yield from _tell_count(old, new)
+    """Yield the transitions from one status to the next."""
+    yield from _note_rollback(old, new)
+    yield from _note_trouble(old, new)
+    yield from _note_ready(old, new)
+    yield from _note_name(old, new)
+    yield from _note_canary(old.get("rollout", {}), new.get("rollout", {}))
+    yield from _note_wait(old, new)
+    yield from _note_rollout(old, new)
+    yield from _note_count(old, new)
 
 
-def _tell_rollback(old: Status, new: Status) -> Iterator[Note]:
-    """Tell it when it is decided: the failed pods' own trouble may last longer than that."""
+def _note_rollback(old: Status, new: Status) -> Iterator[Note]:
+    """Record a rollback when it is decided: the trouble of the failed pods may last longer."""
     rejected, model = new.get("rejectedRevision"), find_condition(new, "ModelReady")
     if rejected and model and rejected != old.get("rejectedRevision"):
         yield Note(Reason.ROLLED_BACK, model["message"], is_warning=True)
 
 
-def _tell_trouble(old: Status, new: Status) -> Iterator[Note]:
+def _note_trouble(old: Status, new: Status) -> Iterator[Note]:
     before, after = (find_condition(status, "Degraded") or {} for status in (old, new))
     if after.get("status") != "True" or after["reason"] == Reason.ROLLED_BACK:
         return
@@ -61,21 +61,21 @@ def _tell_trouble(old: Status, new: Status) -> Iterator[Note]:
         yield Note(after["reason"], after["message"], is_warning=True)
 
 
-def _tell_ready(old: Status, new: Status) -> Iterator[Note]:
+def _note_ready(old: Status, new: Status) -> Iterator[Note]:
     before, after = (find_condition(status, "Ready") or {} for status in (old, new))
     if after.get("status") == "True" != before.get("status"):
         yield Note(after["reason"], after["message"], is_warning=False)
 
 
-def _tell_name(old: Status, new: Status) -> Iterator[Note]:
-    """Tell the owner of a name that another namespace's service came to claim: clients fail from now on."""
+def _note_name(old: Status, new: Status) -> Iterator[Note]:
+    """Record that another namespace's service claims the name, for its owner: clients fail from now on."""
     before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
     if after.get("status") == "False" != before.get("status"):
         yield Note(after["reason"], after["message"], is_warning=True)
 
 
-def _tell_canary(old: Status, new: Status) -> Iterator[Note]:
-    """Tell that a canary begins, and that it is promoted, from `status.rollout`."""
+def _note_canary(old: Status, new: Status) -> Iterator[Note]:
+    """Record the begin of a canary, and its promotion, from `status.rollout`."""
     revision, canary = new.get("revision"), new.get("canary")
     if canary is None:
         return
@@ -88,14 +88,14 @@ def _tell_canary(old: Status, new: Status) -> Iterator[Note]:
         yield Note("Promoted", f"revision {revision} is promoted, and gets all replicas", is_warning=False)
 
 
-def _tell_wait(old: Status, new: Status) -> Iterator[Note]:
+def _note_wait(old: Status, new: Status) -> Iterator[Note]:
     before, after = (find_condition(status, "Progressing") or {} for status in (old, new))
     if after.get("reason") == Reason.AWAITING_PROMOTION != before.get("reason"):
         yield Note(after["reason"], after["message"], is_warning=False)
 
 
-def _tell_rollout(old: Status, new: Status) -> Iterator[Note]:
-    """Tell that a revision has taken over. A first one only gets ready."""
+def _note_rollout(old: Status, new: Status) -> Iterator[Note]:
+    """Record that a revision has taken over. The first revision only becomes ready."""
     before, after = old.get("currentRevision"), new.get("currentRevision")
     if before and after and before != after:
         desired = new["scaling"]["desiredReplicas"]
@@ -104,7 +104,7 @@ def _tell_rollout(old: Status, new: Status) -> Iterator[Note]:
         )
 
 
-def _tell_count(old: Status, new: Status) -> Iterator[Note]:
+def _note_count(old: Status, new: Status) -> Iterator[Note]:
     before, after = (status.get("scaling", {}).get("desiredReplicas") for status in (old, new))
     if before is not None and before != after:
         text = f"from {before} to {after}: {new['scaling']['message']}"
@@ -112,15 +112,15 @@ def _tell_count(old: Status, new: Status) -> Iterator[Note]:
 
 
 class Topic(NamedTuple):
-    """What Events that are one have in common."""
+    """What repetitions of one Event have in common."""
 
     uid: str
     note: Note
 
 
 @dataclass(frozen=True)
-class Told:
-    """An Event that was written."""
+class WrittenEvent:
+    """An existing Event."""
 
     name: str
     count: int
@@ -128,17 +128,17 @@ class Told:
 
 
 class Journal:
-    """Remembers what was told lately. Another leader begins anew: Events last for an hour."""
+    """Remembers recent Events. A new leader begins without them: Events last for an hour."""
 
     def __init__(self) -> None:
-        self._told: OrderedDict[Topic, Told] = OrderedDict()
+        self._written: OrderedDict[Topic, WrittenEvent] = OrderedDict()
         self._recent: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
 
     def choose(self, service: Obj, note: Note, now: float) -> Topic:
-        """Return the topic that a note of a service belongs to, at a time in seconds since 1970."""
+        """Return the topic of a service's note, at a time in seconds since 1970."""
         uid = service["metadata"]["uid"]
         topic = Topic(uid, note)
-        if topic in self._told:
+        if topic in self._written:
             return topic
         key = (uid, note.reason)
         times = [at for at in self._recent.pop(key, []) if now - at < SPAN_SECONDS]
@@ -150,15 +150,15 @@ class Journal:
         _shrink(self._recent)
         return topic
 
-    def find(self, topic: Topic) -> Told | None:
-        """Return the Event that tells the topic already."""
-        return self._told.get(topic)
+    def find(self, topic: Topic) -> WrittenEvent | None:
+        """Return the Event that has the topic already."""
+        return self._written.get(topic)
 
-    def keep(self, topic: Topic, told: Told) -> None:
-        """Remember that the Event was written."""
-        self._told.pop(topic, None)
-        self._told[topic] = told
-        _shrink(self._told)
+    def keep(self, topic: Topic, written: WrittenEvent) -> None:
+        """Remember an Event that was written."""
+        self._written.pop(topic, None)
+        self._written[topic] = written
+        _shrink(self._written)
 
 
 def render_event(service: Obj, note: Note, topic: Topic, now: float) -> Obj:
@@ -185,12 +185,12 @@ def render_event(service: Obj, note: Note, topic: Topic, now: float) -> Obj:
     }
 
 
-def render_again(note: Note, topic: Topic, told: Told) -> Obj:
-    """Return the fields of an Event that change where it is told again."""
+def render_again(note: Note, topic: Topic, written: WrittenEvent) -> Obj:
+    """Return the fields of an Event that change with a repetition."""
     return {
         "message": _render_message(note, topic),
-        "lastTimestamp": render_time(told.last),
-        "count": told.count,
+        "lastTimestamp": render_time(written.last),
+        "count": written.count,
     }
 
 

@@ -1,4 +1,4 @@
-"""All that a status is rendered from. Pure."""
+"""The values from which a status is rendered, and the causes that follow from them. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class TakenNames:
 
 @dataclass(frozen=True, kw_only=True)
 class StatusInputs:
-    """All that a status is rendered from."""
+    """The values from which a status is rendered."""
 
     settings: RenderSettings
     snapshot: Snapshot
@@ -69,23 +69,23 @@ class StatusInputs:
 
     @property
     def old(self) -> dict[str, Any]:
-        """The status as it was."""
+        """The old status."""
         status: dict[str, Any] = self.snapshot.service.get("status", {})
         return status
 
     @property
     def name(self) -> str:
-        """The service's."""
+        """The service's name."""
         return str(self.snapshot.service["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """The service's."""
+        """The service's namespace."""
         return str(self.snapshot.service["metadata"]["namespace"])
 
     @property
     def place(self) -> str:
-        """The service's name and namespace, as kubectl takes them."""
+        """The service's name and namespace, as arguments of kubectl."""
         return f"{self.name} -n {self.namespace}"
 
     @property
@@ -95,46 +95,46 @@ class StatusInputs:
 
     @property
     def runs_another(self) -> bool:
-        """Whether the revision to run is another one than the spec asks for: that one has no way to run."""
+        """Whether the revision to run is not the one that the spec asks for, because that one cannot run."""
         waits_for = self.pending.revision if self.pending else self.targets.choice.asked
         return self.targets.known.error is not None or waits_for != self.targets.choice.chosen
 
     @property
     def current_revision(self) -> str | None:
-        """The revision that last served with all its replicas."""
+        """The last revision that served with all its replicas."""
         return self.revision if self.targets.step.is_done else self.old.get("currentRevision")
 
     @property
     def is_judged(self) -> bool:
-        """Whether status says already of the revision that the spec asks for whether its model fits."""
+        """Whether status already has the fit of the revision that the spec asks for."""
         is_same = self.targets.choice.asked == self.old.get("updateRevision")
         return is_same and is_begun(self.snapshot, self.targets.choice.asked)
 
     @property
     def wake(self) -> Wake | None:
-        """The wake from zero that is under way; None where there is none, or a replica is Ready."""
+        """The wake from zero in progress; None without one, or once a replica is Ready."""
         if self.observed.num_ready or self.count.desired == 0:
             return None
         return find_wake(self.spec, self.old, self.count.changes, self.now)
 
     @property
     def is_late(self) -> bool:
-        """Whether the rollout has gone on for longer than its deadline without progress."""
+        """Whether the rollout has made no progress for longer than its deadline."""
         return self.rollout() is not None and self.targets.progress.seconds_left(self.deadline_seconds) <= 0
 
     def rollout(self) -> dict[str, Any] | None:
-        """Return `status.rollout`, None when no revision is taking over."""
+        """Return `status.rollout`; None if no revision is taking over."""
         is_made = self.pending is None or self.pending.revision != self.revision
         if not is_made or self.current_revision == self.revision or self.count.desired == 0:
             return None
         return {**self.targets.progress.render(), "method": self.targets.step.method.value}
 
     def causes(self) -> list[Cause]:
-        """Return why something does not work, the gravest first: conflicts, refusals, then pods."""
+        """Return the causes of all trouble, the gravest first: conflicts, refusals, then pods."""
         return [*self.own_causes(), *self._list_causes(self._sorted_pods())]
 
     def find_cause(self, pod: Pod) -> Cause | None:
-        """Return why a pod does not serve. That no node is large enough says more than the scheduler does."""
+        """Return why a pod does not serve. A shortage on all nodes explains more than the scheduler does."""
         if pod.unplaced is None or self._shortage is None or pod.revision != self.targets.choice.asked:
             return pod.cause
         return Cause(Reason.UNSCHEDULABLE, f"pod {pod.name} cannot be scheduled: {self._shortage}")
@@ -147,7 +147,7 @@ class StatusInputs:
         return [cause for cause in map(self.find_cause, pods) if cause]
 
     def grave_causes(self) -> list[Cause]:
-        """Return the causes without those of pods for which the nodes that are there may still have room."""
+        """Return the causes without those of pods for which the present nodes may still have room."""
         moment = self.observed.moment
         pods = [pod for pod in self._sorted_pods() if moment.has_waited(pod) or not self._may_wait(pod)]
         rivals = map(explain_rival, self.snapshot.obstacles.rivals)
@@ -156,22 +156,22 @@ class StatusInputs:
         return [*self.own_causes(), *self._list_causes(pods), *late_fetch, *late, *rivals]
 
     def _may_wait(self, pod: Pod) -> bool:
-        """Whether a pod waits for room that others on a node may leave to it."""
+        """Whether a pod waits for room that other pods on a node may leave."""
         return pod.unplaced is not None and self.find_cause(pod) == pod.cause
 
     def late_after(self) -> list[float]:
-        """Return after how many seconds pods that load now have done so for too long."""
+        """Return after how many seconds the pods that load now are late."""
         return [
             self._late_at(pod) - self.now + 1 for pod in self._list_loading() if self._late_at(pod) > self.now
         ]
 
     def _list_loading(self) -> list[Pod]:
-        """Return the pods that load the model, outside a rollout, whose own deadline tells more."""
+        """Return the pods that load the model, except in a rollout, which has a deadline of its own."""
         pods = () if self.rollout() else self._sorted_pods()
         return [pod for pod in pods if pod.is_running and not pod.has_started and pod.cause is None]
 
     def _late_at(self, pod: Pod) -> float:
-        """Return when a pod has loaded for too long. That it waited for a node before is no part of it."""
+        """Return when a pod is late with loading. Its wait for a node does not count."""
         return max(pod.created_at, pod.running_since or 0.0) + self.deadline_seconds
 
     def _explain_lateness(self, pod: Pod) -> Cause:
@@ -183,7 +183,7 @@ class StatusInputs:
         )
 
     def own_causes(self) -> list[Cause]:
-        """Return what is wrong with the service itself, whatever its pods say."""
+        """Return the causes of the service itself, apart from its pods."""
         error = self.targets.known.error
         unserved = [] if error is None else [Cause(Reason.SETTINGS_INVALID, str(error))]
         obstacle = self.pending.cause if self.pending else judge_claim(self.spec, self.snapshot.model.claim)
@@ -193,7 +193,7 @@ class StatusInputs:
         found += [
             explain_refusal(kind, name, message)
             for (kind, name), message in sorted(self.snapshot.obstacles.refusals.items())
-            if (kind, name) not in self._optional_jobs  # nothing that serves waits for them
+            if (kind, name) not in self._optional_jobs  # no serving replica waits for them
             and (kind != POD.kind or self._wants_mark(name))
         ]
         found += self.observed.refusals
@@ -201,13 +201,13 @@ class StatusInputs:
         return found + [pod.cause for pod in self.observed.failed if pod.cause and is_short][:1]
 
     def _wants_mark(self, name: str) -> bool:
-        """Whether a pod has to be marked still, or to lose its mark."""
+        """Whether a pod still has to be marked, or has to lose its mark."""
         pods = [pod for pod in self.observed.pods if pod.name == name]
         return any(pod.is_marked or self.observed.num_wanted > self.count.desired for pod in pods)
 
     @property
     def _optional_jobs(self) -> set[tuple[str, str]]:
-        """That of a look at a model in a claim."""
+        """The Job that looks at a model in a claim."""
         revision = self.pending.revision if self.pending else self.targets.choice.asked
         is_at_hand = not is_fetched(self.spec.model.uri)
         return {(JOB.kind, revision_name(self.snapshot.service, revision))} if is_at_hand else set()
@@ -217,13 +217,13 @@ class StatusInputs:
 
     @property
     def waits_for_its_owner(self) -> bool:
-        """Whether a rollout has no room, and only another strategy would make some."""
+        """Whether a rollout has no room, which only another strategy would make."""
         is_stuck = self.observed.state(self.revision).lacks_room and self.targets.step.method is Method.SURGE
         return is_stuck and self.rollout() is not None and len(self.targets.step.counts) > 1
 
 
 def explain_conflict(kind: str, name: str) -> str:
-    """Return that another's object has a child's name, and what to do."""
+    """Return that somebody else's object has a child's name, and what to do."""
     return (
         f"a {kind} named {name} exists that is not this service's; it is left alone. Delete or rename it, or "
         "give the InferenceService another name"

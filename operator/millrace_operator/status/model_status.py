@@ -19,11 +19,11 @@ from millrace_operator.status.inputs import StatusInputs
 
 Json = dict[str, Any]
 FIELDS = ("device", "serving")
-"""Of `status.model`."""
+"""Fields of `status.model`."""
 
 
 def describe_model(inputs: StatusInputs, truths: list[Truth]) -> dict[str, Any]:
-    """Return `status.model`. What is known of a replica is of the revision that serves, and goes with it."""
+    """Return `status.model`. The facts of a replica belong to the serving revision, and go with it."""
     old = inputs.old
     revision = inputs.current_revision or inputs.revision
     is_same = revision == (old.get("currentRevision") or old.get("updateRevision"))
@@ -46,23 +46,23 @@ def _is_fetching(truths: list[Truth]) -> bool:
 
 
 def _describe_source(inputs: StatusInputs) -> dict[str, Any]:
-    """Return the model that the revision to run has, which need not be the one in the spec."""
+    """Return the model of the revision to run, which may differ from the one in the spec."""
     recorded = inputs.targets.target.inputs.get("model")
     if inputs.runs_another and recorded is not None:
         name, found = recorded.get("servedName", inputs.name), inputs.targets.target.model
-        told = {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
-        return {**told, "cache": _describe_cache(inputs.targets.target)}
+        fields = {"servedName": name, "uri": recorded["uri"], **_describe_found(found)}
+        return {**fields, "cache": _describe_cache(inputs.targets.target)}
     name = served_name(inputs.snapshot.service, inputs.spec)
-    told = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.targets.known.model)}
-    told["cache"] = None if inputs.pending else _describe_cache(inputs.targets.target)
+    fields = {"servedName": name, "uri": inputs.spec.model.uri, **_describe_found(inputs.targets.known.model)}
+    fields["cache"] = None if inputs.pending else _describe_cache(inputs.targets.target)
     facts = inputs.targets.known.model and inputs.targets.known.model.facts
-    return {**told, **_describe_fit(inputs, facts)} if facts else told
+    return {**fields, **_describe_fit(inputs, facts)} if facts else fields
 
 
 def _describe_fit(inputs: StatusInputs, facts: ModelFacts) -> dict[str, Any]:
-    """Return whether the model fits. What nodes tell of a revision that was made is told once.
+    """Return whether the model fits. The verdict by the nodes of a finished revision stays as it is.
 
-    It changes nothing any more, and a status that followed each node would be written with each that goes.
+    A new verdict would change nothing, and the status would be written whenever a node goes.
     """
     fit, before = judge_fit(inputs.spec, facts), inputs.old.get("model", {})
     if fit.verdict.answer is not Answer.UNKNOWN:
@@ -81,15 +81,15 @@ def _describe_cache(revision: Revision) -> dict[str, Any] | None:
 
 
 def choose_replica(old: Json, seen: Iterable[ReplicaStatus]) -> Json:
-    """Return the fields to write, where `old` are there of the same revision; empty while nothing is known.
+    """Return the fields to write. `old` has those of the same revision; empty while nothing is known.
 
-    Replicas may differ, as those on two kinds of node. Then one of them is told, and always the same while a
-    replica like it is seen: first the one with the smallest KV cache.
+    Replicas may differ, as on two kinds of node. Then status shows one of them, and stays with it while a
+    replica like it exists: at first the one with the smallest KV cache.
     """
     before = {name: old[name] for name in FIELDS if name in old}
     found = sorted(seen, key=lambda one: (one.kv_cache_tokens, _describe(one)))
-    told = [{"device": one.device_name, "serving": _describe(one)} for one in found]
-    return before if not told or before in told else told[0]
+    fields = [{"device": one.device_name, "serving": _describe(one)} for one in found]
+    return before if not fields or before in fields else fields[0]
 
 
 def _describe(replica: ReplicaStatus) -> str:

@@ -1,7 +1,8 @@
 """The status of a service whose spec cannot be read or served. Pure.
 
-Nobody applies such an edit. So only what says that speaks of its generation, and `kubectl wait` for any other
-condition goes on waiting. Replicas stay as they are, and what is seen of them without the spec is told.
+The operator does not follow such an edit. So only the conditions that say so have its generation, and
+`kubectl wait` for any other condition keeps waiting. Replicas stay, and status reports their state without
+the spec.
 """
 
 from typing import Any
@@ -29,27 +30,27 @@ _OF_VALIDATORS = "Value error, "
 
 
 def render_refused_status(service: Obj, observed: Observed, error: ValueError) -> Json:
-    """Return the status, as it was but for what is wrong and what is seen of the replicas."""
+    """Return the old status, with the error and the state of the replicas."""
     metadata, old, now = service["metadata"], service.get("status", {}), observed.moment.now
     generation = int(metadata.get("generation", 0))
     message = _explain(error)
-    told = [
+    truths = [
         Truth("Degraded", True, Reason.SETTINGS_INVALID, message),
         Truth(UP_TO_DATE, False, Reason.SETTINGS_INVALID, message),
     ]
     if "scaling" not in old:  # no revision was ever made, and none will be before another edit
         first = ("Ready", "Progressing")
-        told = [*(Truth(name, False, Reason.SETTINGS_INVALID, message) for name in first), *told]
+        truths = [*(Truth(name, False, Reason.SETTINGS_INVALID, message) for name in first), *truths]
     counts = _count(old, observed)
     before = old.get("conditions", [])
-    names = {truth.type for truth in told}
-    kept = [one for one in _tell_readiness({**old, **counts}, observed, now) if one["type"] not in names]
-    conditions = kept + merge_conditions(before, told, generation, now)
+    names = {truth.type for truth in truths}
+    kept = [one for one in _update_readiness({**old, **counts}, observed, now) if one["type"] not in names]
+    conditions = kept + merge_conditions(before, truths, generation, now)
     return {**old, **counts, "observedGeneration": generation, "conditions": conditions}
 
 
 def _explain(error: ValueError) -> str:
-    """Return what is wrong in plain words, and which fields it is about."""
+    """Return the error in plain words, with the fields that it concerns."""
     if isinstance(error, VersionError):
         return str(error)
     if isinstance(error, ValidationError):
@@ -70,7 +71,7 @@ def _describe_field(place: tuple[int | str, ...], kind: str, words: str) -> str:
 
 
 def _count(old: Json, observed: Observed) -> Json:
-    """Return the counts of replicas; nothing where no count was ever decided."""
+    """Return the counts of replicas; nothing if no count was ever decided."""
     desired = old.get("scaling", {}).get("desiredReplicas")
     if desired is None:
         return {}
@@ -78,8 +79,8 @@ def _count(old: Json, observed: Observed) -> Json:
     return {"replicas": min(len(observed.pods), most), "readyReplicas": observed.num_ready}
 
 
-def _tell_readiness(status: Json, observed: Observed, now: float) -> list[Json]:
-    """Return the conditions as they were, with whether replicas answer. They speak of the spec before."""
+def _update_readiness(status: Json, observed: Observed, now: float) -> list[Json]:
+    """Return the old conditions, with whether replicas answer. Their generation is the earlier spec's."""
     truths = {truth.type: truth for truth in _list_seen(status, observed)}
     found = []
     for one in status.get("conditions", []):
@@ -92,7 +93,7 @@ def _tell_readiness(status: Json, observed: Observed, now: float) -> list[Json]:
 
 
 def _list_seen(status: Json, observed: Observed) -> list[Truth]:
-    """Return what is seen of the replicas, whatever the spec says."""
+    """Return the conditions that follow from the replicas alone."""
     desired = status.get("scaling", {}).get("desiredReplicas")
     ready = find_condition(status, "Ready") or {}
     is_newer = ready.get("status") == "True" and ready.get("reason") != Reason.SERVING

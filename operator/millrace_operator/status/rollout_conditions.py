@@ -1,8 +1,6 @@
-"""What the conditions say of a rollout. Pure.
+"""The conditions of a rollout: Progressing and UpToDate. Pure.
 
-How many of the desired replicas do something, in words. As a rollout ends, more may.
-
-Whether all that the spec asks for is there, in one word for people who wait for it.
+UpToDate says in one word whether all is there that the spec asks for.
 """
 
 from dataclasses import replace
@@ -16,10 +14,11 @@ TYPE = "UpToDate"
 
 
 def judge_up_to_date(ready: Truth, progressing: Truth, degraded: Truth, scaling: Truth) -> Truth:
-    """Return the condition UpToDate: True, or the worst reason why not.
+    """Return the condition UpToDate: True, or the worst reason against it.
 
-    It is made of other conditions alone, so it changes only when one of them does. A service of which all
-    replicas serve may be Degraded: a child is refused, or somebody undoes its count. Then it is not True.
+    It follows from other conditions alone, so it changes only with one of them. A service may be Degraded
+    while all its replicas serve, because a child is refused or somebody undoes its count. Then UpToDate is
+    not True.
     """
     if degraded.status:
         return Truth(TYPE, False, degraded.reason, degraded.message)
@@ -28,14 +27,14 @@ def judge_up_to_date(ready: Truth, progressing: Truth, degraded: Truth, scaling:
         return Truth(TYPE, False, ready.reason, ready.message)
     if progressing.status or progressing.reason is not Reason.SETTLED:
         return Truth(TYPE, False, progressing.reason, progressing.message)
-    if scaling.reason is Reason.SIGNALS_MISSING:  # all is there that was asked for, and people see this word
+    if scaling.reason is Reason.SIGNALS_MISSING:  # everything requested is there, and people see this word
         return Truth(TYPE, True, scaling.reason, scaling.message)
-    told = ready if is_at_zero else progressing
-    return Truth(TYPE, True, told.reason, told.message)
+    settled = ready if is_at_zero else progressing
+    return Truth(TYPE, True, settled.reason, settled.message)
 
 
 def count_replicas(count: int, desired: int, verb: str) -> str:
-    """Return how many of the desired replicas do what `verb` says, or both counts where more do."""
+    """Return how many of the desired replicas do what `verb` says. A rollout may end with more."""
     if count <= desired:
         return f"{count} of {desired} desired replicas {verb}"
     return f"{count} replicas {verb}, and {desired} {'is' if desired == 1 else 'are'} desired"
@@ -48,7 +47,7 @@ _REJECTIONS = {
 }
 
 WAIT_SECONDS = 5.0
-"""A replica that goes sooner is not told of, which saves a write. Meanwhile the plan looks each second."""
+"""Status reports no replica that leaves sooner, which saves a write. Meanwhile the plan looks each second."""
 
 
 def progressing(inputs: StatusInputs) -> Truth:
@@ -58,17 +57,17 @@ def progressing(inputs: StatusInputs) -> Truth:
 
 
 def _wait_for_names(inputs: StatusInputs) -> Truth | None:
-    """Return that a former service's objects have to go first; None where there are none."""
+    """Return that an earlier service's objects have to go first; None if there are none."""
     if not inputs.names.left_over:
         return None
     return Truth("Progressing", True, Reason.STARTING, explain_left_over(inputs.names.left_over))
 
 
 def _wait_for_revision(inputs: StatusInputs) -> Truth | None:
-    """Return that the revision that the spec asks for is not made; None where it is.
+    """Return that the revision of the spec is not made; None if it is.
 
-    It is True also where somebody has to mend something first. Who waits for False would take an edit that
-    nobody applied for done, and a model that somebody makes room for starts by itself.
+    The condition is True even if somebody has to fix something first. For a client that waits for False, an
+    edit that nobody applied would look finished, and a model starts by itself once it has room.
     """
     pending = inputs.pending
     if inputs.targets.known.error is not None:
@@ -84,7 +83,8 @@ def _progress(inputs: StatusInputs) -> Truth:
     state, desired = inputs.observed.state(inputs.revision), inputs.count.desired
     if inputs.is_late:
         text = f"revision {inputs.revision} made no progress for {inputs.spec.rollout.progress_deadline}"
-        # Not False, for which people wait: nobody has given it up, and a pod that recovers ends it.
+        # Not False, for which people wait: the revision has not been given up, and a pod that recovers ends
+        # this.
         return Truth("Progressing", True, Reason.DEADLINE_EXCEEDED, text)
     if inputs.rollout():
         return _rolling_out(inputs)
@@ -96,27 +96,27 @@ def _progress(inputs: StatusInputs) -> Truth:
         text = count_replicas(state.num_ready, desired, "are ready")
         return Truth("Progressing", True, Reason.SCALING, text + _homeless(inputs) + _leaving(inputs))
     if inputs.targets.choice.rejected:
-        text = f"revision {inputs.revision} serves, as {inputs.targets.choice.asked} was given up"
+        text = f"revision {inputs.revision} serves, because {inputs.targets.choice.asked} was given up"
         return Truth("Progressing", False, Reason.ROLLED_BACK, text)
     return Truth("Progressing", False, Reason.SETTLED, f"{desired} of {desired} desired replicas are ready")
 
 
 def _homeless(inputs: StatusInputs) -> str:
-    """Return the words of the first pod that waits for room, after a semicolon; nothing where none does."""
+    """Return the first pod that waits for room, in words after a semicolon; empty without one."""
     pods = sorted(inputs.observed.pods, key=lambda pod: pod.name)
     causes = (inputs.find_cause(pod) for pod in pods if pod.unplaced is not None)
     return next((f"; {cause.message}" for cause in causes if cause), "")
 
 
 def _coming(inputs: StatusInputs) -> str:
-    """Return which pod is to take the place of one on a node that is being emptied; nothing without it."""
+    """Return the pod that replaces one on a node that is being emptied; empty without one."""
     nodes = inputs.targets.evacuation.departures or {}
     names = [pod.name for pod in inputs.observed.pods if not (pod.is_ready or pod.leaves_with(nodes))]
     return f"; pod {min(names)} takes its place once it is Ready" if names else ""
 
 
 def _leaving(inputs: StatusInputs) -> str:
-    """Return which replica finishes its requests and goes, and by when; nothing where none does for long."""
+    """Return which replica finishes its requests and leaves, and by when; empty for a quick end."""
     leaving = {pod.name: pod.leaving_since for pod in inputs.observed.pods if pod.leaving_since is not None}
     if not leaving or inputs.now < min(leaving.values()) + WAIT_SECONDS:
         return ""
@@ -146,7 +146,7 @@ def _rolling_out(inputs: StatusInputs) -> Truth:
 
 
 def _explain_order(inputs: StatusInputs) -> str:
-    """Return what is wrong with the annotation of a rollout; nothing where it can be read."""
+    """Return the error of a rollout's annotation; empty if it can be read."""
     try:
         find_order(inputs.snapshot.service)
     except OrderError as error:

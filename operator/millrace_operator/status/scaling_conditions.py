@@ -20,7 +20,7 @@ from millrace_operator.status.inputs import StatusInputs
 SCALING_ACTIVE = "ScalingActive"
 OBJECTIVES_MET = "ObjectivesMet"
 OF_THE_PAST = frozenset({Reason.EXTERNAL, Reason.SCALED_TO_ZERO})
-"""Reasons that end with what they tell of, and not only by a decision."""
+"""Reasons that end with their cause, and not only by a decision."""
 _UNDECIDED = Truth(OBJECTIVES_MET, None, Reason.STARTING, "no decision has been made yet")
 _UNMEASURED = Truth(
     OBJECTIVES_MET, None, Reason.STARTING, "nothing has been measured yet for the objectives as they are now"
@@ -28,7 +28,7 @@ _UNMEASURED = Truth(
 
 
 def judge_scaling(inputs: StatusInputs) -> Truth:
-    """Return the condition."""
+    """Return the condition ScalingActive."""
     advice = inputs.snapshot.advice
     if inputs.spec.scaling.mode is ScalingMode.EXTERNAL:
         return Truth(
@@ -39,7 +39,7 @@ def judge_scaling(inputs: StatusInputs) -> Truth:
     if advice is not None and not advice.is_starting:
         return _judge_advice(inputs, advice)
     undecided = Truth(SCALING_ACTIVE, None, Reason.STARTING, "no decision has been made yet")
-    return find_former_truth(inputs.old, SCALING_ACTIVE) or undecided
+    return find_previous_truth(inputs.old, SCALING_ACTIVE) or undecided
 
 
 def _judge_advice(inputs: StatusInputs, advice: Advice) -> Truth:
@@ -55,21 +55,21 @@ def _judge_advice(inputs: StatusInputs, advice: Advice) -> Truth:
 
 
 def judge_objectives(inputs: StatusInputs) -> Truth | None:
-    """Return the condition; None without objectives."""
+    """Return the condition ObjectivesMet; None without objectives."""
     spec, advice = inputs.spec, inputs.snapshot.advice
     if not spec.scaling.objectives:
         return None
     if spec.scaling.mode is ScalingMode.EXTERNAL:
-        return Truth(OBJECTIVES_MET, None, Reason.EXTERNAL, "in mode External nobody measures")
+        return Truth(OBJECTIVES_MET, None, Reason.EXTERNAL, "in mode External the operator measures nothing")
     if inputs.count.desired == 0:
         return Truth(
             OBJECTIVES_MET, None, Reason.SCALED_TO_ZERO, "there is no replica, so nothing is measured"
         )
-    evidence = advice.evidence if advice else _read_former(inputs.old.get("scaling", {}).get("evidence"))
+    evidence = advice.evidence if advice else _read_previous(inputs.old.get("scaling", {}).get("evidence"))
     if not _is_of(spec, evidence):
         return _UNMEASURED
     if advice is None or advice.is_starting:
-        return find_former_truth(inputs.old, OBJECTIVES_MET) or _UNDECIDED
+        return find_previous_truth(inputs.old, OBJECTIVES_MET) or _UNDECIDED
     return _read(advice)
 
 
@@ -81,14 +81,14 @@ def _read(advice: Advice) -> Truth:
     return Truth(OBJECTIVES_MET, advice.are_objectives_met, reason, advice.objectives_message)
 
 
-def _read_former(evidence: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what status has of the objectives, as an advice tells it; None without any."""
+def _read_previous(evidence: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the objectives in status in the form of an advice; None without any."""
     lines = (evidence or {}).get("latencies")
     return {"objectives": read_objectives(lines)} if lines else None
 
 
 def _is_of(spec: Spec, evidence: Mapping[str, Any] | None) -> bool:
-    """Whether the figures are of the objectives in the spec, as far as they name any."""
+    """Whether the figures belong to the objectives in the spec, as far as they name any."""
     if evidence is None or "objectives" not in evidence:
         return True
     measured = {(one["metric"], one["percentile"], one["targetSeconds"]) for one in evidence["objectives"]}
@@ -99,8 +99,8 @@ def _is_of(spec: Spec, evidence: Mapping[str, Any] | None) -> bool:
     return measured == asked
 
 
-def find_former_truth(old: dict[str, Any], condition: str) -> Truth | None:
-    """Return the condition as the status `old` has it; None where it is not there, or tells of the past."""
+def find_previous_truth(old: dict[str, Any], condition: str) -> Truth | None:
+    """Return the condition in the old status; None if it is absent, or its reason is over."""
     found = find_condition(old, condition)
     if found is None or found["reason"] in OF_THE_PAST or found["reason"] not in set(Reason):
         return None

@@ -32,7 +32,7 @@ PERIOD_SECONDS = 600.0
 URGENT_PERIOD_SECONDS = 60.0
 LEAST_MOVE = 0.1
 PASSING = frozenset({"observedAt", "startingSince", "since", "samples", "learning"})
-"""Fields that always move, and say nothing new by it."""
+"""Fields that always change, without a meaning."""
 KEPT = (
     "observedAt",
     "arrivalsPerSecond",
@@ -43,10 +43,10 @@ KEPT = (
     "waiting",
     "futileSteps",
 )
-"""Figures that status has as they are."""
+"""Figures that status has unchanged."""
 STATES = ("starting", "failing", "unschedulable")
 RESTLESS = frozenset({"ObjectivesMet", "ScalingActive", "UpToDate"})
-"""Conditions that say what the last tick saw. UpToDate does so where it is True before and after."""
+"""Conditions of the last tick. UpToDate is one if it is True before and after."""
 
 
 class Scaling(NamedTuple):
@@ -55,13 +55,13 @@ class Scaling(NamedTuple):
     status: Json
     look_again: float | None
     holds_conditions: bool = False
-    """Whether the conditions stay as they were for now, too."""
+    """Whether the conditions stay as they were, too."""
     figures: Json | None = None
-    """All figures of the moment, where those of the status are new; None where they are as they were."""
+    """All present figures if those in status are new; None if they stay."""
 
 
 def count_replicas(observed: Observed) -> Json:
-    """Return how many replicas are in which state."""
+    """Return how many replicas are in each state."""
     homeless = [pod for pod in observed.pods if pod.cause and pod.cause.reason is Reason.UNSCHEDULABLE]
     failing = [pod for pod in observed.pods if pod.cause and pod not in homeless]
     starting = [pod for pod in observed.pods if not pod.is_ready and not pod.cause]
@@ -76,7 +76,7 @@ def count_replicas(observed: Observed) -> Json:
 
 
 def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed, now: float) -> Json | None:
-    """Return the figures of this moment; None for a new leader, which knows none yet."""
+    """Return the present figures; None for a new leader, which has none yet."""
     if mode is ScalingMode.EXTERNAL:
         return {"observedAt": render_time(now), "replicas": count_replicas(observed)}
     if advice is None or advice.evidence is None:
@@ -85,7 +85,7 @@ def gather_figures(mode: ScalingMode, advice: Advice | None, observed: Observed,
 
 
 def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, now: float) -> Scaling:
-    """Return what to write as `status.scaling` of the status `new`, where `old` is there."""
+    """Return `status.scaling` for the status `new`, where the present one is `old`."""
     before: Json | None = old.get("scaling", {}).get("evidence")
     changes = {"lastChanges": [render_change(one) for one in count.changes]} if count.changes else {}
     period = URGENT_PERIOD_SECONDS if _is_in_trouble(count, new, figures) else PERIOD_SECONDS
@@ -104,7 +104,7 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
     if moves_by_events and not has_news and before and not has_moved(before, shown):
         return Scaling(old["scaling"], None)
     period = URGENT_PERIOD_SECONDS if has_news else period
-    if before is None:  # that nothing is known yet is told with the next news
+    if before is None:  # that nothing is known is written with the next news
         return Scaling({**count.status, **changes}, None)
     age = now - (parse_time(before["observedAt"]) or 0.0)
     if age >= PERIOD_SECONDS or (age >= period and (has_news or has_moved(before, shown))):
@@ -113,7 +113,7 @@ def refresh_scaling(count: Count, old: Json, new: Json, figures: Json | None, no
 
 
 def summarise_figures(figures: Json, before: Json | None) -> Json:
-    """Return the figures as status has them, flat. `before` is what it has now."""
+    """Return the figures in the flat form of status. `before` is the form that status has now."""
     states, model = figures.get("replicas", {}), figures.get("model")
     rejected = {one["signal"]: one["reason"] for one in figures.get("rejected", [])}
     latencies = [
@@ -132,7 +132,7 @@ def summarise_figures(figures: Json, before: Json | None) -> Json:
 
 
 def _describe_learning(model: Json | None) -> str | None:
-    """Return what is missing of a replica's model; None where requests have shown it."""
+    """Return what a replica's model lacks; None once requests have shown it."""
     if model is None:
         return "no samples so far"
     if model.get("tried"):
@@ -144,12 +144,12 @@ def _describe_learning(model: Json | None) -> str | None:
 
 
 def spread(evidence: Json) -> Json:
-    """Return the figures of status with the objectives' own."""
+    """Return the figures of status with those of the objectives."""
     return {**evidence, "latencies": read_objectives(evidence.get("latencies", []))}
 
 
 def has_moved(before: Json, after: Json) -> bool:
-    """Whether any figure of status is another by more than a tenth, or any word another."""
+    """Whether a figure of status differs by more than a tenth, or a word differs."""
     return _has_moved(spread(before), spread(after))
 
 
@@ -175,7 +175,7 @@ def _read_number(value: Any) -> float | None:
 
 
 def _is_in_trouble(count: Count, status: Json, figures: Json | None) -> bool:
-    """Whether replicas are lacking, or an objective is missed."""
+    """Whether replicas are missing, or an objective is missed."""
     objectives = (figures or {}).get("objectives", [])
     is_lacking = status.get("readyReplicas", 0) < count.desired
     return is_lacking or any(objective["state"] == "Missed" for objective in objectives)
@@ -187,10 +187,10 @@ def _differ_elsewhere(old: Json, new: Json) -> bool:
 
 
 def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
-    """Whether no more than the restless ones of the conditions that were there are others.
+    """Whether only restless conditions differ, and no condition is new or gone.
 
-    That signals are lost is told at once, and that they are back when it is due: a source that comes and goes
-    is no more than two writes a minute.
+    The loss of signals is written at once, and their return when it is due: a source that comes and goes is
+    at most two writes a minute.
     """
     before, after = ({one["type"]: one for one in status.get("conditions", [])} for status in (old, new))
     differing = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -203,7 +203,7 @@ def _differ_in_restless_conditions(old: Json, new: Json) -> bool:
 
 
 def _date_states(figures: Json, before: Json | None) -> list[Json]:
-    """Return the objectives with the time since when each is in its state."""
+    """Return the objectives, each with the time since when it is in its state."""
     known = {_identify(objective): objective for objective in spread(before or {})["latencies"]}
     dated = []
     for objective in figures.get("objectives", []):

@@ -1,9 +1,9 @@
 """The whole status of a service, and whether to write it now. Pure. No text in it changes by time alone.
 
 A new leader's first plan does not know of conflicts and refused children, because only writes meet them. So
-it keeps what the former leader reported of them.
+it repeats the previous leader's conditions about them.
 
-Schedulers, kubelets and registries say the same thing in other words again and again, for example with
+Schedulers, kubelets and registries report the same thing in other words again and again, for example with
 another count of nodes. A status of which only words are new therefore waits a few seconds after the last such
 write. Any other change takes the words along at once, and the last words are written in the end.
 """
@@ -29,7 +29,7 @@ from millrace_operator.status.scaling_status import Scaling, gather_figures, ref
 
 Json = dict[str, Any]
 PAUSE_SECONDS = 4.0
-"""With the second that events wait for others, a pod's own words are told within 5 s."""
+"""With the second that events wait for others, a pod's own words are in status within 5 s."""
 MET_BY_WRITES = frozenset({Reason.CONFLICT, Reason.CHILD_REFUSED})
 
 
@@ -100,7 +100,7 @@ def _list_looks(inputs: StatusInputs, scaling: Scaling, bill: Bill | None) -> It
 
 
 def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
-    """Return the status without the rollout's time, and without what is written along with any news."""
+    """Return the status without the rollout's time, and without the parts that every write takes along."""
     left = leave_out_words({**status, "rollout": {**status.get("rollout", {}), "progressedAt": None}})
     left["scaling"]["message"] = None
     if "cost" in left:
@@ -109,7 +109,7 @@ def _leave_out_time(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_rollout_looks(inputs: StatusInputs, status: dict[str, Any]) -> list[float]:
-    """Return after how many seconds the rollout is late, its canary has served, or a turn is to be noted."""
+    """Return after how many seconds the rollout is late, its canary has served, or its turn is recorded."""
     if "rollout" not in status:
         return []
     progress = inputs.targets.progress
@@ -146,9 +146,9 @@ def render_status(inputs: StatusInputs) -> dict[str, Any]:
 
 
 def _count_replicas(inputs: StatusInputs, *, is_rolling_out: bool) -> int:
-    """Return `status.replicas`: without the extra one of a rollout or a replacement, which an HPA would copy.
+    """Return `status.replicas` without the extra replica of a rollout, which an HPA would copy.
 
-    So it never rises above the desired count. Above that it can only fall, as replicas go one by one.
+    So it never rises above the desired count. Above that it can only fall, as replicas leave one by one.
     """
     num_pods, desired = len(inputs.observed.pods), inputs.count.desired
     return min(num_pods, desired if is_rolling_out else max(desired, inputs.old.get("replicas", 0)))
@@ -173,7 +173,7 @@ def describe_status(status: dict[str, Any]) -> str:
 
 
 def inherit_conditions(status: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-    """Return `status` with the conditions of `old` that tell of what only a write meets."""
+    """Return `status` with the conditions of `old` about what only a write meets."""
     kept = [_keep(condition, find_condition(old, condition["type"])) for condition in status["conditions"]]
     return {**status, "conditions": kept}
 
@@ -185,15 +185,15 @@ def _keep(condition: dict[str, Any], old: dict[str, Any] | None) -> dict[str, An
 
 
 class Pause(NamedTuple):
-    """Whether words alone are new, and for how long they wait."""
+    """Whether only words are new, and for how long they wait."""
 
     has_only_new_words: bool
     seconds: float | None = None
-    """Until they are written; None where they need not wait."""
+    """Seconds until they are written; None if they need not wait."""
 
 
 def judge_words(old: Json, new: Json, worded_at: float | None, now: float) -> Pause:
-    """Return whether a status waits; `worded_at` is when words alone were written last."""
+    """Return whether a status waits. `worded_at` is the time of the last write of words alone."""
     if _list_words(old) == _list_words(new) or leave_out_words(old) != leave_out_words(new):
         return Pause(has_only_new_words=False)
     left = 0.0 if worded_at is None else worded_at + PAUSE_SECONDS - now
@@ -206,9 +206,9 @@ def _list_words(status: Json) -> list[Any]:
 
 
 def leave_out_words(status: Json) -> Json:
-    """Return the status without words, and without figures, which are written along with them."""
+    """Return the status without words and figures, which are written together."""
     conditions = [{**one, "message": None} for one in status.get("conditions", [])]
     left = {**status, "conditions": conditions, "scaling": {**status.get("scaling", {}), "evidence": None}}
-    if "model" in status:  # how far a fetch is, ModelReady says in words too
+    if "model" in status:  # ModelReady has the progress of a fetch in words, too
         left["model"] = {field: value for field, value in status["model"].items() if field != "fetched"}
     return left

@@ -79,7 +79,7 @@ async def test_the_log_says_once_what_is_written_and_why(caplog: pytest.LogCaptu
     await world.settle()
     assert drain(caplog) == [
         "status: Serving, 2 replicas ready, and 1 is desired",
-        f"mark Pod {second}: it goes first (0 requests in flight)",
+        f"mark Pod {second}: it leaves first (0 requests in flight)",
         f"apply PodDisruptionBudget chat: {DIFFERS}",
         f"apply Deployment {name}: replicas 2 -> 1",
         "status: Serving, 1 of 1 desired replicas ready",

@@ -24,7 +24,7 @@ from millrace_operator.kube.kinds import CONTROLLER_REVISION, DEPLOYMENT, JOB
 from millrace_operator.model.claims import judge_claim
 from millrace_operator.model.fit import judge_fit
 from millrace_operator.model.found_model import FoundModel
-from millrace_operator.model.jobs import find_told
+from millrace_operator.model.jobs import find_report
 from millrace_operator.model.pending_revision import is_begun
 from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, object_id
 from millrace_operator.render.child import fill_name, revision_name
@@ -58,7 +58,7 @@ def assert_same_words(first: Turn, later: Turn) -> None:
     them may be refused. The same is true of Jobs, and of what is refused or was refused a former leader.
     """
     one, two = first.chosen.status, later.chosen.status
-    has_met = first.before.snapshot.refusals != first.after.snapshot.refusals
+    has_met = first.before.snapshot.obstacles.refusals != first.after.snapshot.obstacles.refusals
     if one is None or two is None or has_met or first.chosen.is_inherited or takes_away(first.chosen):
         return
     before, after = ({**status, "rollout": None} for status in (one, two))
@@ -171,7 +171,7 @@ class Asked:
 
     def find_model(self, instant: Instant) -> FoundModel | None:
         """Return what its Job and its record know of its model."""
-        told = find_told(instant.snapshot.jobs, self.job.name, self.spec.model.uri)
+        told = find_report(instant.snapshot.jobs, self.job.name, self.spec.model.uri)
         record = instant.snapshot.owned().get(self.record, {})
         return told or FoundModel.read(record.get("data", {}).get("model"))
 
@@ -182,13 +182,13 @@ class Asked:
             return False
         snapshot = self.instant.snapshot
         is_free = self.is_at_hand or is_begun(snapshot, self.revision)
-        nodes = () if is_free else snapshot.gpu_nodes.values()
+        nodes = () if is_free else snapshot.nodes.gpus.values()
         return judge_fit(self.spec, self.model.facts, nodes).refusal is not None
 
     @property
     def has_no_place(self) -> bool:
         """Whether nothing can be kept in its claim."""
-        claim = self.instant.snapshot.claim
+        claim = self.instant.snapshot.model.claim
         return self.spec.model.cache.claim is not None and judge_claim(self.spec, claim) is not None
 
 
@@ -211,7 +211,7 @@ def check_made(asked: Asked, chosen: Plan) -> None:
         one["data"].get("cache", {}).get("path") for one in asked.instant.snapshot.children if "data" in one
     }
     assert not (is_made and asked.has_no_place and not any(served))
-    claim = asked.instant.snapshot.claim
+    claim = asked.instant.snapshot.model.claim
     is_bound = claim is not None and claim.is_bound and claim.name == find_claim(asked.spec.model.uri)
     assert not (asked.job in made and asked.is_at_hand and not is_bound)
 

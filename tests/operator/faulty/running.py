@@ -151,7 +151,7 @@ def hurried_operators() -> Iterator[None]:
         patch.setattr(kopf, "login_with_kubeconfig", with_kubeconfig(kopf.login_with_kubeconfig))
         patch.setattr(watches, "ThreadPoolExecutor", ContextThreads)
         patch.setattr(watches, "RESTART_SECONDS", PAUSE_SECONDS)
-        patch.setattr(drain, "UNTOLD_SECONDS", PAUSE_SECONDS)
+        patch.setattr(drain, "SILENT_SECONDS", PAUSE_SECONDS)
         patch.setattr(plan, "DRAIN_LOOK_SECONDS", PAUSE_SECONDS)
         patch.setattr(module, "RESOURCE_RETRY_SECONDS", PAUSE_SECONDS)
         patch.setattr(relist, "wait_for_round", wait_for_relist)

@@ -105,7 +105,7 @@ async def following(
 def load_of_a(gateways: Gateways) -> PodLoad | None:
     """The load, where all gateways tell."""
     load = gateways.read(["a"])["a"]
-    return None if load.untold_since is not None else load
+    return None if load.silent_since is not None else load
 
 
 async def test_the_leader_knows_what_is_in_flight_and_who_has_seen_a_mark(cluster: Cluster) -> None:

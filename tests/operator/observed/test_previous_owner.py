@@ -45,7 +45,7 @@ async def test_what_the_former_service_has_left_is_waited_for_in_words() -> None
     assert outcome.look_again is not None
     assert list_children(world) == before
     assert world.condition("Degraded")["status"] == "False"
-    words = "another InferenceService of this name has left ControllerRevision chat-"
+    words = "an earlier InferenceService of this name left ControllerRevision chat-"
     for name, status in {"Ready": "False", "Progressing": "True", "UpToDate": "False"}.items():
         found = world.condition(name)
         assert (found["status"], found["reason"]) == (status, "Starting")

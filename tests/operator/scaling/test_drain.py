@@ -3,7 +3,7 @@ from typing import Any
 from millrace_operator.api.conditions import render_time
 from millrace_operator.observed.pods import DELETION_COST, Pod, read_pod
 from millrace_operator.observed.snapshot import PodLoad
-from millrace_operator.scaling.drain import DONE_COST, LEAVING_COST, UNTOLD_SECONDS, Traffic, plan_shrink
+from millrace_operator.scaling.drain import DONE_COST, LEAVING_COST, SILENT_SECONDS, Traffic, plan_shrink
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from testing.world import make_pod, ready_status
 
@@ -62,12 +62,12 @@ def test_what_gateways_tell_now_goes_before_what_was_scraped() -> None:
 
 def test_where_a_gateway_tells_nothing_what_was_scraped_counts_beside_what_the_others_have() -> None:
     loads = {
-        "uid-a": PodLoad(1, has_left=False, untold_since=NOW - 5),
-        "uid-b": PodLoad(0, has_left=False, untold_since=NOW - 5),
+        "uid-a": PodLoad(1, has_left=False, silent_since=NOW - 5),
+        "uid-b": PodLoad(0, has_left=False, silent_since=NOW - 5),
     }
     known = Traffic(NOW, GRACE, {"a": 1, "b": 50}, loads)
     (mark,) = plan_shrink(1, 2, [pod("a"), pod("b")], known).marks
-    assert (mark.pod, mark.why) == ("a", "it goes first (1 requests in flight)")
+    assert (mark.pod, mark.why) == ("a", "it leaves first (1 requests in flight)")
 
 
 def test_the_youngest_of_equally_idle_ones_goes() -> None:
@@ -94,8 +94,8 @@ def test_a_request_is_waited_for_no_longer_than_the_grace() -> None:
 
 
 def test_gateways_that_tell_nothing_are_waited_for_briefly() -> None:
-    assert plan_shrink(1, 2, [pod("a"), leaver("b", since=UNTOLD_SECONDS - 1)], NOTHING).count == 2
-    assert plan_shrink(1, 2, [pod("a"), leaver("b", since=UNTOLD_SECONDS)], NOTHING).count == 1
+    assert plan_shrink(1, 2, [pod("a"), leaver("b", since=SILENT_SECONDS - 1)], NOTHING).count == 2
+    assert plan_shrink(1, 2, [pod("a"), leaver("b", since=SILENT_SECONDS)], NOTHING).count == 1
 
 
 def test_without_patience_seen_marks_let_the_count_fall() -> None:

@@ -8,7 +8,7 @@ from millrace_operator.controller.writer import MARK_TRIES
 from millrace_operator.kube.errors import ConflictError
 from millrace_operator.observed.pods import DELETION_COST, read_pod
 from millrace_operator.observed.snapshot import PodLoad
-from millrace_operator.scaling.drain import DONE_COST, LEAVING_COST, UNTOLD_SECONDS
+from millrace_operator.scaling.drain import DONE_COST, LEAVING_COST, SILENT_SECONDS
 from millrace_operator.status.rollout_conditions import WAIT_SECONDS
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from testing.world import World
@@ -96,7 +96,7 @@ async def test_a_gateway_that_falls_silent_later_makes_no_busy_replica_idle() ->
     world.loads = dict.fromkeys(uids(world), BUSY)
     await scale(world, 1)
     world.now += 60.0
-    world.loads = dict.fromkeys(uids(world), PodLoad(1, has_left=False, untold_since=world.now))
+    world.loads = dict.fromkeys(uids(world), PodLoad(1, has_left=False, silent_since=world.now))
     world.now += 60.0
     await world.settle()
     assert len(uids(world)) == 2  # the others' requests are known
@@ -107,11 +107,11 @@ async def test_gateways_are_waited_for_from_when_they_fell_silent() -> None:
     world.loads = dict.fromkeys(uids(world), BUSY)
     await scale(world, 1)
     world.now += 60.0
-    world.loads = dict.fromkeys(uids(world), PodLoad(0, has_left=False, untold_since=world.now))
+    world.loads = dict.fromkeys(uids(world), PodLoad(0, has_left=False, silent_since=world.now))
     world.restart_operator()
     await world.settle()
     assert len(uids(world)) == 2
-    world.now += UNTOLD_SECONDS + 1.0
+    world.now += SILENT_SECONDS + 1.0
     await world.settle()
     assert len(uids(world)) == 1
 
@@ -174,7 +174,7 @@ async def test_gateways_that_tell_nothing_hold_no_replica_for_long() -> None:
     world.loads = None
     await scale(world, 1)
     assert len(uids(world)) == 2
-    world.now += UNTOLD_SECONDS + 1.0
+    world.now += SILENT_SECONDS + 1.0
     await world.settle()
     assert len(uids(world)) == 1
 

@@ -1,7 +1,7 @@
 """Events: one for each transition, told again where it comes again, and never a flood."""
 
 from millrace_operator.status import events
-from millrace_operator.status.events import COMBINED, MOST_SIMILAR, SPAN_SECONDS, Journal, Note, Told
+from millrace_operator.status.events import COMBINED, MOST_SIMILAR, SPAN_SECONDS, Journal, Note, WrittenEvent
 from testing.world import World, crash_status, ready_status
 
 EXTERNAL = {"mode": "External", "minReplicas": 1, "maxReplicas": 8}
@@ -79,5 +79,5 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(events.MOST_KNOWN + 10):
         note = Note("Scaled", str(number), is_warning=False)
         topic = own.choose({"metadata": {"uid": str(number)}}, note, 0.0)
-        own.keep(topic, Told(str(number), 1, 0.0))
-    assert len(own._told) == len(own._recent) == events.MOST_KNOWN
+        own.keep(topic, WrittenEvent(str(number), 1, 0.0))
+    assert len(own._written) == len(own._recent) == events.MOST_KNOWN

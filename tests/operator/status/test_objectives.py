@@ -45,7 +45,7 @@ async def test_in_mode_external_nobody_measures() -> None:
     world = await measured({**SCALING, "objectives": OBJECTIVES})
     world.edit(scaling={**SCALING, "mode": "External", "objectives": OBJECTIVES}, replicas=2)
     await world.settle()
-    assert told(world) == ("Unknown", "External", "in mode External nobody measures")
+    assert told(world) == ("Unknown", "External", "in mode External the operator measures nothing")
 
 
 async def test_other_objectives_are_not_judged_by_what_was_measured_of_those_before() -> None:
