@@ -131,8 +131,8 @@ def _refuse_beyond_context(num_bytes: int, max_tokens: int, bytes_per_token: int
     max_bytes = max_tokens * bytes_per_token
     if num_bytes > max_bytes:
         raise BodyRefusedError(
-            f"the prompt has {num_bytes} bytes, and more than {max_bytes} bytes are over this model's "
-            f"limit of {max_tokens} tokens: shorten the prompt",
+            f"the prompt has {num_bytes} bytes, and this model's limit of {max_tokens} tokens has room for "
+            f"{max_bytes} at most: shorten the prompt",
             None,
             "context_length_exceeded",
         )

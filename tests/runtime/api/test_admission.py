@@ -81,7 +81,7 @@ def test_answers_that_nobody_reads_keep_no_sequence_but_bound_what_is_admitted()
     admission.hold_events(other, 1)
     refused = admission.admit(Ticket())
     assert isinstance(refused, Refusal)
-    assert "1001 bytes of answers are not read yet and 1000 may be" in refused.message
+    assert "clients have not read 1001 bytes of answers, and the limit is 1000" in refused.message
     admission.release(slow)
     assert admission.admit(Ticket()) is None
 

@@ -202,7 +202,7 @@ async def test_admission_bounds_sequences_and_tokens(model_path: Path) -> None:
         )
         full = await served.client.post("/v1/completions", json=body)
         assert (full.status_code, full.json()["error"]["type"]) == (429, "overloaded_error")
-        assert "12 prompt tokens wait and 24 may" in full.json()["error"]["message"]
+        assert "12 prompt tokens wait, and the limit is 24" in full.json()["error"]["message"]
         many = await served.client.post("/v1/completions", json=body | {"prompt": [1], "n": 3})
         assert (many.status_code, "retry-after" in many.headers) == (429, True)
         large = await served.client.post("/v1/completions", json={"prompt": "x" * 3000})

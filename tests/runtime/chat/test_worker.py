@@ -62,10 +62,12 @@ async def test_jobs_are_answered_and_refusals_told(worker: TextWorker) -> None:
 async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker) -> None:
     job = EncodeTexts(["the", "the " * 500_000])
     before = cpu_seconds(process_of(worker).pid)
-    with pytest.raises(BodyRefusedError, match="2000000 bytes, and none of more than 70 ") as refused:
+    with pytest.raises(
+        BodyRefusedError, match="2000000 bytes, and this model's limit of 10 tokens has room for 70 "
+    ) as refused:
         await worker.run(job, max_prompt_tokens=10)
     assert refused.value.code == "context_length_exceeded"
-    with pytest.raises(BodyRefusedError, match="none of more than 70 "):
+    with pytest.raises(BodyRefusedError, match="has room for 70 at most"):
         await worker.run(say("x" * 80), max_prompt_tokens=10)
     assert cpu_seconds(process_of(worker).pid) - before < 0.5  # tokenised it takes several seconds
     assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
@@ -191,7 +193,7 @@ async def test_jobs_wait_for_a_replacement_that_starts_at_a_later_try(
     await kill_process(worker)
     waiting = [asyncio.create_task(worker.run(EncodeTexts(["the"]))) for _ in range(3)]
     async with asyncio.timeout(20):
-        await wait_until_async("a second start", lambda: "again in 0.1 s" in caplog.text)
+        await wait_until_async("a second start", lambda: "retrying in 0.1 s" in caplog.text)
         assert not worker.is_ready
         saved.rename(tmp_path / "tokenizer.json")
         assert [len(tokens) for tokens in await asyncio.gather(*waiting)] == [1, 1, 1]
@@ -215,7 +217,7 @@ async def test_a_first_start_that_fails_is_tried_again(
     worker = TextWorker(tmp_path, dataclasses.replace(LIMITS, retry_seconds=(0.05, 30.0)), TEXT_PROCESS)
     starting = asyncio.create_task(worker.start())
     async with asyncio.timeout(20):
-        await wait_until_async("a second start", lambda: "again in 0.05 s" in caplog.text)
+        await wait_until_async("a second start", lambda: "retrying in 0.05 s" in caplog.text)
         write_model(tmp_path, build_byte_level())
         await starting
     assert len(await worker.run(EncodeTexts(["the"]))) == 1
