@@ -10,7 +10,7 @@ from millrace_kernels.step import Angles, Heads, Matrix, Shares, Step
 
 
 class Embedding:
-    """A table with a vector for each token; of several workers, each has some of the rows."""
+    """A table with a vector for each token. Of several workers, each has some of the rows."""
 
     def __init__(self, weight: Matrix, shares: Shares | None = None) -> None:
         self.weight, self.shares = weight, shares
@@ -21,7 +21,7 @@ class Embedding:
 
 
 class Head:
-    """Scores every token of the vocabulary, in float32 whatever the weights' type."""
+    """Scores every token of the vocabulary, in float32 for any type of weights."""
 
     def __init__(self, weight: Matrix, shares: Shares | None = None) -> None:
         self.weight, self.shares = weight, shares
@@ -42,12 +42,12 @@ class Linear:
         return step.linear(x, self.weight)
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
-        """Return residual + y; the residual may not be used again."""
+        """Return residual + y. The caller must not use the residual again."""
         return step.linear_add(x, self.weight, residual)
 
 
 class GatedLinear:
-    """silu(gate(x)) * up(x): the weight holds the gate's rows, then the other's."""
+    """silu(gate(x)) * up(x): the weight has the gate's rows, then those of `up`."""
 
     def __init__(self, weight: Matrix) -> None:
         self.weight = weight
@@ -107,7 +107,7 @@ def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> 
 
 
 def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
-    """Keep wavelengths under length/high, divide those over length/low, and blend linearly between."""
+    """Keep wavelengths below length/high, divide those above length/low, and blend linearly between."""
     turns = scaling.original_length * frequencies / (2 * math.pi)
     span = scaling.high_frequency_factor - scaling.low_frequency_factor
     kept = ((turns - scaling.low_frequency_factor) / span).clamp(0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What the engine refuses.
+"""The reasons for which the engine refuses a sequence.
 
 EngineError
 ├── NeverFits         the sequence is longer than this engine can ever hold
@@ -7,12 +7,12 @@ EngineError
 
 
 class EngineError(Exception):
-    """A sequence is refused; the text is fit for the client."""
+    """The engine refuses a sequence. The client may read the text."""
 
 
 class NeverFits(EngineError):  # noqa: N818  the design's word for it
-    """The prompt leaves no room for one token, and waiting would not change that."""
+    """The prompt leaves no room for one token, however long it waits."""
 
 
 class InvalidSequence(EngineError):  # noqa: N818  as NeverFits
-    """The sequence makes no sense as it was described."""
+    """The sequence's description makes no sense."""

@@ -1,4 +1,4 @@
-"""A step from its planning until its result has come."""
+"""A step, from its planning until its result arrives."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from millrace_runtime.protocol.step import Row
 
 @dataclass(slots=True)
 class PlannedStep:
-    """A step's rows, the token budget that is left, and the sums for its timing."""
+    """A step's rows, the rest of its token budget, and the sums for its timing."""
 
     step: int
     num_tokens_left: int
@@ -25,7 +25,7 @@ class PlannedStep:
     """Whether any row is masked."""
 
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
-        """Compute the sequence's next `num_tokens`, and draw one more where these are all its known ones."""
+        """Compute the sequence's next `num_tokens`, and draw one more if these are its last known tokens."""
         assert sequence.tenancy is not None
         if not sequence.has_begun:
             sequence.has_begun = True
@@ -53,7 +53,7 @@ class PlannedStep:
         self.num_tokens += max_draft
 
     def timing(self, seconds: float) -> StepTiming | None:
-        """Return what the step did in `seconds`; None for a step without rows."""
+        """Return the step's sizes and its `seconds`; None for a step without rows."""
         if not self.rows:
             return None
         return StepTiming(

@@ -1,4 +1,4 @@
-"""Which sequences are on the device: their slots and blocks, and what the next plan must change there."""
+"""Which sequences are on the device: their slots and blocks, and the changes for the next plan."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,21 +8,21 @@ from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, SlotSta
 
 
 class BlockPool:
-    """Allocates and releases blocks, numbered from 0 to num_blocks - 1. Each has one holder at most."""
+    """Allocates and releases blocks, numbered from 0 to num_blocks - 1. Each has at most one holder."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        # A stack: the blocks freed last are handed out first, so a small load stays in few blocks.
+        # A stack: allocation takes the blocks freed last, so a small load stays in few blocks.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._is_held = bytearray(num_blocks)
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks without a holder."""
         return len(self._free)
 
     def allocate(self, num_blocks: int) -> list[int]:
-        """Return `num_blocks` free blocks. The caller has made sure that there are so many."""
+        """Return `num_blocks` free blocks. The caller makes sure that there are enough."""
         assert 0 <= num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
         blocks = [self._free.pop() for _ in range(num_blocks)]
         for block in blocks:
@@ -46,14 +46,14 @@ class BlockPool:
 
 @dataclass
 class Changes:
-    """What changed since the last plan."""
+    """The changes since the last plan."""
 
     released: list[int] = field(default_factory=list)
     starts: list[SlotStart] = field(default_factory=list)
     appends: list[BlockAppend] = field(default_factory=list)
 
     def release(self, slot: int) -> None:
-        """Add a released slot, or withdraw its start if no plan has had that yet."""
+        """Add a released slot, or withdraw its start if no plan has started it yet."""
         is_unplanned = any(start.slot == slot for start in self.starts)
         self.starts = [start for start in self.starts if start.slot != slot]
         self.appends = [append for append in self.appends if append.slot != slot]
@@ -71,12 +71,12 @@ class _Group:
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens of a sequence that has all blocks for itself; None if there is no bound."""
+        """The most tokens of a sequence that has all blocks for itself; None without a limit."""
         is_endless = self.num_live_blocks(self.pool.num_blocks * self._block_size + 1) <= self.pool.num_blocks
         return None if is_endless else self.pool.num_blocks * self._block_size
 
     def num_live_blocks(self, num_tokens: int) -> int:
-        """Return the blocks that a sequence of `num_tokens` needs at once, when it computes one at a time.
+        """Return the blocks that a sequence of `num_tokens` needs at once, if it computes one at a time.
 
         A window of w tokens touches no more than ceil((w - 1) / block size) + 1 blocks.
         """
@@ -86,7 +86,7 @@ class _Group:
         return min(num_blocks, -(-(self.window - 1) // self._block_size) + 1)
 
     def num_missing(self, table: BlockTable, num_tokens: int) -> int:
-        """Return how many blocks a table lacks to hold `num_tokens`."""
+        """Return how many more blocks a table needs to hold `num_tokens`."""
         return max(0, -(-num_tokens // self._block_size) - table.end)
 
     def max_reach(self, table: BlockTable) -> int:
@@ -94,7 +94,7 @@ class _Group:
         return (table.end + self.pool.num_free) * self._block_size
 
     def drop_unseen(self, table: BlockTable, num_computed: int) -> None:
-        """Release the blocks that neither the next token nor any later one sees."""
+        """Release the blocks that no further token sees."""
         if self.window is None:
             return
         num_unseen = (num_computed + 1 - self.window) // self._block_size - table.num_dropped
@@ -105,7 +105,7 @@ class _Group:
 
 
 class Residency:
-    """Owns slots and blocks. Plans run in order, so what is freed here may be allocated again at once."""
+    """Owns slots and blocks. Plans run in order, so a freed block may be allocated again at once."""
 
     def __init__(self, limits: Limits) -> None:
         self._block_size = limits.block_size
@@ -118,7 +118,7 @@ class Residency:
         self._changes = Changes()
         bounds = [bound for group in self._groups if (bound := group.max_length) is not None]
         self.max_length = min([limits.max_model_length, *bounds])
-        """Tokens that a sequence can have: the model's bound, or less if all blocks hold less."""
+        """The most tokens of a sequence: the model's limit, or fewer if all blocks hold fewer."""
 
     @property
     def fullest_pool(self) -> BlockPool:
@@ -126,9 +126,9 @@ class Residency:
         return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
     def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], enough: int | None = None) -> bool:
-        """Whether a sequence can be placed, and enough blocks are left in each group.
+        """Whether a sequence can be placed and leaves enough blocks in each group.
 
-        Enough are those that `others` may yet need to grow, or `enough` of them if that is given.
+        Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer.
         """
         return bool(self._free_slots) and all(
             self._can_spare(number, group.num_live_blocks(sequence.num_known), others, enough)
@@ -136,7 +136,7 @@ class Residency:
         )
 
     def can_extend(self, sequences: list[Sequence]) -> bool:
-        """Whether there are blocks for every known token of all these sequences together."""
+        """Whether the free blocks suffice for every known token of all these sequences together."""
         return not sequences or all(
             sum(group.num_missing(s.tables[number], s.num_known) for s in sequences) <= group.pool.num_free
             for number, group in enumerate(self._groups)
@@ -148,7 +148,7 @@ class Residency:
         return sequence if sequence is not None and sequence.tenancy == (slot, epoch) else None
 
     def place(self, sequence: Sequence) -> None:
-        """Give a sequence a slot, and blocks for its known tokens, or for those that a window sees."""
+        """Give a sequence a slot, and blocks for the known tokens that further tokens see."""
         tenancy = Tenancy(self._free_slots.pop(), self._next_epoch)
         self._next_epoch += 1
         self._tenants[tenancy.slot] = sequence
@@ -161,7 +161,7 @@ class Residency:
         self._changes.starts.append(_start_of(sequence, tenancy))
 
     def extend(self, sequence: Sequence, num_tokens: int) -> int:
-        """Extend a placed sequence's blocks towards `num_tokens`. Return how many of these fit."""
+        """Extend a placed sequence's blocks towards `num_tokens`. Return how many tokens fit."""
         if num_tokens <= sequence.room:
             return num_tokens
         assert sequence.tenancy is not None
@@ -178,7 +178,7 @@ class Residency:
     def drop_unseen(self) -> None:
         """Release the blocks that the windows have passed.
 
-        Only what submitted steps computed counts: a block that a step reads goes to no one in that step.
+        Only tokens that submitted steps computed count: no block changes its holder in a step that reads it.
         """
         if not self._has_windows:
             return
@@ -221,7 +221,7 @@ class Residency:
     def _can_spare(
         self, number: int, num_blocks: int, others: Iterable[Sequence], enough: int | None
     ) -> bool:
-        """Whether a group has `num_blocks` to give. Growth is summed up only where it decides."""
+        """Whether a group can spare `num_blocks`. The sum of the growth is computed only if it decides."""
         num_left = self._groups[number].pool.num_free - num_blocks
         if num_left < 0:
             return False
@@ -229,7 +229,7 @@ class Residency:
         return has_enough or self._num_growth(number, others) <= num_left
 
     def _num_growth(self, number: int, sequences: Iterable[Sequence]) -> int:
-        """Return how many more blocks of a group these sequences may yet need."""
+        """Return how many more blocks of a group these sequences may still need."""
         group = self._groups[number]
         needs = (group.num_live_blocks(s.max_length) - len(s.tables[number].blocks) for s in sequences)
         return sum(max(0, need) for need in needs)

@@ -1,11 +1,11 @@
 """Continuous batching: what each step computes.
 
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest
-first. Drafts come last: they take what certain work leaves, of tokens and of blocks, and nothing is preempted
-for one. Three rules make every admitted sequence end:
-- what could never fit is refused at once;
-- the oldest sequence is on the device, is never preempted and has a row in every plan that it wants one in;
-- a sequence that was preempted for another's blocks keeps its tokens and its age, so it becomes the oldest.
+first. Drafts come last: they get the tokens and blocks that remain, and no draft preempts a sequence. Three
+rules make every admitted sequence end:
+- The scheduler refuses at once a sequence that can never fit.
+- The oldest sequence is on the device, is never preempted, and has a row in every plan in which it wants one.
+- A preempted sequence keeps its tokens and its age, so it becomes the oldest.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResu
 
 
 class Committed(NamedTuple):
-    """What a step's result changed."""
+    """The changes by a step's result."""
 
     outputs: list[SequenceOutput]
     timing: StepTiming | None
@@ -38,7 +38,7 @@ class Committed(NamedTuple):
 
 
 class Scheduler:
-    """Decides each step of one executor. `schedule`, submit, collect, `commit`, in the steps' order."""
+    """Decides each step of one executor. The order is `schedule`, submit, collect, `commit`."""
 
     def __init__(self, limits: Limits) -> None:
         """`limits` are the executor's."""
@@ -55,7 +55,7 @@ class Scheduler:
         self._num_preemptions = 0
         self._begun: list[int] = []
         self._is_crowded = False
-        """Whether a sequence was preempted and, since then, none that ran has ended."""
+        """Whether no running sequence has ended since the last preemption."""
 
     @property
     def max_model_length(self) -> int:
@@ -69,7 +69,7 @@ class Scheduler:
 
     @property
     def num_in_flight(self) -> int:
-        """Steps submitted and not committed."""
+        """Steps that are submitted and not committed."""
         return len(self._in_flight)
 
     def add(self, request: Generate) -> None:
@@ -84,15 +84,15 @@ class Scheduler:
             self._waiting.add(sequence)
 
     def abort(self, sequence_id: int) -> None:
-        """Drop a sequence without another output; nothing happens if it has ended."""
+        """Drop a sequence without another output. An ended sequence is ignored."""
         if sequence_id in self._sequences:
             self._end(self._sequences[sequence_id])
 
     def schedule(self) -> StepPlan | None:
-        """Return the next step, or None with nothing to do or `depth` steps in flight.
+        """Return the next step; None with nothing to do or with `depth` steps in flight.
 
-        Nothing is planned behind a step with masks, which may not be there yet. When nothing runs any more, a
-        step without rows tells the executor who has left: at rest it holds no sequence.
+        It plans nothing after a step with masks, which may not be there yet. When the last sequence has left,
+        a step without rows releases its slot: at rest the executor holds no sequence.
         """
         if len(self._in_flight) >= self._limits.depth or (self._in_flight and self._in_flight[-1].is_masked):
             return None
@@ -106,14 +106,14 @@ class Scheduler:
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def pop_begun(self) -> list[int]:
-        """Return the ids of the sequences that got their first row since this was called last."""
+        """Return the ids of the sequences that got their first row since the last call."""
         begun, self._begun = self._begun, []
         return begun
 
     def commit(self, result: StepResult) -> Committed:
-        """Apply the result of the oldest step in flight, and return what it changed.
+        """Apply the result of the oldest step in flight, and return its changes.
 
-        Rows of sequences that have left meanwhile are dropped.
+        It drops the rows of sequences that have left meanwhile.
         """
         planned = self._in_flight.popleft()
         assert result.step == planned.step, f"step {planned.step} awaited, not {result.step}"
@@ -145,7 +145,7 @@ class Scheduler:
 
     @property
     def _has_last_releases(self) -> bool:
-        """Whether slots are to be released and no sequence runs: then a step without rows releases them."""
+        """Whether no sequence runs and a step without rows must release the last slots."""
         return not self._running and self._residency.has_releases
 
     def _check(self, request: Generate) -> None:
@@ -171,7 +171,7 @@ class Scheduler:
             raise InvalidSequence("two sequences of a prompt have the same id")
 
     def _secure_oldest(self) -> None:
-        """Put the oldest sequence on the device with room for its next token, at the cost of younger ones."""
+        """Place the oldest sequence with room for its next token. It may preempt younger ones."""
         oldest = self._oldest()
         if oldest is None:
             return
@@ -190,7 +190,7 @@ class Scheduler:
             planned.add_row(sequence, 1)
 
     def _choose_decodes(self, num_tokens: int) -> list[Sequence]:
-        """Return at most `num_tokens` decodes, having preempted until the blocks that they need are free."""
+        """Return at most `num_tokens` decodes. It preempts sequences until these have their blocks."""
         oldest = self._running.oldest
         num_rows = num_tokens - (oldest is not None and oldest.is_prefilling)
         while True:
@@ -207,7 +207,7 @@ class Scheduler:
                 self._add_chunk(planned, sequence)
 
     def _admit(self, planned: PlannedStep) -> None:
-        """Start waiting sequences in order of age, for as long as there is room."""
+        """Start waiting sequences in order of age, as long as there is room."""
         while planned.num_tokens_left and (sequence := self._waiting.oldest) is not None:
             if not self._leaves_headroom(sequence):
                 return
@@ -215,23 +215,24 @@ class Scheduler:
             self._add_chunk(planned, sequence)
 
     def _leaves_headroom(self, sequence: Sequence) -> bool:
-        """Whether a newcomer leaves blocks for those that run; else they would preempt it next.
+        """Whether a new sequence leaves blocks for the running ones; else these would preempt it next.
 
-        A block for each is enough, and those that grow no more need none. Once crowded, all that they may
-        ever grow by, so that nothing is admitted to be preempted again.
+        One block for each running sequence is enough, and none for a sequence that grows no more. After a
+        preemption the new one must leave all blocks that the running ones may ever need, so that it is not
+        preempted again.
         """
         enough = None if self._is_crowded else len(self._running)
         return self._residency.has_room_for(sequence, self._running, enough)
 
     def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
-        """Add a row of known tokens: as many as the budget, and the blocks of windowed groups, allow."""
+        """Add a row of known tokens: as many as the budget and the blocks allow."""
         wanted = sequence.num_computed + min(sequence.num_uncomputed, planned.num_tokens_left)
         num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
         if num_tokens > 0:
             planned.add_row(sequence, num_tokens)
 
     def _add_drafts(self, planned: PlannedStep) -> None:
-        """Let rows verify the drafts that the executor offers, as far as tokens and blocks are left."""
+        """Let rows verify the executor's drafts, as far as tokens and blocks remain."""
         for number, sequence in planned.offers:
             num_known = sequence.num_known - 1  # without the token that this row draws
             room = sequence.max_length - sequence.num_known
@@ -247,7 +248,7 @@ class Scheduler:
         self._running.add(sequence)
 
     def _preempt_cheapest(self) -> None:
-        """Put the sequence back to wait that has the least to compute again; of equals the youngest."""
+        """Preempt the sequence that has the fewest tokens to recompute; of equal ones the youngest."""
         oldest = self._oldest()
         candidates = (sequence for sequence in self._running if sequence is not oldest)
         victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age), default=None)
@@ -271,7 +272,7 @@ class Scheduler:
         return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
 
     def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
-        """Add a row's result to its sequence. Return the output; None where the row drew nothing."""
+        """Add a row's result to its sequence. Return the output; None if the row drew nothing."""
         if not row.tokens and row.fault is None:
             return None
         tokens, finish_reason = sequence.append_tokens(row)

@@ -1,4 +1,4 @@
-"""One generation as the scheduler sees it: tokens, how far they are computed, and where they lie."""
+"""Sequences as the scheduler sees them: their tokens, progress, slots and blocks, and their order of age."""
 
 import bisect
 import enum
@@ -13,7 +13,7 @@ from millrace_runtime.protocol.step import RowResult
 
 
 class State(enum.Enum):
-    """Where a sequence stands."""
+    """The state of a sequence."""
 
     WAITING = "waiting"  # holds nothing
     RUNNING = "running"  # has a slot and blocks
@@ -22,13 +22,13 @@ class State(enum.Enum):
 
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.WAITING: frozenset({State.RUNNING, State.ENDED}),
-    State.RUNNING: frozenset({State.WAITING, State.ENDED}),  # back to waiting: preempted
+    State.RUNNING: frozenset({State.WAITING, State.ENDED}),  # WAITING: by a preemption
     State.ENDED: frozenset(),
 }
 
 
 class Tenancy(NamedTuple):
-    """A sequence's slot. The epoch separates its results from those of the slot's former tenant."""
+    """A sequence's slot. The epoch separates its results from those of the slot's previous tenant."""
 
     slot: int
     epoch: int
@@ -40,17 +40,17 @@ class BlockTable:
 
     blocks: list[int]
     num_dropped: int = 0
-    """Blocks before these that were given back, because no later token sees them."""
+    """Released blocks before these, which no later token sees."""
 
     @property
     def end(self) -> int:
-        """Blocks from position 0 on, the dropped ones counted."""
+        """Blocks from position 0 on, with the dropped ones."""
         return self.num_dropped + len(self.blocks)
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One generation. The scheduler alone changes it. Counts are stored: every step reads them."""
+    """One generation. Only the scheduler changes it. It stores counts, because every step reads them."""
 
     request: Generate
     """Shared by the sequences of its prompt."""
@@ -58,9 +58,9 @@ class Sequence:
     age: int
     """Order of arrival: the smallest is the oldest."""
     max_length: int
-    """Prompt and output together end here."""
+    """The most tokens of prompt and output together."""
     outputs: list[int] = field(default_factory=list)
-    """Generated tokens that have been collected."""
+    """Generated tokens of the collected steps."""
     state: State = State.WAITING
     tenancy: Tenancy | None = None
     tables: list[BlockTable] = field(default_factory=list)
@@ -68,15 +68,15 @@ class Sequence:
     room: int = 0
     """Tokens that every table has blocks for."""
     num_known: int = field(init=False)
-    """Tokens the executor will know at least, once every submitted step has run."""
+    """The tokens that the executor will know at least, once every submitted step has run."""
     num_computed: int = 0
     """Tokens whose KV is written once every submitted step has run; a draft counts once it is accepted."""
     num_pending: int = 0
     """Rows in flight that draw."""
     next_draft: int = 0
-    """Draft tokens that the executor offered last."""
+    """Draft tokens in the executor's last offer."""
     has_begun: bool = False
-    """Whether a step has had a row of it, also before it was preempted."""
+    """Whether a step has had a row of it, even before a preemption."""
 
     def __post_init__(self) -> None:
         self.num_known = self.num_prompt
@@ -88,15 +88,15 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        """Known tokens that no submitted step computes; at least 1 while another token is wanted."""
+        """Known tokens that no submitted step computes; at least 1 while it wants another token."""
         return self.num_known - self.num_computed
 
     @property
     def wants_row(self) -> bool:
         """Whether another step would advance it: its last token is neither drawn nor being drawn.
 
-        A mask depends on the token before it, and a draft on how much of the last one was accepted. So a
-        sequence with either has one drawing row in flight at most, however deep the executor is.
+        A mask depends on the token before it, and a draft on how much of the last draft was accepted. So a
+        sequence with a mask or a draft has at most one drawing row in flight, whatever the executor's depth.
         """
         if self.num_pending and (self.next_draft or self.request.is_masked):
             return False
@@ -109,7 +109,7 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether several known tokens are still to be computed."""
+        """Whether it has several known tokens to compute."""
         return self.num_known - self.num_computed > 1 and self.wants_row
 
     def pack_tokens(self) -> bytes:
@@ -122,7 +122,7 @@ class Sequence:
         self.state = state
 
     def forget_computed(self) -> None:
-        """Forget what was on the device. Tokens being drawn there are drawn again, the same ones."""
+        """Forget its state on the device. Tokens that are being drawn there will be drawn again, the same."""
         self.tenancy = None
         self.tables = []
         self.room = self.num_computed = self.num_pending = self.next_draft = 0
@@ -147,7 +147,7 @@ class Sequence:
 
 
 class Appended(NamedTuple):
-    """What a row added to its sequence."""
+    """The tokens that a row added to its sequence."""
 
     tokens: list[int]
     finish_reason: str | None
@@ -157,7 +157,7 @@ _age = attrgetter("age")
 
 
 class AgeQueue:
-    """A collection of sequences, the oldest first. One that comes back gets its old place."""
+    """A collection of sequences, the oldest first. A preempted sequence gets its old place back."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []

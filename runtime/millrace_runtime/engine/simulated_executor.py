@@ -1,8 +1,8 @@
-"""An executor without a device, for the scheduler's tests. It checks everything that a plan says.
+"""An executor without a device, for the scheduler's tests. It checks everything in a plan.
 
-Its KV cache holds token ids, and the next token is a function of what it reads there through the block
+Its KV cache holds token ids. The next token is a function of the ids that it reads there through the block
 tables, as far as each group's window sees. So a block that two sequences share, or that was freed too early,
-changes a text. Plans run when they are collected, so masks may come until then.
+changes a text. A plan runs when it is collected, so its masks may come until then.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class SimulatedExecutor:
     """Runs plans on token ids. A plan that breaks the protocol fails an assertion."""
 
     def __init__(self, limits: Limits, next_token: NextToken, propose: Propose | None = None) -> None:
-        """With `propose`, its guesses are drafts, which are verified; without it there are none."""
+        """The guesses of `propose` are drafts, which the executor verifies; without it there are none."""
         self.limits = limits
         self.progress = 0
         self._next_token = next_token
@@ -94,7 +94,7 @@ class SimulatedExecutor:
         """Nothing fails."""
 
     def control(self, command: Command) -> None:
-        """Sleep, which drops every cell, or wake, or note what is to be recorded."""
+        """Sleep, which drops every cell; wake; or note the size of a recording."""
         assert not self._plans, "a command with a step in flight"
         if isinstance(command, Record):
             assert self._cells, "recording in its sleep"
@@ -123,7 +123,7 @@ class SimulatedExecutor:
     def _check_tables(self) -> None:
         """Assert that no two slots share a block that a later token sees.
 
-        Blocks that a window has passed may be another slot's already.
+        A block that a window has passed may already belong to another slot.
         """
         for number, group in enumerate(self.limits.groups):
             blocks = [
@@ -147,7 +147,7 @@ class SimulatedExecutor:
         slot = self._slots[row.slot]
         end = slot.num_computed + row.num_tokens
         assert row.num_tokens > 0
-        assert row.emit == (end == len(slot.tokens)), "a row emits exactly at the end of what is known"
+        assert row.emit == (end == len(slot.tokens)), "a row emits exactly at the last known token"
         self._check_draft(row, slot)
         guesses = row.draft or slot.guesses[: row.max_draft]
         self._write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
@@ -168,7 +168,7 @@ class SimulatedExecutor:
         return RowResult(row.slot, slot.epoch, tokens, slot.num_computed, len(slot.guesses))
 
     def _fail(self, row: Row, slot: _Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
-        slot.tokens.append(0)  # a row that is in flight already goes on from a token that means nothing
+        slot.tokens.append(0)  # a row that is already in flight continues from a meaningless token
         fault = FAULT_NOT_FINITE if allowed is None or allowed else FAULT_NOTHING_ALLOWED
         return RowResult(row.slot, slot.epoch, drawn, slot.num_computed, fault=fault)
 
@@ -181,7 +181,7 @@ class SimulatedExecutor:
         assert reserved <= room, "a row has no room for its tokens and its draft"
 
     def _check_chunk(self, slot: _Slot, num_tokens: int) -> None:
-        """Assert that all KV that a chunk's tokens see is the sequence's own, also where nothing is drawn."""
+        """Assert that a chunk's tokens see only the sequence's own KV, even if the row draws nothing."""
         end = slot.num_computed + num_tokens
         for number, group in enumerate(self.limits.groups):
             first = _first_seen(group, slot)
@@ -189,7 +189,7 @@ class SimulatedExecutor:
             assert seen == slot.tokens[first:end], "a row reads KV that is not its own"
 
     def _draw(self, slot: _Slot, allowed: set[int] | None) -> list[int | None]:
-        """Return the token behind the known ones, and one behind each right guess; a fault is a last None."""
+        """Return the token after the known ones, and one after each right guess; a fault is a last None."""
         drawn: list[int | None] = []
         while True:
             token = self._next_token(self._seen(slot))
@@ -210,7 +210,7 @@ class SimulatedExecutor:
                 cells[table[block]][offset] = token
 
     def _seen(self, slot: _Slot) -> list[list[int]]:
-        """Return the tokens that the last computed one sees, by group."""
+        """Return the tokens that the last computed token sees, by group."""
         end = slot.num_computed
         windows = [group.window or end for group in self.limits.groups]
         return [self._read(slot, n, max(0, end - window), end) for n, window in enumerate(windows)]
@@ -230,7 +230,7 @@ def _first_seen(group: KvGroup, slot: _Slot) -> int:
 
 
 def _from(token: int, vocabulary_size: int) -> list[int]:
-    """Return all tokens of the vocabulary, from this one on and round to it."""
+    """Return all tokens of the vocabulary, beginning with this one."""
     return [*range(token, vocabulary_size), *range(token)]
 
 

@@ -1,1 +1,4 @@
-"""One file an architecture, each reading like its paper. Know layers; not files, slots or schedules."""
+"""One file for each architecture, which reads like its paper.
+
+Models know layers. They must not know files, slots or schedules.
+"""

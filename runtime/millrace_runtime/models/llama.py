@@ -100,7 +100,7 @@ class Llama:
 def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
     """Skip tensors that are stored and not used.
 
-    These are a tied head, old checkpoints' rotary frequencies, and biases that only the first shard adds.
+    These are a tied head, old checkpoints' rotary frequencies, and the biases that only the first shard adds.
     """
     if config.is_tied:
         weights.skip("lm_head.weight")
@@ -115,7 +115,7 @@ def _skip_unneeded(config: LlamaConfig, weights: Weights, shard: Shard) -> None:
 def llama_architecture(family: Family, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
     """Return the architecture of a Llama-family config.json. Raises ArchitectureError naming the field.
 
-    It is the part of a shard: its steps are to be run by all workers of a group together.
+    It is the shard's part of the model: all workers of a group run its steps together.
     """
     config = parse_llama_config(raw, family)
     heads = cut_attention(config, shard).heads
@@ -139,15 +139,15 @@ class AttentionPart(NamedTuple):
 
 
 def cut_attention(config: LlamaConfig, shard: Shard) -> AttentionPart:
-    """Return a shard's part of the attention. Raises ArchitectureError where heads can't be shared so."""
+    """Return a shard's part of the attention. Raises ArchitectureError if the heads can't be shared so."""
     mine, dim = shard.cut_heads(config.num_heads, config.num_kv_heads), config.head_dim
     return AttentionPart(mine.query.times(dim), mine.kv.times(dim), Heads(mine.query.size, mine.kv.size, dim))
 
 
 def share_rows(shard: Shard, total: int) -> Shares | None:
-    """Return how all workers share a table's rows; None for the only one.
+    """Return how all workers share a table's rows; None for a single worker.
 
-    Raises ArchitectureError where a worker would have none.
+    Raises ArchitectureError if a worker would have none.
     """
     if shard.count == 1:
         return None

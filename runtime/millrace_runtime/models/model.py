@@ -13,7 +13,7 @@ from millrace_kernels.step import Matrix, Step
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one layer keeps of each token: a key and a value for each KV head."""
+    """The KV cache of one layer for each token: a key and a value for each KV head."""
 
     num_kv_heads: int
     head_dim: int
@@ -32,8 +32,8 @@ class Model(Protocol):
 class Weights(Protocol):
     """A checkpoint's tensors by name, in the type, the format and on the device that the model runs with.
 
-    A `Cut` says which rows or columns a worker keeps; no others are read.
-    Every method raises ModelError where a tensor is missing or has another shape or an unsupported type.
+    A `Cut` says which rows or columns a worker keeps. It reads no others.
+    Every method raises ModelError if a tensor is missing, has another shape or an unsupported type.
     """
 
     device: torch.device
@@ -48,13 +48,13 @@ class Weights(Protocol):
         """
 
     def skip(self, name: str) -> None:
-        """Leave a tensor out, if it is there, as the model does not need it. All others must be read."""
+        """Leave out a tensor that the model does not need, if it exists. The model must read all others."""
 
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
-        """Return the rows of an embedding or a head, `name.weight`, which has one for each token."""
+        """Return rows of `name.weight`, an embedding or a head, which has one row for each token."""
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
-        """Return the same rows of a gate and of its product as one matrix."""
+        """Return the same rows of `gate` and `up` as one matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Architecture:
     max_length: int
     """Positions that the model was trained for."""
     window: int | None
-    """A token sees itself and the `window` - 1 before it; None: all. No model here computes one yet."""
+    """A token sees itself and the `window` - 1 before it; None: all. No model here supports a window yet."""
     kv_shapes: tuple[KvShape, ...]
     """By layer."""
     build: Callable[[Weights, int], Model]

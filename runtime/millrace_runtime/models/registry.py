@@ -1,4 +1,4 @@
-"""The architectures that are served, by their names in config.json."""
+"""The supported architectures, by their names in config.json."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

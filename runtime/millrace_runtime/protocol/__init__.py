@@ -1,1 +1,1 @@
-"""The messages that cross a replica's processes: msgspec structs, no torch, no I/O."""
+"""The messages between a replica's processes: msgspec structs, no torch, no I/O."""

@@ -20,7 +20,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class FrameError(Exception):
-    """The peer sent bytes that are no frame; the connection can't go on."""
+    """The peer sent bytes that are no frame. The connection is unusable."""
 
 
 def encode_frame(message: object) -> bytes:
@@ -30,14 +30,14 @@ def encode_frame(message: object) -> bytes:
 
 
 class FrameDecoder(Generic[Message]):
-    """Turns a stream's pieces, cut anywhere, into messages of one (union) type."""
+    """Turns a stream's pieces, split anywhere, into messages of one (union) type."""
 
     def __init__(self, message_type: type[Message]) -> None:
         self._decoder = msgspec.msgpack.Decoder(message_type)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """Add received bytes and return the messages they complete. Raises FrameError."""
+        """Add received bytes and return the messages that they complete. Raises FrameError."""
         self._buffer += data
         messages = []
         while (end := self._frame_end()) is not None:
@@ -50,7 +50,7 @@ class FrameDecoder(Generic[Message]):
             return None
         size = int.from_bytes(self._buffer[:4], "big")
         if size > MAX_FRAME_BYTES:
-            raise FrameError(f"a frame of {size} bytes is over the bound of {MAX_FRAME_BYTES}")
+            raise FrameError(f"a frame of {size} bytes is over the limit of {MAX_FRAME_BYTES}")
         return 4 + size if len(self._buffer) >= 4 + size else None
 
     def _decode(self, body: bytes) -> Message:

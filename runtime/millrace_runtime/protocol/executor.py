@@ -16,13 +16,13 @@ class Wake(msgspec.Struct, frozen=True, tag="wake"):
 
 
 class Record(msgspec.Struct, frozen=True, tag="record"):
-    """Make decode steps of up to so many rows faster: one of `limits.recordable`. Sequences may be there."""
+    """Make decode steps of up to so many rows faster: one of `limits.recordable`. Sequences may run."""
 
     num_rows: int
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """Compute decode steps of so many rows as if they had not been recorded."""
+    """Remove the recording of decode steps of so many rows."""
 
     num_rows: int
 
@@ -31,24 +31,24 @@ Command = Sleep | Wake | Record | Forget
 
 
 class Executor(Protocol):
-    """Runs step plans in the order they were submitted, so freed blocks are safe in later plans."""
+    """Runs step plans in the order of their submission, so freed blocks are safe in later plans."""
 
     @property
     def limits(self) -> Limits:
-        """What the executor can hold."""
+        """The executor's limits."""
 
     @property
     def placement(self) -> Placement:
-        """What the model lies on."""
+        """Where the model is."""
 
     @property
     def progress(self) -> int:
-        """A number that changes while a step advances, and stays while it hangs."""
+        """A number that changes while a step makes progress, and stays while it hangs."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Submit a plan, without waiting for it. At most `limits.depth` plans may be uncollected.
+        """Submit a plan without waiting for it. At most `limits.depth` plans may be uncollected.
 
-        The masks of earlier plans must be there: this one may continue from what those draw.
+        The masks of earlier plans must be there: this plan may continue from their draws.
         """
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
@@ -71,7 +71,7 @@ class Executor(Protocol):
         """Run a command. No step may be in flight."""
 
     def check(self) -> None:
-        """Raise what has failed beside steps, such as a worker that ended while there was nothing to do."""
+        """Raise the error of a failure outside steps, such as a worker that ended while nothing ran."""
 
 
 def mask_bytes(vocabulary_size: int) -> int:

@@ -22,7 +22,7 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
-    """Begin the sequences of one prompt. A request with n choices sends it once, with n sequences."""
+    """Begin the sequences of one prompt. A request with n choices sends one with n sequences."""
 
     sequences: list[NewSequence]
     prompt: bytes
@@ -32,77 +32,77 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     stop_token_ids: list[int]
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
     is_masked: bool = False
-    """Whether each draw of these sequences is bound to a mask."""
+    """Whether each draw of these sequences has a mask."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
-    """Drop a sequence: its client left, or its text reached a stop string."""
+    """Drop a sequence: its client has left, or its text has reached a stop string."""
 
     sequence_id: int
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
-    """What one step added to a sequence."""
+    """The output of one step for a sequence."""
 
     sequence_id: int
     tokens: list[int]
     logprobs: list[TokenLogprobs]
-    """One for each token where they were asked for, else empty."""
+    """One for each token if the sequence wants them, else empty."""
     finish_reason: str | None
     error: str | None
-    """With finish_reason "error": what went wrong, fit for the client."""
+    """With finish_reason "error": the cause, which the client may read."""
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):
-    """The engine's state after a step; gauges are read from the newest."""
+    """The engine's state after a step. The gauges show the newest one."""
 
     num_waiting: int
     num_running: int
     num_blocks: int
-    """Of the KV group with the smallest free share, as is `num_free_blocks`."""
+    """Of the KV group with the smallest free share, like `num_free_blocks`."""
     num_free_blocks: int
     num_preemptions: int
-    """Since start."""
+    """Since the start."""
     num_compiled: int = 0
-    """Kernels that were compiled since start, after the replica was ready."""
+    """Kernels that were compiled after the replica was ready."""
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
-    """What one step did and cost: an observation for the step-time model."""
+    """The size and time of one step: an observation for the step-time model."""
 
     seconds: float
     num_sequences: int
     num_tokens: int
     """Known tokens, and the draft tokens that the step had room for."""
     num_context_tokens: int
-    """KV tokens that its rows attended to."""
+    """KV tokens that its rows read."""
     is_decode_only: bool
 
 
 class StepOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
-    """One message a step, with every sequence's new tokens. Without timing, no step has ended."""
+    """One message for each step, with every sequence's new tokens. Without timing, no step has ended."""
 
     outputs: list[SequenceOutput]
     stats: Stats
     timing: StepTiming | None
     begun: list[int] = []
-    """Ids of sequences of which the step that has just begun computes something for the first time."""
+    """Ids of the sequences whose first step has just begun."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The engine's first message: weights are loaded and some steps were tried."""
+    """The engine's first message: it has loaded the weights and tried some steps."""
 
     max_model_length: int
     num_blocks: int
     block_size: int
     max_sequences: int
-    """Sequences that a step computes at most."""
+    """The most sequences that a step computes."""
     vocabulary_size: int
     placement: Placement
     startup_seconds: dict[str, float]
     """By phase: imports, weights, warmup."""
     trial_steps: list[StepTiming] = []
-    """What the steps took that were tried before the first request; empty where the model is slow."""
+    """The trial steps before the first request; empty if the model is too slow for them."""
 
     @property
     def kv_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""How a sequence's next token is drawn."""
+"""The sampling parameters of a sequence."""
 
 import msgspec
 
@@ -6,10 +6,10 @@ import msgspec
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Sampling parameters of one sequence, already validated and with its own seed.
 
-    Tokens are drawn from softmax(logits / temperature), cut to those at least `min_p` times as likely as
-    the most likely one, then to the `top_k` most likely, and then to the smallest set of total
-    probability `top_p`. The draw at position p is `uniform(seed, p)`, a
-    counter-based random number, so a sequence's text depends on nothing but itself.
+    A draw is from softmax(logits / temperature), cut to the tokens that are at least `min_p` times as likely
+    as the most likely one, then to the `top_k` most likely, and then to the smallest set of total probability
+    `top_p`. The draw at position p is `uniform(seed, p)`, a counter-based random number, so a sequence's
+    text depends only on the sequence itself.
     """
 
     temperature: float = 1.0
@@ -27,4 +27,4 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 COSTLY = Sampling(temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, num_logprobs=20)
-"""A draw that takes all that a draw can: for what is to be built, or measured, before the first request."""
+"""The most expensive draw, for warming up and measuring before the first request."""

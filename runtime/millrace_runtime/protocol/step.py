@@ -1,16 +1,16 @@
-"""The engine's plan for one step and the executor's result of it.
+"""The engine's plan for one step, the executor's result of it, and the executor's limits.
 
-The scheduler decides which blocks and how many tokens; the executor owns what lies on the device:
-block tables, token ids, lengths, penalty counts. A *slot* is a sequence's place on the device; its
-*epoch* tells one tenant of the slot from the next, so a late result of a former tenant is dropped.
+The scheduler decides which blocks and how many tokens. The executor owns the device's contents: block
+tables, token ids, lengths, penalty counts. A *slot* is a sequence's place on the device. Its *epoch*
+distinguishes one tenant of the slot from the next, so that the late result of a previous tenant is dropped.
 
-Layers that see equally far form a *KV group*, with blocks and a table of their own. In a group with a
-window, blocks that no later token sees go to others: the front of such a table is stale and never read.
+Layers with the same window form a *KV group*, with its own blocks and table. In a group with a window, blocks
+that no later token sees go to other sequences: the front of such a table is stale and never read.
 
 A *draft* is a guess at the next tokens. A row that draws may verify one: the executor computes the known
-tokens and the draft after them, keeps the draft's tokens up to the first that it would not have drawn, and
-draws one more. The guesses are the executor's own (`next_draft` tells how many it has ready), unless the
-row brings some.
+tokens and the draft after them, keeps the draft's tokens up to the first one that it would not have drawn,
+and draws one more. The guesses are the executor's own (`next_draft` is the number that it has ready), unless
+the row has some.
 """
 
 import msgspec
@@ -26,12 +26,12 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True):
     tokens: bytes
     """Every known token (`protocol/encoding.py`): the prompt, and after a preemption the generated tokens."""
     num_computed: int
-    """Tokens whose KV already lies in `blocks` (a prefix hit); 0 without one."""
+    """Tokens whose KV is already in `blocks` (a prefix hit); 0 without one."""
     blocks: list[list[int]]
-    """By KV group, from position 0 on. The step's appends may add to them at once."""
+    """By KV group, from position 0 on. The step's appends may add more at once."""
     sampling: Sampling
     num_prompt: int
-    """How many of `tokens` are the prompt; penalties count the others."""
+    """How many of `tokens` are the prompt. Penalties count the others."""
 
 
 class BlockAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -43,24 +43,24 @@ class BlockAppend(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
-    """A slot's part of a step: its next `num_tokens` known tokens are computed.
+    """A slot's part of a step: it computes the slot's next `num_tokens` known tokens.
 
-    With `emit`, these are the last known ones, and one more token is drawn.
+    With `emit`, these are the last known ones, and the row draws one more.
     """
 
     slot: int
     num_tokens: int
     emit: bool
     max_draft: int = 0
-    """Draft tokens that may be verified: its tables have room for so many after the known tokens."""
+    """The most draft tokens to verify: the tables have room for so many after the known tokens."""
     draft: tuple[int, ...] = ()
     """The draft, at most `max_draft`; empty: the executor's own guesses."""
     is_masked: bool = False
-    """Its draw is bound to a mask, which `provide_masks` brings. Such a row emits and verifies no draft."""
+    """Whether its draw has a mask, from `provide_masks`. Such a row emits and verifies no draft."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, array_like=True):
-    """One step. Applied in the order released, starts, appends, rows."""
+    """One step. The executor applies released, starts, appends and rows in this order."""
 
     step: int
     released: list[int]
@@ -78,21 +78,21 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
-    """A row's result. Results are in the order of the plan's rows."""
+    """A row's result. Results have the order of the plan's rows."""
 
     slot: int
     epoch: int
     tokens: list[int]
-    """The accepted tokens of a draft and then the drawn one; empty where the row did not emit. A row that
-    failed has the tokens that it drew before the fault."""
+    """The accepted tokens of a draft and then the drawn one; empty if the row does not emit. A failed row has
+    the tokens that it drew before the fault."""
     num_computed: int
     """The sequence's tokens whose KV is written, without the drawn token and rejected drafts."""
     next_draft: int = 0
     """Guesses that the executor has ready after these tokens. The sequence's next row may verify so many."""
     logprobs: list[TokenLogprobs] = []
-    """One for each token where they were asked for, else empty."""
+    """One for each token if the sequence wants them, else empty."""
     fault: str | None = None
-    """Why this row failed (non-finite logits, a mask that allows nothing); its neighbours are unharmed."""
+    """Why this row failed (non-finite logits, a mask that allows nothing). Other rows are unaffected."""
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
@@ -101,9 +101,9 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     step: int
     rows: list[RowResult]
     seconds: float
-    """The device's own time for the step: neither waiting for its turn nor for masks."""
+    """The device's own time for the step, without the waits for its turn and for masks."""
     num_compiled: int = 0
-    """Kernels that were compiled since the step before was collected. Its time holds what that took."""
+    """Kernels that were compiled since the step before was collected. `seconds` includes this time."""
 
 
 class KvGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -115,7 +115,7 @@ class KvGroup(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Limits(msgspec.Struct, frozen=True, array_like=True):
-    """What an executor can hold."""
+    """An executor's limits."""
 
     groups: tuple[KvGroup, ...]
     block_size: int
@@ -125,23 +125,23 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     max_model_length: int
     vocabulary_size: int
     max_batched_tokens: int
-    """Tokens that one step computes at most, drafts counted; at least 1."""
+    """The most tokens of one step, with drafts; at least 1."""
     max_draft: int = 0
-    """Draft tokens that one row may verify at most; 0: the executor knows no drafts."""
+    """The most draft tokens that one row may verify; 0: the executor supports no drafts."""
     recordable: tuple[int, ...] = ()
     """Numbers of rows whose decode steps `Record` makes faster, ascending."""
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """On what a replica's model lies and in which numbers, as it was loaded and not as it was asked for."""
+    """The device and the number types of a replica's loaded model. The settings may ask for others."""
 
     device: str
     """"cpu" or "cuda"."""
     device_name: str
-    """A GPU's own name. On CPUs what computes: "torch", or the instruction set of the native kernels."""
+    """A GPU's own name. On CPUs the kernels: "torch", or the instruction set of the native ones."""
     dtype: str
     """Of the activations and the KV cache, and of the weights unless they are rounded: "bfloat16"."""
     weights: str
     """"FromCheckpoint", "Int8" or "Int4"."""
     tensor_parallel: int
-    """Workers that hold the model together."""
+    """Workers that share the model."""
