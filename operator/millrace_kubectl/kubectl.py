@@ -29,7 +29,7 @@ class Services:
 
     def fetch(self, name: str) -> Obj:
         """Return a service, with who wrote which field. Raises PluginError."""
-        return self._run(name, "get", RESOURCE, name, "--show-managed-fields")
+        return self._run(name, ["get", RESOURCE, name, "--show-managed-fields"])
 
     def list_names(self) -> list[str]:
         """Return the names of all. Raises PluginError."""
@@ -56,7 +56,7 @@ class Services:
 
     def _list(self, resource: str, *flags: str, everywhere: bool) -> list[Obj]:
         flags = (*flags, "--all-namespaces") if everywhere else flags
-        items: list[Obj] = self._run("", "get", resource, *flags).get("items", [])
+        items: list[Obj] = self._run("", ["get", resource, *flags]).get("items", [])
         return items
 
     def fetch_record(self, name: str) -> str | None:
@@ -88,9 +88,9 @@ class Services:
         if version is not None:
             metadata["resourceVersion"] = version
         patch = json.dumps({"metadata": metadata})
-        return self._run(name, "patch", RESOURCE, name, "--type", "merge", "-p", patch)
+        return self._run(name, ["patch", RESOURCE, name, "--type", "merge", "-p", patch])
 
-    def _run(self, name: str, *arguments: str) -> Obj:
+    def _run(self, name: str, arguments: Sequence[str]) -> Obj:
         command = [find_program(), *arguments, "-o", "json", REQUEST_TIMEOUT, *self.flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:

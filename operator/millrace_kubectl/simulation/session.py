@@ -8,15 +8,12 @@ from millrace_kubectl.simulation.choices import Choice, list_sweep
 from millrace_kubectl.simulation.manifest import Manifest
 from millrace_kubectl.simulation.measure import Measured, measure
 from millrace_kubectl.simulation.traffic import Traffic
-from millrace_operator.autoscaler.signals.observation import Signals
-from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import Request
 from millrace_operator.autoscaler.simulate.policies.clairvoyant import SHARES, foresee, foresee_shares
 from millrace_operator.autoscaler.simulate.policies.contestants import CLAIRVOYANT, OURS, PEERS, build_ours
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
-from millrace_operator.autoscaler.simulate.run import Choice as Count
-from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, Static
+from millrace_operator.autoscaler.simulate.run import Run, Static
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 FIRST_SECONDS = 300.0
@@ -24,7 +21,7 @@ FIRST_SECONDS = 300.0
 NEARLY_BEST = 0.005
 """So much less than with all replicas still is enough."""
 Follow = Callable[[float], None]
-"""Told the virtual time again and again, in seconds."""
+"""Called with the virtual time, in seconds."""
 CELLS = 30
 CLEAR = "\r\x1b[K"
 
@@ -83,40 +80,6 @@ class Replay:
         """Yield them. The seed has been used already."""
         del seed
         return iter(self.recorded)
-
-
-@dataclass(frozen=True)
-class _Followed:
-    """A scaler that tells the time whenever it is asked: requests may be days apart, ticks are not."""
-
-    scaler: Scaler
-    follow: Follow
-
-    @property
-    def tick_seconds(self) -> float:
-        """How often it is asked."""
-        return self.scaler.tick_seconds
-
-    @property
-    def windows(self) -> Windows:
-        """How far back its signals look at the next tick."""
-        return self.scaler.windows
-
-    def choose(self, signals: Signals, now: float) -> Count:
-        """Return the count from now on."""
-        self.follow(now)
-        return self.scaler.choose(signals, now)
-
-
-@dataclass(frozen=True)
-class _Watched(Workload):
-    """A load whose simulations are followed."""
-
-    follow: Follow
-
-    def play(self, setting: Setting, scaler: Scaler) -> Run:
-        """Simulate it with a scaler."""
-        return super().play(setting, _Followed(scaler, self.follow))
 
 
 @dataclass(frozen=True)
@@ -184,12 +147,21 @@ def count_simulations(session: Session, choices: Sequence[Choice], *, with_sweep
 
 
 def build_workload(
-    manifest: Manifest, traffic: Traffic, hardware: Hardware, initial: int, follow: Follow
+    manifest: Manifest, traffic: Traffic, hardware: Hardware, initial: int, follow: Follow | None
 ) -> Workload:
-    """Return the service with its load as the simulator has them."""
-    least, most = manifest.min_replicas, manifest.max_replicas
-    replay, seconds, objectives = Replay(traffic.requests), traffic.seconds, manifest.objectives
-    return _Watched(manifest.name, replay, seconds, objectives, hardware, least, most, initial, 0.0, follow)
+    """Return the service with its load, as the simulator has them."""
+    return Workload(
+        name=manifest.name,
+        source=Replay(traffic.requests),
+        seconds=traffic.seconds,
+        objectives=manifest.objectives,
+        hardware=hardware,
+        min_replicas=manifest.min_replicas,
+        max_replicas=manifest.max_replicas,
+        initial_replicas=initial,
+        peak_at=0.0,
+        on_tick=follow,
+    )
 
 
 def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed: int) -> int:
@@ -201,7 +173,7 @@ def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed:
     seconds = min(FIRST_SECONDS, traffic.seconds)
     first = [request for request in traffic.requests if request.at < seconds]
     beginning = replace(traffic, requests=first, seconds=seconds)
-    workload = build_workload(manifest, beginning, hardware, 1, lambda _: None)
+    workload = build_workload(manifest, beginning, hardware, 1, None)
 
     def play(count: int) -> Run:
         return workload.play(replace(workload.setting(seed), initial_replicas=count), Static(count))

@@ -1,10 +1,10 @@
-"""A service's day in virtual time: load, replicas, scrapes, and a scaler that decides by what it sees.
+"""A simulation: a load, replicas and scrapes in virtual time, and a scaler that decides by its signals.
 
-Who decides in a simulation: our autoscaler, and a count that never changes.
+Two scalers are here: our autoscaler, and a count that never changes. `policies/` has other rules.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -24,22 +24,22 @@ from millrace_operator.autoscaler.simulate.service import DRAIN_SECONDS, Service
 
 
 class Choice(NamedTuple):
-    """How many replicas a scaler wants, and why."""
+    """The replicas that a scaler wants, and why."""
 
     replicas: int
     why: str
 
 
 class Scaler(Protocol):
-    """What decides how many replicas there are."""
+    """Decides how many replicas there are."""
 
     @property
     def tick_seconds(self) -> float:
-        """How often it is asked."""
+        """The time between two decisions."""
 
     @property
     def windows(self) -> Windows:
-        """How far back its signals look at the next tick."""
+        """The windows of its signals at the next tick."""
 
     def choose(self, signals: Signals, now: float) -> Choice:
         """Return the count from now on."""
@@ -47,7 +47,7 @@ class Scaler(Protocol):
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is made of, but for load and scaler."""
+    """The setting of a run, without load and scaler."""
 
     hardware: Hardware
     objectives: tuple[Objective, ...]
@@ -57,13 +57,13 @@ class Setting:
     capacity: int | None = None
     """Pods that the cluster has room for; others stay Pending. None: all."""
     drain_seconds: float = DRAIN_SECONDS
-    """A replica that goes is killed after so long, with what it has not finished."""
+    """A draining replica is killed after so long, with its unfinished requests."""
     crashes_at: tuple[float, ...] = ()
-    """When the busiest pod is lost. Another is created."""
+    """The times at which the busiest pod is lost, and another one created."""
     restarts_at: tuple[float, ...] = ()
-    """When the busiest pod's container ends and begins anew."""
+    """The times at which the busiest pod's container restarts."""
     rollout_at: float | None = None
-    """When all pods begin to be replaced, one by one."""
+    """The beginning of a rollout that replaces all pods one by one."""
     next_hardware: Hardware | None = None
     """Of the pods that replace them. None: the same."""
 
@@ -89,7 +89,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class Run:
-    """What happened."""
+    """The result of a simulation."""
 
     answers: list[Answer] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
@@ -103,19 +103,19 @@ class Run:
 
     @property
     def average_replicas(self) -> float:
-        """Pods there were on average, with those that start or drain."""
+        """The mean number of pods, with those that start or drain."""
         return self.pod_seconds / self.seconds
 
     def attainment(self, objectives: Sequence[Objective]) -> float:
         """Return the share of requests that met every objective's target.
 
-        Those without an answer did not: refused, killed, or not finished in time.
+        Requests without an answer did not: refused, killed, or not finished in time.
         """
         met = sum(all(is_within(answer, objective) for objective in objectives) for answer in self.answers)
         return met / self.num_arrived if self.num_arrived else 1.0
 
     def count_reversals(self, within_seconds: float = 600.0) -> int:
-        """Return how often the count turned back within so many seconds."""
+        """Return how often the count reversed within some seconds."""
         return sum(
             one.step * other.step < 0 and other.at - one.at <= within_seconds
             for one, other in pairwise(self._changes())
@@ -135,13 +135,13 @@ class _Change(NamedTuple):
 
 
 def is_within(answer: Answer, objective: Objective) -> bool:
-    """Whether one answer met an objective's target, or has no such latency."""
+    """Whether an answer met an objective's target, or has no such latency."""
     latency = answer.find_latency(objective.metric)
     return latency is None or latency <= objective.target_seconds
 
 
 def simulate(setting: Setting, scaler: Scaler, load: Iterable[Request], seconds: float) -> Run:
-    """Let a load come for so many seconds, and let what was begun end."""
+    """Play a load for some seconds, and let started requests end."""
     run, agenda = Run(), Agenda()
     service = Service(
         agenda,
@@ -197,7 +197,7 @@ def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
 
 
 class Ours:
-    """What the operator runs: the same `decide`, with the same policy."""
+    """Our autoscaler: the same `decide` as the operator's, with the same policy."""
 
     def __init__(self, policy: Policy, memory: Memory | None = None) -> None:
         self.tick_seconds = policy.tick_seconds
@@ -207,7 +207,7 @@ class Ours:
 
     @property
     def windows(self) -> Windows:
-        """As long as the scrapes of the replicas ask for."""
+        """The windows for the scrape interval of the replicas."""
         return fit_windows(self.memory.cadence.interval_seconds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
@@ -219,7 +219,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class Static:
-    """As many replicas as the peak needs, always."""
+    """The same number of replicas at any time."""
 
     replicas: int
     tick_seconds: float = 15.0
@@ -229,3 +229,26 @@ class Static:
         """Keep the count."""
         del signals, now
         return Choice(self.replicas, "static")
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A scaler that reports the time of each decision."""
+
+    scaler: Scaler
+    on_tick: Callable[[float], None]
+
+    @property
+    def tick_seconds(self) -> float:
+        """The time between two decisions."""
+        return self.scaler.tick_seconds
+
+    @property
+    def windows(self) -> Windows:
+        """The windows of its signals at the next tick."""
+        return self.scaler.windows
+
+    def choose(self, signals: Signals, now: float) -> Choice:
+        """Return the count from now on."""
+        self.on_tick(now)
+        return self.scaler.choose(signals, now)

@@ -1,12 +1,12 @@
-"""The loads by which autoscalers are compared, with replicas and objectives that make them a fair task.
+"""The loads of the comparison of autoscalers, with replicas and objectives that make them a fair task.
 
-Replicas are made up: bandwidths and speeds of public data sheets, halved or so, and sizes of public models.
-Rates are chosen so that the peak needs about ten replicas, and targets so that an idle one is in time with
-the longest request. Promises are for 99 % of the requests, as the bar is that autoscalers are held to.
+Replicas are made up: bandwidths and speeds of public data sheets, about halved, and sizes of public models.
+The rates' peak needs about ten replicas, and the targets allow an idle replica the longest request.
+Objectives are for 99 % of the requests, like the bar of the comparison.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +25,7 @@ from millrace_operator.autoscaler.simulate.load import (
     step_rates,
 )
 from millrace_operator.autoscaler.simulate.prometheus import Scraping
-from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, simulate
+from millrace_operator.autoscaler.simulate.run import Run, Scaler, Setting, Watched, simulate
 from millrace_operator.autoscaler.simulate.traces import part, read_file, scale
 
 OUTAGE_SECONDS = 600.0
@@ -36,7 +36,7 @@ TRACE_FACTOR = 10
 
 
 class Source(Protocol):
-    """Where requests come from."""
+    """A source of requests."""
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield them in order. Equal seeds give equal requests."""
@@ -44,7 +44,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """A load, and the service that is to serve it."""
+    """A load, and the service for it."""
 
     name: str
     source: Source
@@ -54,9 +54,11 @@ class Workload:
     min_replicas: int
     max_replicas: int
     initial_replicas: int
-    """As many as the first minutes need: nobody begins with a queue."""
+    """The need of the first minutes, so that no rule begins with a queue."""
     peak_at: float
-    """When an outage hurts most."""
+    """The time at which an outage hurts most."""
+    on_tick: Callable[[float], None] | None = None
+    """Called with the virtual time at each decision: requests may be days apart, decisions are not."""
 
     def requests(self, seed: int) -> Iterator[Request]:
         """Yield the requests in order."""
@@ -65,19 +67,20 @@ class Workload:
     def setting(
         self, seed: int, scraping: Scraping | None = None, cold_start: float | None = None
     ) -> Setting:
-        """Return what a simulation of it takes. `cold_start` is in seconds, None that of its replicas."""
+        """Return the setting of a simulation. `cold_start` is in seconds; None: as its replicas have it."""
         seconds = self.hardware.cold_start_seconds if cold_start is None else cold_start
         hardware = replace(self.hardware, cold_start_seconds=seconds)
         return Setting(hardware, self.objectives, scraping or Scraping(), self.initial_replicas, seed)
 
     def play(self, setting: Setting, scaler: Scaler) -> Run:
         """Simulate it with a scaler."""
-        return simulate(setting, scaler, self.requests(setting.seed), self.seconds)
+        watched = scaler if self.on_tick is None else Watched(scaler, self.on_tick)
+        return simulate(setting, watched, self.requests(setting.seed), self.seconds)
 
 
 @dataclass(frozen=True)
 class Outage:
-    """A time at which Prometheus is down."""
+    """A time in which Prometheus is down."""
 
     begin: float
     seconds: float = OUTAGE_SECONDS
@@ -88,7 +91,7 @@ class Outage:
 
 
 def list_faults(workload: Workload) -> dict[str, Scraping]:
-    """Return by name how a Prometheus may fail: ten minutes at the peak, and half of the scrapes."""
+    """Return faults of a Prometheus by name: down for ten minutes at the peak, half of the scrapes lost."""
     return {
         "outage": Scraping(is_down=Outage(workload.peak_at - OUTAGE_SECONDS / 2)),
         "loss": Scraping(lost_share=LOST_SHARE),
@@ -198,7 +201,7 @@ def _recorded(
 
 @dataclass(frozen=True)
 class _Day:
-    """The figures of a service whose clients have a day. Lists go round."""
+    """The figures of a service whose clients have a day. Clients take the values of the lists in turn."""
 
     num_clients: int
     steepness: float
