@@ -1,6 +1,6 @@
 """What a node keeps of models on its own disk: `millrace node-cache`, one process a node.
 
-It fetches nothing and has no token of a tenant: a model comes by the init container of a pod that reads it.
-It makes the folders, remembers their use, evicts what nobody uses where the disk is full, and tells by labels
-of its Node what is whole there. It knows neither the operator nor the gateway.
+It fetches nothing and has no token of a tenant: the init container of a pod that reads a model fetches it.
+The node cache makes the folders, records their use, and evicts unused models when the disk is full. Labels of
+its Node say which models are complete there. It knows neither the operator nor the gateway.
 """

@@ -1,4 +1,6 @@
-"""The loop: look, decide, act. What fails changes nothing, and the agent tries it again at the next look."""
+"""The loop: look, decide, act. A step that fails changes nothing, and the agent repeats it at the next
+look.
+"""
 
 import asyncio
 import logging
@@ -18,7 +20,7 @@ from millrace_node_cache.plan import EvictionPlan, Limit, plan_eviction, plan_la
 logger = logging.getLogger(__name__)
 _FAILURES = (
     *(KubernetesError, aiohttp.ClientError, OSError, TimeoutError),
-    # What a proxy answers in the place of the API server, and what tenants may have made of their folders.
+    # A proxy may answer in the place of the API server, and tenants may have changed their folders.
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
 )
 _MOST_NAMED = 3
@@ -26,10 +28,10 @@ _MOST_NAMED = 3
 
 
 class Api(Protocol):
-    """What is asked of the API server. Each may raise what is in `_FAILURES`."""
+    """The API server as the agent uses it. Each method may raise the exceptions in `_FAILURES`."""
 
     async def list_uses(self, namespace: str) -> Uses:
-        """Return the models that pods of this node read, as they are now."""
+        """Return the models that pods of this node read now."""
 
     async def read_labels(self) -> dict[str, str]:
         """Return the Node's labels."""
@@ -39,7 +41,7 @@ class Api(Protocol):
 
 
 class Agent:
-    """One node's part."""
+    """Looks after the models of one node."""
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Agent:
         return Look(self._disk.measure(), self._disk.list_models(uses, now), uses)
 
     def _check_closed(self, look: Look) -> None:
-        """Note what nobody can look into: it takes room, and is neither counted nor evicted."""
+        """Record folders that the agent may not read: they take room, and are neither counted nor evicted."""
         for namespace in self._namespaces:
             with self._trying(f"the models of namespace {namespace}"):
                 self._disk.check_open(namespace)
@@ -93,7 +95,7 @@ class Agent:
                     raise PermissionError(_explain_closed(closed))
 
     async def _evict(self, look: Look, plan: EvictionPlan) -> tuple[Model, ...]:
-        """Free as much as is planned, if so much may go. Returns the models that are left."""
+        """Free as much as is planned, or as much as may go. Returns the models that are left."""
         gone: list[Model] = []
         for model in plan.candidates:
             if sum(each.num_bytes for each in gone) >= plan.num_bytes:
@@ -103,16 +105,16 @@ class Agent:
                     continue
                 gone.append(model)
                 if not await self._sweep():
-                    break  # it has freed nothing, and the next one may not either
+                    break  # the eviction freed nothing, and the next one may not either
         left = tuple(model for model in look.models if model not in gone)
         excess = max(0, plan.num_bytes - sum(model.num_bytes for model in gone))
         self._metrics.show(self._disk.measure() if gone else look.space, left, excess)
         return left
 
     async def _evict_one(self, model: Model) -> bool:
-        """Evict a model, unless a fetch holds it or a pod was bound to this node meanwhile that reads it.
+        """Evict a model, unless a fetch holds its lock or a pod that was bound meanwhile reads it.
 
-        A pod that is bound later finds no folder, and fetches the model anew.
+        A pod that is bound later finds no folder, and fetches the model again.
         """
         with self._disk.locked(model.key) as is_ours:
             if not is_ours or await self._is_read(model):
@@ -123,8 +125,8 @@ class Agent:
         return True
 
     async def _sweep(self) -> bool:
-        """Remove what was evicted. Return whether all of it is gone: else nothing more is to go."""
-        with self._trying("the removal of what was evicted"):
+        """Remove evicted folders. Return whether all of them are gone: otherwise no other model may go."""
+        with self._trying("the removal of evicted models"):
             await asyncio.to_thread(self._disk.sweep)
             return True
         return False
@@ -139,7 +141,7 @@ class Agent:
 
     @contextmanager
     def _trying(self, about: str) -> Iterator[None]:
-        """Note a failure, and go on after it."""
+        """Record a failure inside, and go on after it."""
         try:
             yield
         except _FAILURES as error:
@@ -153,25 +155,25 @@ def _explain_closed(folders: Sequence[str]) -> str:
     named = ", ".join(folders[:_MOST_NAMED])
     more = f" and {len(folders) - _MOST_NAMED} more" if len(folders) > _MOST_NAMED else ""
     return (
-        f"nobody can look into {named}{more}, so nothing of that is counted or evicted: have it made "
-        "readable, or remove it by hand"
+        f"the node cache may not read {named}{more}, so it neither counts nor evicts these models: make them "
+        "readable, or remove them by hand"
     )
 
 
 class Troubles:
-    """What goes wrong at present, by what it is about."""
+    """The present failures by subject. Each is logged once, and again only when its text changes."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     def note(self, about: str, error: Exception) -> None:
-        """Log what went wrong, unless that is what was said last."""
-        words = str(error) or repr(error)
-        if self._told.get(about) != words:
-            self._told[about] = words
-            logger.warning("%s: %s; tried again at each look", about, words)
+        """Log a failure, unless its text is the one that was logged last."""
+        text = str(error) or repr(error)
+        if self._logged.get(about) != text:
+            self._logged[about] = text
+            logger.warning("%s: %s; the node cache tries again at each look", about, text)
 
     def settle(self, about: str) -> None:
-        """Log that it is well again, where it was not."""
-        if self._told.pop(about, None) is not None:
-            logger.info("%s: well again", about)
+        """Log that a subject has recovered, if it had failed."""
+        if self._logged.pop(about, None) is not None:
+            logger.info("%s: works again", about)

@@ -1,4 +1,4 @@
-"""What this process asks of the API server: the pods of its node, and the labels of its Node."""
+"""The API server as the node cache uses it: the pods of its node, and the labels of its Node."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _MERGE = "application/merge-patch+json"
 
 
 class Cluster:
-    """The API server, as one node sees it. Each method raises what `Connection.request` does."""
+    """The API server for one node. Each method raises the exceptions of `Connection.request`."""
 
     def __init__(self, connection: Connection, node: str) -> None:
         self._connection = connection
@@ -21,13 +21,16 @@ class Cluster:
         self._path = f"/api/v1/nodes/{node}"
 
     async def list_uses(self, namespace: str) -> Uses:
-        """Return the models that pods of this node read now: a list without a version is of no cache."""
+        """Return the models that pods of this node read now.
+
+        The list has no resourceVersion, so the API server does not answer it from a cache.
+        """
         parameters = {"fieldSelector": f"spec.nodeName={self._node}", "labelSelector": LABEL_KEPT}
         path = f"/api/v1/namespaces/{namespace}/pods"
         found = await self._get(path, parameters)
         pods, rest = found.get("items"), (found.get("metadata") or {}).get("continue")
-        if not isinstance(pods, list) or rest:  # taken for no pods, it would evict what pods read
-            raise ValueError(f"the API server answered no whole list of pods: {str(found)[:100]}")
+        if not isinstance(pods, list) or rest:  # read as no pods, it would evict models in use
+            raise ValueError(f"the API server did not answer a complete list of pods: {str(found)[:100]}")
         return read_uses(pods)
 
     async def read_labels(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`millrace node-cache`: keep models on this node's disk, and evict them when it is full."""
+"""`millrace node-cache`: keeps models on this node's disk, and evicts them when it is full."""
 
 import argparse
 import asyncio
@@ -31,7 +31,7 @@ _EXIT_BROKEN = 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What the flags say."""
+    """The settings, from the flags."""
 
     root: Path
     node: str
@@ -43,7 +43,7 @@ class Settings:
 
 
 def main(argv: list[str]) -> int:
-    """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 when it cannot begin."""
+    """Run until SIGTERM or SIGINT. Returns 0 then, 64 for bad usage, 1 if it cannot start."""
     settings = read_settings(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -74,20 +74,20 @@ def read_settings(argv: list[str]) -> Settings:
         type=parse_namespaces,
         required=True,
         metavar="NAMES",
-        help="those that keep models here, such as shop,search",
+        help="the namespaces that keep models here, such as shop,search",
     )
     add(
         "--limit",
         type=_parse_limit,
         default="80%",
-        help="evict while more is in use: a share of the disk, or an amount of models (default: 80%%)",
+        help="evict while more than this is in use: a share of the disk, or bytes of models (default: 80%%)",
     )
     add(
         "--look-seconds",
         type=_parse_seconds,
         default=15.0,
         metavar="SECONDS",
-        help="between two looks (default: %(default)g)",
+        help="seconds between two looks at the disk (default: %(default)g)",
     )
     add(
         "--port",
@@ -121,22 +121,22 @@ def _parse_seconds(text: str) -> float:
         seconds = 0.0
     if 0.1 <= seconds <= 3600:
         return seconds
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.1 to 3600")
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write one from 0.1 to 3600")
 
 
 async def _run_until_signal(settings: Settings, access: ClusterAccess) -> None:
-    """Run until a signal. The Node keeps its labels, for the models stay."""
+    """Run until a signal. The Node keeps its labels, because the models stay."""
     task = asyncio.ensure_future(run(settings, access))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:
         await task
     except asyncio.CancelledError:
-        logging.getLogger(__name__).info("stopped by signal")
+        logging.getLogger(__name__).info("stopped by a signal")
 
 
 async def run(settings: Settings, access: ClusterAccess) -> None:
-    """Look again and again, until cancelled. Raises BadStartError where the port is taken."""
+    """Look at the disk at each interval, until cancelled. Raises BadStartError if the port is taken."""
     metrics, looked_at = Metrics(), time.monotonic()
     async with (
         aiohttp.ClientSession(headers={"User-Agent": "millrace-node-cache"}) as session,

@@ -1,7 +1,7 @@
 """The disk: `<root>/<namespace>/` is a namespace's claim, and `<root>/.millrace/` is ours.
 
-A namespace's name never begins with a dot. The agent first moves an evicted model to ours, which is one step,
-and removes it there: whenever this process is killed, a folder is whole where it was, or it is rubbish.
+A namespace's name never begins with a dot. An evicted model first moves to our folder, in one step, and is
+removed there. So if this process is killed, a folder is either complete in its place or waits for removal.
 """
 
 import errno
@@ -26,20 +26,20 @@ from millrace_runtime.contract import FOLDER_KEPT
 
 OURS = ".millrace"
 MODE = 0o2770
-"""The pods that fetch are of our group, and what they make stays of it."""
+"""The pods that fetch have our group, and their files get it too."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _GOING = "going"
 _FOLDER = re.compile("[a-z0-9][a-z0-9-]{0,99}")
-"""How a model's folder is named by the operator. Anything else is a tenant's own, and is left alone."""
+"""The operator names a model's folder so. Any other folder is a tenant's own, and stays as it is."""
 _MOST_MODELS = 1000
-"""Of a namespace: whoever writes its claim can make folders without end."""
+"""Of a namespace: its tenants can make any number of folders."""
 _MARKER_BYTES = 2 << 20
 """Some thousands of files. One of 16 MiB took 400 MiB of memory to read."""
 _MOST_BYTES = 10**18
 
 
 class Disk:
-    """All that this process reads and writes of the disk. It is called from one thread at a time."""
+    """Reads and writes the disk for this process. One thread at a time calls it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -47,7 +47,7 @@ class Disk:
         self._marks = Marks(root / OURS / "used")
 
     def prepare(self, namespaces: Iterable[str]) -> None:
-        """Make the folder of each namespace, and ours. Who mounts the disk makes the root. Raises OSError."""
+        """Make the folder of each namespace, and ours. The root must be there. Raises OSError."""
         (self._root / OURS).mkdir(exist_ok=True)
         self._marks.prepare()
         self._going.mkdir(exist_ok=True)
@@ -62,13 +62,13 @@ class Disk:
             folder.chmod(MODE)
 
     def measure(self) -> DiskSpace:
-        """Return what the disk has. As df has it, what only root may use is left out. Raises OSError."""
+        """Return the disk's size and use. Like df it leaves out blocks reserved for root. Raises OSError."""
         state = os.statvfs(self._root)
         used = state.f_blocks - state.f_bfree
         return DiskSpace((used + state.f_bavail) * state.f_frsize, used * state.f_frsize)
 
     def list_models(self, uses: Mapping[str, Uses | None], now: float) -> tuple[Model, ...]:
-        """Return what there is, of all namespaces, and remember which of it is used now. Raises OSError."""
+        """Return the models of all namespaces, and record which are used now. Raises OSError."""
         with opened(str(self._root)) as root:
             keys = [
                 ModelKey(namespace, folder)
@@ -85,7 +85,7 @@ class Disk:
         return tuple(models)
 
     def check_open(self, namespace: str) -> None:
-        """Raise OSError where who writes a namespace's folder lets nobody see which models are there."""
+        """Raise OSError if the folder of a namespace's models may not be read."""
         try:
             with opened(str(self._root), namespace, FOLDER_KEPT):
                 pass
@@ -94,14 +94,14 @@ class Disk:
                 raise
 
     def _mark(self, key: ModelKey, uses: Mapping[str, Uses | None], now: float) -> float:
-        """Return when a model was used last, which may be now."""
+        """Record a use now if pods read the model, and return when it was used last."""
         if key.name in (uses.get(key.namespace) or {}):
             self._marks.note_use(key.name, now)
         return self._marks.read(key.name, now)
 
     @contextmanager
     def locked(self, key: ModelKey) -> Iterator[bool]:
-        """Yield whether the folder's lock is ours: not where a fetch holds it. Raises OSError."""
+        """Yield whether the folder's lock is ours, and not a fetch's. Raises OSError."""
         with opened(str(self._root), key.namespace, FOLDER_KEPT, key.folder) as folder:
             lock = _open_lock(folder)
             try:
@@ -116,7 +116,7 @@ class Disk:
             os.rename(key.folder, self._going / secrets.token_hex(8), src_dir_fd=folder)
 
     def sweep(self) -> None:
-        """Remove what was moved away, as much as can be. It follows no link. Raises OSError of the rest."""
+        """Remove the folders that were moved away, without following links. Raises OSError if one stays."""
         failure: OSError | None = None
         for rubbish in self._going.iterdir():
             try:
@@ -130,7 +130,7 @@ class Disk:
 
 
 def _remove(rubbish: Path) -> None:
-    if rubbish.is_symlink() or not rubbish.is_dir():  # a tenant may put anything in a model's place
+    if rubbish.is_symlink() or not rubbish.is_dir():  # a tenant may put any file in a model's place
         rubbish.unlink()
         return
     try:
@@ -146,7 +146,7 @@ def _list_models(root: int, namespace: str) -> list[str]:
             names = (name for name in list_folders(folder) if _FOLDER.fullmatch(name))
             return sorted(itertools.islice(names, _MOST_MODELS))
     except PermissionError:
-        return []  # not of our making
+        return []  # a tenant has made it
     except OSError as error:
         if error.errno in NO_PLACE:
             return []
@@ -154,7 +154,7 @@ def _list_models(root: int, namespace: str) -> list[str]:
 
 
 class _Sizes(NamedTuple):
-    """Of a model's folder, as `Model` has them."""
+    """The sizes of a model's folder, as `Model` has them."""
 
     num_bytes: int
     whole_bytes: int | None
@@ -162,7 +162,7 @@ class _Sizes(NamedTuple):
 
 
 def _read_sizes(root: int, key: ModelKey) -> _Sizes | None:
-    """Return what a model takes, and its size where it is whole; None where it has just gone."""
+    """Return the bytes that a model takes, and its size if it is complete; None if it has just gone."""
     try:
         with opened(root, key.namespace, FOLDER_KEPT) as folder:
             return _Sizes(measure(folder, key.folder), _read_whole(folder, key.folder))
@@ -175,7 +175,7 @@ def _read_sizes(root: int, key: ModelKey) -> _Sizes | None:
 
 
 def _read_whole(folder: int, name: str) -> int | None:
-    """Return the size of a model's files; None where not all of them are there."""
+    """Return the size of a model's files; None if one is missing."""
     try:
         with opened(folder, name, OWN_FOLDER) as own:
             text = read_file(own, MANIFEST, _MARKER_BYTES)
@@ -184,14 +184,14 @@ def _read_whole(folder: int, name: str) -> int | None:
             return None
         raise
     marker = None if text is None else parse_marker(text)
-    # A tenant may have written it.
+    # A tenant may have written the marker.
     sizes = [record.size_bytes for record in marker.files.values()] if marker else []
     is_sound = marker and all(isinstance(size, int) and 0 <= size <= _MOST_BYTES for size in sizes)
     return min(sum(sizes), _MOST_BYTES) if is_sound else None
 
 
 def _open_lock(folder: int) -> int | None:
-    """Return the lock of a model's folder; None where something is in its place that no fetch locks."""
+    """Return the lock of a model's folder; None if its path is something that no fetch locks."""
     with suppress(FileExistsError):
         os.mkdir(OWN_FOLDER, dir_fd=folder)
     try:

@@ -1,7 +1,7 @@
-"""What can go wrong with what a node keeps. Each text is one line that says what to do.
+"""The errors of the node cache. Each text is one line that says what to do.
 
 NodeCacheError
-└── BadStartError    the process can't begin
+└── BadStartError    the process cannot start
 """
 
 
@@ -10,4 +10,4 @@ class NodeCacheError(Exception):
 
 
 class BadStartError(NodeCacheError):
-    """The process can't begin."""
+    """The process cannot start."""

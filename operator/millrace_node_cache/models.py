@@ -8,45 +8,45 @@ from millrace_runtime import contract
 from millrace_runtime.contract import ANNOTATION_KEPT_BYTES, LABEL_KEPT
 
 Uses = Mapping[str, int]
-"""The names of the models that pods of this node read, and the size of each; 0 where it is not known."""
+"""The names of the models that pods of this node read, and the size of each; 0 if it is unknown."""
 _OVER = ("Succeeded", "Failed")
 _MOST_DIGITS = 18
 
 
 class ModelKey(NamedTuple):
-    """A model of a namespace: the name of its folder there."""
+    """A model: its namespace, and its folder there."""
 
     namespace: str
     folder: str
 
     @property
     def name(self) -> str:
-        """By which pods and nodes name it."""
+        """The name in labels of pods and nodes."""
         return contract.name_kept(self.namespace, f"{contract.FOLDER_KEPT}/{self.folder}")
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model's folder as it is on the disk, whole or not."""
+    """A model's folder on the disk, complete or not."""
 
     key: ModelKey
     num_bytes: int
-    """What it takes of the disk."""
+    """Bytes of the disk that it takes."""
     whole_bytes: int | None
-    """The size of the model's files; None where not all of them are there."""
+    """The size of the model's files; None if one is missing."""
     used_at: float
     """When a pod of this node named it last."""
     is_closed: bool = False
-    """Whether who made it lets nobody look into it, or it has no end: nobody knows its size, and it stays."""
+    """Whether its tenant lets nobody read it, or it is endless: its size is unknown, and it stays."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can be read as it is."""
+        """Whether all its files are there."""
         return self.whole_bytes is not None
 
 
 class DiskSpace(NamedTuple):
-    """What the disk has, whoever uses it."""
+    """The disk's size and use, by models and all else."""
 
     total_bytes: int
     used_bytes: int
@@ -54,36 +54,37 @@ class DiskSpace(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen at one time."""
+    """The state at one time."""
 
     space: DiskSpace
     models: tuple[Model, ...]
     uses: Mapping[str, Uses | None]
-    """Of each namespace that may keep models; None where its pods could not be listed. Of one that may keep
-    none any more, nobody may list them, and there may still be some.
+    """Of each namespace that may keep models; None if its pods could not be listed.
+
+    A namespace that is no longer allowed is absent: the agent may not list its pods, and there may be some.
     """
 
     @property
     def kept_bytes(self) -> int:
-        """What the models take together."""
+        """Bytes that the models take together."""
         return sum(model.num_bytes for model in self.models)
 
     def list_closed(self, namespace: str) -> list[str]:
-        """Return the folders of a namespace that nobody can look into, in order."""
+        """Return the folders of a namespace that the agent may not read, in order."""
         return sorted(
             model.key.folder for model in self.models if model.is_closed and model.key.namespace == namespace
         )
 
     def may_be_in_use(self, key: ModelKey) -> bool:
-        """Whether a pod of this node reads a model, or nobody knows."""
+        """Whether a pod of this node reads a model, or that is unknown."""
         uses = self.uses.get(key.namespace)
         return uses is None or key.name in uses
 
     @property
     def coming_bytes(self) -> int:
-        """What pods of this node are about to fetch: of what they read, that which is not there yet.
+        """Bytes that pods of this node still have to fetch.
 
-        What is larger than the disk never comes, whatever a pod says of it.
+        A model larger than the disk never comes, whatever size a pod claims.
         """
         there = {(model.key.namespace, model.key.name): model for model in self.models}
         return sum(
@@ -101,7 +102,7 @@ def _missing(num_bytes: int, model: Model | None) -> int:
 
 
 def read_uses(pods: Iterable[Mapping[str, Any]]) -> Uses:
-    """Return what these pods read. One that is over reads nothing more."""
+    """Return the models that these pods read. A pod that has ended reads none."""
     uses: dict[str, int] = {}
     for pod in pods:
         name = (pod["metadata"].get("labels") or {}).get(LABEL_KEPT)

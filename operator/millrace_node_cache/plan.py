@@ -1,4 +1,4 @@
-"""What a look at the disk decides: which models go, and which labels the Node gets. Pure.
+"""Decides after each look at the disk which models go, and which labels the Node gets. Pure.
 
 A full disk gives up the least recently used models, and none that a pod of the node reads. Its limit is a
 share of all of it, as `80%`, or an amount of models, as `500Gi`. By the labels the scheduler prefers a node
@@ -21,12 +21,12 @@ _UNITS = {
     **{unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), start=1)},
 }
 MOST_OF_NAMESPACE = 64
-"""Whoever writes a claim can make folders without end, and an object of the API has an end."""
+"""A tenant can make any number of folders, and an object of the API has a largest size."""
 
 
 @dataclass(frozen=True)
 class ShareLimit:
-    """A share of the disk, whoever uses it."""
+    """A share of the disk, for all its users together."""
 
     percent: int
 
@@ -38,7 +38,7 @@ class ShareLimit:
 
 @dataclass(frozen=True)
 class AmountLimit:
-    """An amount, of the models alone."""
+    """A number of bytes, for the models alone."""
 
     num_bytes: int
 
@@ -63,20 +63,20 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True)
 class EvictionPlan:
-    """What is to be freed, and of what."""
+    """How much to free, and which models may go."""
 
     num_bytes: int
-    """How much is too much."""
+    """How much is over the limit."""
     candidates: tuple[Model, ...]
-    """Those that may go, the least recently used first. A fetch may still hold one's lock."""
+    """The models that may go, the least recently used first. A fetch may still hold the lock of one."""
 
     def without_candidates(self) -> Self:
-        """Return the same where nothing may go."""
+        """Return the same plan without a model that may go."""
         return replace(self, candidates=())
 
 
 def plan_eviction(look: Look, limit: Limit) -> EvictionPlan:
-    """Return what to evict, until enough is free."""
+    """Return the models to evict until enough is free."""
     excess = limit.excess_bytes(look)
     if not excess:
         return EvictionPlan(0, ())
@@ -85,7 +85,7 @@ def plan_eviction(look: Look, limit: Limit) -> EvictionPlan:
 
 
 def plan_labels(present: Mapping[str, str], models: Iterable[Model]) -> dict[str, str | None]:
-    """Return what to change in the Node's labels; None: a label that goes. Others' labels are never in it."""
+    """Return the changes of the Node's labels; None removes a label. Labels of others are never in it."""
     ours = {name: value for name, value in present.items() if name.startswith(LABEL_KEPT_ON_NODE)}
     wanted = _list_wanted(models)
     changed = {name: value for name, value in wanted.items() if ours.get(name) != value}
@@ -97,5 +97,5 @@ def _list_wanted(models: Iterable[Model]) -> dict[str, str]:
     for model in sorted(models, key=lambda each: (-each.used_at, each.key)):
         if model.is_whole:
             whole[model.key.namespace].append(model)
-    told = [model for one in whole.values() for model in one[:MOST_OF_NAMESPACE]]
-    return {f"{LABEL_KEPT_ON_NODE}{model.key.name}": str(model.whole_bytes) for model in told}
+    labelled = [model for models in whole.values() for model in models[:MOST_OF_NAMESPACE]]
+    return {f"{LABEL_KEPT_ON_NODE}{model.key.name}": str(model.whole_bytes) for model in labelled}

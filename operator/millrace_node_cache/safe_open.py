@@ -1,7 +1,7 @@
-"""Opens folders below one that is ours, and never through a link.
+"""Opens folders below a folder of ours, and never through a link.
 
-Tenants write what is in their namespace's folder. A link that one of them puts there must lead nobody out of
-it, so each step of a path is opened by itself, from the folder above it.
+Tenants write into their namespace's folder. A link that a tenant puts there must not lead out of it, so each
+step of a path is opened by itself, from the folder above it.
 """
 
 import errno
@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A pipe in the place of a file keeps nobody waiting."""
+"""A pipe in the place of a file does not block."""
 _PLACE = os.O_PATH | FOLDER
-"""A folder itself, also where it may not be read."""
+"""The folder itself, even if it may not be read."""
 NO_PLACE = (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EISDIR, errno.ENXIO)
-"""What a path that leads through a link, a file or nothing is answered with."""
+"""The errors of a path that leads through a link or a file, or to nothing."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def list_folders(folder: int) -> Iterator[str]:
 
 
 def read_file(folder: int, name: str, most_bytes: int) -> str | None:
-    """Return what a plain file has; None where there is none such, or it is larger."""
+    """Return the text of a plain file; None if there is none, or it is larger than `most_bytes`."""
     try:
         descriptor = os.open(name, os.O_RDONLY | FILE, dir_fd=folder)
     except OSError as error:
@@ -52,21 +52,21 @@ def read_file(folder: int, name: str, most_bytes: int) -> str | None:
 
 
 def measure(folder: int, name: str) -> int:
-    """Return what a folder takes of the disk with all that is in it."""
+    """Return the bytes of the disk that a folder and its content take."""
     blocks = 0
     for _, folders, files, descriptor in os.fwalk(name, dir_fd=folder, follow_symlinks=False):
         for entry in (*folders, *files):
             try:
                 state = os.stat(entry, dir_fd=descriptor, follow_symlinks=False)
-                # A file of many names counts once, as it takes its room once.
+                # A file with several names takes its room once.
                 blocks += state.st_blocks if entry in folders else state.st_blocks // state.st_nlink
             except FileNotFoundError:
-                continue  # a fetch has just given it its name
+                continue  # a fetch has just renamed it
     return blocks * 512
 
 
 def unlock(top: str) -> None:
-    """Let the owner of these folders remove what is in them. Raises OSError."""
+    """Let the owner of these folders remove their content. Raises OSError."""
     _let_write(os.open(top, _PLACE))
     for _, folders, _, descriptor in os.fwalk(top, follow_symlinks=False):
         for name in folders:

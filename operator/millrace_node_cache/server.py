@@ -1,4 +1,4 @@
-"""The process's own HTTP: /metrics and /livez."""
+"""The HTTP server of the process: /metrics and /livez."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,14 +11,14 @@ from millrace_runtime.contract import ENV_BIND_ADDRESS, PATH_LIVE, PATH_METRICS
 from millrace_runtime.listener import BACKLOG, describe_failure, open_listener
 
 STILL_LIMIT_SECONDS = 900.0
-"""A look that removes models of terabytes takes its time."""
+"""A look that removes terabytes of models takes long."""
 
 
 @asynccontextmanager
 async def serve(
     registry: CollectorRegistry, still_seconds: Callable[[], float], address: str, port: int
 ) -> AsyncIterator[web.BaseSite]:
-    """Serve while entered. Raises BadStartError when the address can't be bound."""
+    """Serve while entered. Raises BadStartError if the address cannot be bound."""
     try:
         listener = open_listener(address, port)
     except OSError as error:
@@ -36,7 +36,7 @@ async def serve(
 
 
 def build_app(registry: CollectorRegistry, still_seconds: Callable[[], float]) -> web.Application:
-    """Return the HTTP application. `still_seconds` tells how long ago the last look has ended."""
+    """Return the HTTP application. `still_seconds` returns the seconds since the last look ended."""
 
     async def render_metrics(_request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

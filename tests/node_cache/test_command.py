@@ -37,7 +37,7 @@ def test_the_flags_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert command.read_settings([*least, "--limit", "5Gi"]).limit == AmountLimit(5 << 30)
     for bad, words in (
         (["--limit", "80"], "'80' is no limit; write a share"),
-        (["--look-seconds", "0"], "'0' is no number of seconds from 0.1 to 3600"),
+        (["--look-seconds", "0"], "'0' is no number of seconds; write one from 0.1 to 3600"),
         (["--look-seconds", "x"], "'x' is no number of seconds"),
     ):
         with pytest.raises(SystemExit):
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_no_list_of_pods_evicts_nothing(root: Root, tmp_
         await until(lambda: len(api.queries) >= 3)
         process.terminate()
         _, log = await process.communicate()
-    assert "answered no whole list of pods" in log.decode()
+    assert "did not answer a complete list of pods" in log.decode()
     assert root.has(A)
     assert root.has(B)
 
