@@ -1,5 +1,5 @@
-"""Reads the Kubernetes API: where its server is, who we are to it, and how to follow a collection of objects.
+"""Reads the Kubernetes API: the server's address, our credentials, and watches of collections of objects.
 
-The operator, the gateway and the local cluster's nodes use it. It knows Kubernetes only: no resource of
-Millrace, and no other package of ours.
+The operator, the gateway, the node cache and the local cluster's nodes use it. It knows no other package of
+ours. Of Millrace's resource it knows durations and model names, which several of these programs read alike.
 """

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are to it: in-cluster files, else a kubeconfig."""
+"""The API server's address and our credentials: a pod's own files, or else a kubeconfig."""
 
 import base64
 import binascii
@@ -27,14 +27,14 @@ class ClusterAccess:
     token: str | None = None
     """A token that does not change."""
     token_file: Path | None = None
-    """A token that the kubelet renews in place: read at each request."""
+    """A token that the kubelet renews in place, so each request reads it again."""
     namespace: str | None = None
-    """The namespace we run in; None outside a cluster, where a kubeconfig's is only its user's habit."""
+    """The pod's namespace; None outside a cluster: a kubeconfig's namespace is only its user's choice."""
 
     async def headers(self) -> dict[str, str]:
-        """Return what authenticates one request.
+        """Return the headers that authenticate one request.
 
-        Raises OSError where the token file can't be read, AccessError where what it holds can be no token.
+        Raises OSError if the token file cannot be read, AccessError if its content cannot be a token.
         """
         token = self.token_file.read_text(errors="replace").strip() if self.token_file else self.token
         if token and not (token.isascii() and token.isprintable()):
@@ -44,7 +44,7 @@ class ClusterAccess:
 
 
 def load_access(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> ClusterAccess:
-    """Return the pod's own access where there is one, else the kubeconfig's. Raises AccessError."""
+    """Return the pod's own access if there is one, else the kubeconfig's. Raises AccessError."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
     if host and (service_account / "token").exists():
         return _load_in_cluster(host, port, service_account)
@@ -58,7 +58,7 @@ def load_access(environ: Mapping[str, str], service_account: Path = SERVICE_ACCO
 
 
 def load_kubeconfig(path: Path) -> ClusterAccess:
-    """Return the access of a kubeconfig's current context. Raises AccessError, naming what the file lacks."""
+    """Return the access of a kubeconfig's current context. Raises AccessError that says what is missing."""
     try:
         return _read_kubeconfig(yaml.safe_load(path.read_text()), path)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -128,7 +128,7 @@ def _load_client_certificate(tls: ssl.SSLContext, user: Mapping[str, Any], path:
     key = _read_material(user, "client-key", path)
     if not certificate or not key:
         return
-    with tempfile.NamedTemporaryFile() as pair:  # ssl takes files only; this one is ours alone and brief
+    with tempfile.NamedTemporaryFile() as pair:  # ssl takes files only; only we may read this one
         pair.write(certificate + b"\n" + key)
         pair.flush()
         tls.load_cert_chain(pair.name)

@@ -1,4 +1,4 @@
-"""Which objects are followed, and who keeps them. No I/O here."""
+"""What a watch follows, and the sink that keeps its objects. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,20 +19,20 @@ def _keep_whole(item: Object) -> Object:
 
 @dataclass(frozen=True)
 class Source:
-    """What to follow."""
+    """A collection to follow."""
 
     path: str
     """The collection's path, as `/api/v1/pods`."""
     label_selector: str = ""
-    """Which of its objects; empty for all."""
+    """Selects some of its objects; empty for all."""
     trim: Callable[[Object], Object] = _keep_whole
-    """Makes an object smaller as soon as it is parsed, so that a long list is never whole in memory."""
+    """Makes an object smaller as soon as it is parsed, so a long list is never in memory as it came."""
     pack: Callable[[Object], Object] = _keep_whole
-    """Makes one of a list smaller still: it waits for the rest of the list."""
+    """Makes an object of a list smaller still while it waits for the rest of the list."""
 
 
 class Sink(Protocol):
-    """Keeps what a watch reports."""
+    """Keeps the objects that a watch reports."""
 
     def replace(self, items: Sequence[Object], version: str, /) -> None:
         """Replace all objects with this complete list, of that resourceVersion."""
@@ -41,4 +41,4 @@ class Sink(Protocol):
         """Add an object, or replace it with this newer version."""
 
     def delete(self, item: Object, /) -> None:
-        """Remove an object, given as it last was."""
+        """Remove an object, given in its last state."""

@@ -12,11 +12,12 @@ import aiohttp
 from millrace_kubernetes.errors import ApiError, make_api_error
 
 UNTIMED = aiohttp.ClientTimeout()
-"""aiohttp's own (3.14) forgets a cancellation that comes as its time runs out: asyncio's does not."""
+"""No timeout of aiohttp's: it (3.14) loses a cancellation at the moment of its timeout. asyncio's does
+not."""
 
 
 class Access(Protocol):
-    """How to reach an API server, as a connection needs it."""
+    """What a connection needs to know of an API server."""
 
     @property
     def server(self) -> str:
@@ -27,11 +28,11 @@ class Access(Protocol):
         """None for plain http."""
 
     async def headers(self) -> dict[str, str]:
-        """Return what authenticates one request. Raises OSError or AccessError where nothing does."""
+        """Return the headers that authenticate one request. Raises OSError or AccessError without a token."""
 
 
 class Connection:
-    """Sends requests with our credentials over a session, which the caller opens and closes."""
+    """Sends requests with our credentials over a session that the caller opens and closes."""
 
     def __init__(self, session: aiohttp.ClientSession, access: Access) -> None:
         self._session = session
@@ -48,11 +49,10 @@ class Connection:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer, its body unread. Raises ApiError unless its status is a success.
+        """Yield the answer before its body is read. Raises ApiError unless its status is a success.
 
-        Raises TimeoutError where the server and the reader of the answer together take longer than so many
-        seconds, aiohttp's own errors where the server can't be reached, OSError or AccessError where no
-        token can be used.
+        Raises TimeoutError if the server and the reader of the answer together take longer than `seconds`,
+        aiohttp's own errors if the server cannot be reached, OSError or AccessError if no token can be used.
         """
         headers = await self._access.headers() | ({} if body is None else {"Content-Type": content_type})
         request = self._session.request(

@@ -1,11 +1,11 @@
-"""What can go wrong with the Kubernetes API.
+"""The errors of the Kubernetes API.
 
 KubernetesError
-├── AccessError                 there are no credentials that can be used; the text says what to set
-│   └── KubeconfigError         the file can't be read, or it is no kubeconfig
+├── AccessError                 no credentials can be used; the text says what to set
+│   └── KubeconfigError         the file cannot be read, or it is no kubeconfig
 ├── ApiError                    the API server answered with an error status
 │   └── ExpiredError            410: the resourceVersion is too old, list again
-├── MalformedError              the API server sent what is neither a list nor an event
+├── MalformedError              the API server sent neither a list nor an event
 ├── SinkError                   the sink failed at a list or at an event
 └── StreamEndedError            the API server ended a watch as soon as it began
 """
@@ -16,11 +16,11 @@ class KubernetesError(Exception):
 
 
 class AccessError(KubernetesError):
-    """There are no credentials that can be used; the text says what to set."""
+    """No credentials can be used; the text says what to set."""
 
 
 class KubeconfigError(AccessError):
-    """The file can't be read, or it is no kubeconfig. The caller adds what to give instead."""
+    """The file cannot be read, or it is no kubeconfig. The caller adds what to set instead."""
 
 
 class ApiError(KubernetesError):
@@ -36,7 +36,7 @@ class ExpiredError(ApiError):
 
 
 class MalformedError(KubernetesError):
-    """The API server sent what is neither a list nor an event."""
+    """The API server sent neither a list nor an event."""
 
 
 class SinkError(KubernetesError):

@@ -1,4 +1,4 @@
-"""Flags that several commands have: `--namespaces`, and `--short-name`, by which the platform pins a name."""
+"""Flags of several commands: `--namespaces`, and `--short-name`, which gives a model name to a service."""
 
 import argparse
 import re
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _ADDRESS = re.compile(rf"{_NAME.pattern}/{_NAME.pattern}")
-NAMESPACES_HELP = "the only namespaces to look after, such as shop,search; empty: all"
+NAMESPACES_HELP = "the only namespaces to serve, such as shop,search; empty: all"
 
 
 def parse_namespaces(text: str) -> tuple[str, ...]:
-    """Return the names of a list with commas; none for all. Raises ArgumentTypeError for what is no name."""
+    """Return the names of a list with commas; no name means all. Raises ArgumentTypeError for a bad name."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for name in names:
         if not _NAME.fullmatch(name):
@@ -34,12 +34,12 @@ def add_short_name_flag(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=NAMESPACE/SERVICE",
-        help="give a model name to this service, whoever claims it; may be repeated",
+        help="give a model name to this service, even if others claim it; may be repeated",
     )
 
 
 def parse_short_name(text: str) -> ShortName:
-    """Read `<name>=<namespace>/<service>`. Raises ArgumentTypeError for what is of another form."""
+    """Read `<name>=<namespace>/<service>`. Raises ArgumentTypeError for another form."""
     name, _, address = text.rpartition("=")
     if not name or not _ADDRESS.fullmatch(address):
         raise argparse.ArgumentTypeError(

@@ -1,11 +1,11 @@
-"""Which services a model name without a namespace leads to: gateway and operator decide it alike. Pure.
+"""Which services a model name without a namespace leads to. Gateway and operator decide it alike. Pure.
 
-Such a name is a claim that anybody can write into `spec.model.servedName`. A service also claims each name
-that its Ready replicas run with: after an edit they have the former one until they are replaced, after a
-rollback for good. Age decides nothing: a name that services of two namespaces claim leads nowhere, so that no
-request reaches a namespace by another claim. What the platform pins leads to the pinned service alone,
-whoever claims it. A name that reads as `<namespace>/<name>` is an address: no other namespace can claim it,
-also while no service has it.
+Such a name is a claim, and anybody can write one into `spec.model.servedName`. A service also claims each
+name that its Ready replicas run with: after an edit they have the previous name until they are replaced,
+after a rollback for good. Age decides nothing: a name that services of two namespaces claim leads nowhere, so
+no request reaches a namespace through a claim of another one. A name that the platform pins leads to the
+pinned service alone, even if others claim it. A name of the form `<namespace>/<name>` is an address: no other
+namespace can claim it, even while no service has it.
 """
 
 import re
@@ -27,13 +27,13 @@ class Standing(Enum):
     PINNED = "pinned"
     """The platform gives the name to another service."""
     ADDRESS = "address"
-    """The name reads as the address of a service in another namespace."""
+    """The name has the form of an address in another namespace."""
 
 
 class ModelNames(Generic[Key]):
-    """Owner of the claims. `pins` has the services that the platform gives names to.
+    """Owner of the claims. `pins` maps the names that the platform pins to their services.
 
-    `on_change` is called with each service whose standing another service's claim may have changed.
+    It calls `on_change` with each service if another service's claim may have changed its standing.
     """
 
     def __init__(self, pins: Mapping[str, Key], on_change: Callable[[Key], object] = lambda _: None) -> None:
@@ -44,29 +44,30 @@ class ModelNames(Generic[Key]):
         self._running: dict[Key, frozenset[str]] = {}
         """The names that Ready replicas run with."""
         self._names: dict[Key, frozenset[str]] = {}
-        """Both, of the services that are there."""
+        """The names of both kinds, of the services that exist."""
         self._claims: dict[str, dict[str, set[Key]]] = {}
-        """The claimants by name and namespace. A name has an entry while somebody may claim it and does."""
+        """The claimants by name and namespace. A name has an entry while a service has a valid claim to
+        it."""
 
     def put(self, key: Key, name: str) -> None:
-        """Know that a service's spec has this name, and no other any more."""
+        """Record the name in a service's spec, in place of the one before."""
         self._wanted[key] = name
         self._update(key)
 
     def put_running(self, key: Key, names: frozenset[str]) -> None:
-        """Know which names a service's Ready replicas run with."""
+        """Record the names that a service's Ready replicas run with."""
         self._running[key] = names
         if not names:
             del self._running[key]
         self._update(key)
 
     def remove(self, key: Key) -> None:
-        """Know that a service is gone. What its last replicas run with is no claim."""
+        """Record that a service is gone. The names that its last replicas run with are no claims."""
         self._wanted.pop(key, None)
         self._update(key)
 
     def _update(self, key: Key) -> None:
-        """Make a service's claims what they are now."""
+        """Bring a service's claims up to date."""
         wanted, before = self._wanted.get(key), self._names.pop(key, frozenset())
         now = frozenset() if wanted is None else self._running.get(key, frozenset()) | {wanted}
         if now:
@@ -100,7 +101,7 @@ class ModelNames(Generic[Key]):
             self._report(namespaces, key)
 
     def find(self, name: str) -> tuple[Key, ...]:
-        """Return the services that a name leads to, all of one namespace; none where it leads nowhere."""
+        """Return the services that a name leads to, all of one namespace; none if it leads nowhere."""
         if name in self._pins:
             pinned = self._pins[name]
             return (pinned,) if pinned in self._names else ()
@@ -112,7 +113,7 @@ class ModelNames(Generic[Key]):
         return name in self._pins
 
     def list_pinned(self) -> list[str]:
-        """Return the names that the platform gives to services which are there."""
+        """Return the names that the platform gives to services that exist."""
         return [name for name, key in self._pins.items() if key in self._names]
 
     def list_held(self) -> list[str]:
@@ -121,7 +122,7 @@ class ModelNames(Generic[Key]):
         return [*self.list_pinned(), *claimed]
 
     def is_name_of(self, name: str, key: Key) -> bool:
-        """Whether a name means this service where its address is known: also one that others claim too."""
+        """Whether a name means this service if its address is known: even a name that others claim too."""
         return name in self._names.get(key, ()) or self._pins.get(name) == key or name == "/".join(key)
 
     def list_former(self, key: Key) -> list[str]:
@@ -130,7 +131,9 @@ class ModelNames(Generic[Key]):
         return sorted(name for name in names if key in self.find(name))
 
     def judge(self, key: Key) -> Standing:
-        """Return how the claim in a service's spec stands. A service that is gone is in nobody's way."""
+        """Return how the claim in a service's spec stands. The claim of a service that is gone counts as
+        held.
+        """
         name = self._wanted.get(key)
         if name is None:
             return Standing.HELD
@@ -156,7 +159,7 @@ def read_served_name(service: Mapping[str, Any]) -> str:
 
 
 def read_running_name(pod: Mapping[str, Any], container: str, flag: str) -> str | None:
-    """Return the model name that a container of a pod has been given by this flag, None where by none."""
+    """Return the model name that this flag gives to a container of a pod; None without the flag."""
     containers = (pod.get("spec") or {}).get("containers") or ()
     own: Mapping[str, Any] = next((one for one in containers if one.get("name") == container), {})
     arguments = list(own.get("args") or ())
@@ -165,6 +168,6 @@ def read_running_name(pod: Mapping[str, Any], container: str, flag: str) -> str 
 
 
 def reads_as_address(name: str, namespace: str) -> bool:
-    """Whether a model name reads as `<namespace>/<name>` of another namespace than this one."""
+    """Whether a model name has the form `<namespace>/<name>`, with another namespace than this one."""
     first, slash, rest = name.partition("/")
     return bool(slash) and first != namespace and all(map(_LABEL.fullmatch, (first, rest)))

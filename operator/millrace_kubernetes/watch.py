@@ -1,8 +1,8 @@
-"""Follows one collection of objects: list, then watch, for as long as the program lives.
+"""Follows one collection of objects for as long as the program lives: a list, then a watch.
 
-Whatever fails (an expired resourceVersion, a cut stream, an API server that is down) is tried again after a
-jittered, growing pause; what was last known stays in force meanwhile. An error of the sink is logged with its
-trace. Whatever fails at a list or at a line of a watch, the next round lists anew.
+After any failure (an expired resourceVersion, a cut stream, an API server that is down) it retries with an
+exponential backoff with jitter. The last known objects stay valid meanwhile. It logs an error of the sink
+with its traceback. After a failure at a list, or at a line of a watch, the next attempt lists again.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from millrace_kubernetes.errors import (
 logger = logging.getLogger(__name__)
 
 LIST_PAGE = 500
-STREAM_SECONDS = 60  # a stream's mean length, which is drawn from 45 to 75 s
-GRACE_SECONDS = 10  # a silent dead connection is noticed after the stream's length and this: up to 85 s
-BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one ends a row of failures
+STREAM_SECONDS = 60  # a stream's mean length: each is drawn from 45 to 75 s
+GRACE_SECONDS = 10  # a dead connection is noticed this long after the stream should have ended: up to 85 s
+BRIEF_SECONDS = 1.0  # a stream that ends sooner counts as a failure; a longer one resets the backoff
 MAX_BACKOFF_SECONDS = 20.0
 
 REFUSED_STATUS = 403
-"""We may not read here. A 401 passes with the next token, a 404 with the definition."""
+"""We have no right to read. A 401 ends with the next token, a 404 when the definition is there."""
 ABSENT_STATUS = 404
 _UNREACHABLE = (KubernetesError, aiohttp.ClientError, OSError, TimeoutError)
 
 
 def backoff_seconds(num_failures: int, draw: float, most: float = MAX_BACKOFF_SECONDS) -> float:
-    """Return the pause after so many failures in a row; `draw` in [0, 1) spreads it over its upper half."""
+    """Return the backoff after some failures in a row; `draw` in [0, 1) spreads it over its upper half."""
     longest = min(most, 0.2 * 2.0 ** min(num_failures - 1, 16))
     return longest * (0.5 + draw / 2)
 
@@ -50,7 +50,7 @@ def backoff_seconds(num_failures: int, draw: float, most: float = MAX_BACKOFF_SE
 class _Page(NamedTuple):
     items: list[Object]
     token: str
-    """Which page is next; empty after the last one."""
+    """The token of the next page; empty after the last one."""
     version: str
     """The list's resourceVersion."""
 
@@ -63,7 +63,7 @@ class _Event(NamedTuple):
 
 @contextmanager
 def _parsing(what: str) -> Iterator[None]:
-    """Raise MalformedError for what parsing raises inside."""
+    """Raise MalformedError in place of the errors of parsing inside."""
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -78,7 +78,7 @@ def _parse_page(body: bytes) -> _Page:
 
 
 def _parse_event(line: bytes) -> _Event:
-    """Return a watch's event. Raises ApiError for an ERROR event, MalformedError for what is no event."""
+    """Return a watch's event. Raises ApiError for an ERROR event, MalformedError if it is no event."""
     with _parsing("event"):
         event = orjson.loads(line)
         kind, item = event["type"], event["object"]
@@ -88,7 +88,7 @@ def _parse_event(line: bytes) -> _Event:
 
 
 class Watch:
-    """Follows one collection and tells its sink."""
+    """Follows one collection and reports each change to its sink."""
 
     def __init__(
         self,
@@ -102,23 +102,23 @@ class Watch:
         on_life: Callable[[], None] = lambda: None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with nothing. `on_refused` is called whenever the API server does not let us read.
+        """The watch calls `on_refused` whenever the API server does not let us read.
 
-        What `is_optional` may also be missing, which is a refusal too. It is logged once, for nobody may ever
-        write a Role for it.
+        A collection that `is_optional` may also be absent, which counts as a refusal too. The watch logs that
+        once, because there may never be a Role for it.
 
-        `on_life` is called for each list, each line of a stream, bookmarks too, and the end of each try: what
-        an API server that is away has to say comes with a later one. It is not called where the sink fails or
-        what came can't be read: then nothing is seen, however often it is tried.
+        It calls `on_life` for each list, for each line of a stream, bookmarks too, and at the end of each
+        attempt: later attempts report the changes of an API server that was away. It does not call it if the
+        sink fails or the answer cannot be read: then no change arrives, however often the watch retries.
 
-        `on_failure` is called after it where a try has failed, so that a life without failure is a success.
+        It calls `on_failure` after that if the attempt has failed. So a call of `on_life` alone is a success.
         """
         self._on_refused = on_refused
         self._is_optional = is_optional
         self._on_life = on_life
         self._on_failure = on_failure
-        self._is_told = False
-        """Whether it has been logged that what is optional is not there."""
+        self._has_logged_absence = False
+        """Whether the log has that the optional collection is absent."""
         self._connection = connection
         self._source = source
         self._sink = sink
@@ -143,7 +143,7 @@ class Watch:
                 self._on_life()
                 self._version = None
                 if not (self._is_fresh or is_listing):
-                    # The API server is back: what was missed is listed soon.
+                    # The API server is back: the next list has the changes that the watch has missed.
                     self._num_failures = 0
                 await self._pause(error)
             except _UNREACHABLE as error:
@@ -160,9 +160,9 @@ class Watch:
         seconds = backoff_seconds(self._num_failures, draw, self._max_backoff_seconds)
         if not (self._is_optional and self._is_refusal(error)):
             logger.warning("watching %s: %r; again in %.1f s", self._source.path, error, seconds)
-        elif not self._is_told:
-            logger.info("watching %s: not there, or not for us to read: looked for again", self._source.path)
-            self._is_told = True
+        elif not self._has_logged_absence:
+            logger.info("watching %s: it is absent, or we may not read it; retries go on", self._source.path)
+            self._has_logged_absence = True
         await asyncio.sleep(seconds)
 
     def _is_refusal(self, error: Exception) -> bool:
@@ -170,7 +170,7 @@ class Watch:
         return isinstance(error, ApiError) and error.status in refusals
 
     async def _list(self) -> str:
-        """Give the sink the whole list, read page by page. Returns the list's resourceVersion."""
+        """Give the sink the complete list, read page by page. Returns the list's resourceVersion."""
         items: list[Object] = []
         token = ""
         while True:
@@ -180,9 +180,9 @@ class Watch:
             token = page.token
             if not token:
                 break
-        with self._telling("the list"):
+        with self._reporting("the list"):
             self._sink.replace(items, page.version)
-        self._is_told = False
+        self._has_logged_absence = False
         self._on_life()
         logger.info("watching %s: %d objects", self._source.path, len(items))
         return page.version
@@ -195,7 +195,7 @@ class Watch:
             return await response.read()
 
     async def _follow(self, version: str) -> None:
-        """Tell the sink each change after `version`, until the API server ends the stream."""
+        """Report each change after `version` to the sink, until the API server ends the stream."""
         seconds = int(STREAM_SECONDS * (0.75 + random.random() / 2))  # noqa: S311  spreads load, keeps no secret
         parameters = self._select() | {
             "watch": "1",
@@ -209,25 +209,27 @@ class Watch:
             await self._read(response.content)
 
     async def _read(self, stream: aiohttp.StreamReader) -> None:
-        """Tell the sink each change until the stream ends. Raises StreamEndedError where it does at once."""
+        """Report each change to the sink until the stream ends. Raises StreamEndedError if it ends at
+        once.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             async for line in _split_lines(stream):
-                self._take(line)
+                self._report(line)
         finally:
             is_brief = clock() - began < BRIEF_SECONDS
-            if not is_brief:  # also where it was cut: a balancer may cut every idle stream
+            if not is_brief:  # also if it was cut: a load balancer may cut every idle stream
                 self._num_failures = 0
                 self._is_fresh = False
         if is_brief:
             raise StreamEndedError("the stream ended at once")
 
-    def _take(self, line: bytes) -> None:
-        """Tell the sink what a line of the stream says. While that fails, no version is known."""
+    def _report(self, line: bytes) -> None:
+        """Report a line of the stream to the sink. After a failure no version is known."""
         self._version = None
         event = _parse_event(line)
-        with self._telling(f"{event.kind} of {event.item['metadata'].get('name')}"):
+        with self._reporting(f"{event.kind} of {event.item['metadata'].get('name')}"):
             if event.kind == "DELETED":
                 self._sink.delete(self._source.trim(event.item))
             elif event.kind != "BOOKMARK":
@@ -236,8 +238,8 @@ class Watch:
         self._on_life()
 
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Log what the sink raises inside, and raise SinkError instead."""
+    def _reporting(self, what: str) -> Iterator[None]:
+        """Log an error of the sink inside, and raise SinkError instead."""
         try:
             yield
         except Exception as error:
@@ -249,7 +251,7 @@ class Watch:
 
 
 async def _split_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield whole lines of any length; a piece cut off at the end is dropped, for it will come again."""
+    """Yield complete lines of any length, without a part at the end that was cut off: it will come again."""
     rest = bytearray()
     async for chunk in stream.iter_any():
         rest += chunk
