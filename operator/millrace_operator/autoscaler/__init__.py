@@ -1,4 +1,5 @@
-"""How many replicas keep the objectives: signals in, a decision and its reasons out.
+"""The autoscaler: from signals to the number of replicas that keeps the objectives, with the reasons.
 
-`run/` asks Prometheus and calls `decide/`, which is pure; `simulate/` calls it in virtual time.
+`run/` asks Prometheus and calls `decide/`, which is pure. `simulate/` calls the same `decide/` in virtual
+time.
 """

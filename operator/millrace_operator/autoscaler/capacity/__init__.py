@@ -1,1 +1,1 @@
-"""What one replica carries within the objectives, by a model of its step time. Pure."""
+"""The load that one replica carries within the objectives, by a model of its step time. Pure."""

@@ -1,9 +1,8 @@
-"""How many replicas keep every objective, and what one of them carries. Pure.
+"""How many replicas keep every objective, and the load that one of them carries. Pure.
 
-How many requests come is not known. That more come than expected, and that the batch of those that come is
-large, are chance of two kinds that know nothing of each other, so both are seldom at their worst at once:
-their deviations add up as squares. A count has to bear each of the cases that are as bad (a first-order
-reliability method).
+The number of requests to come is unknown. More may come than expected, and the batch of those that come may
+be large. These two chances are independent, so they are seldom at their worst at once: their deviations add
+up as squares. A count has to bear each of several equally bad cases (a first-order reliability method).
 """
 
 import math
@@ -16,43 +15,44 @@ from millrace_operator.autoscaler.capacity.replica import LIMIT_SATURATION, NEAR
 from millrace_operator.autoscaler.decide.policy import Objective
 
 LEAST_DOUBT = 0.05
-"""The part by which no model is taken to be sure of what an idle replica takes."""
+"""Every model may err by at least this part about the latency of an idle replica."""
 BISECTIONS = 12
 
 
 @dataclass(frozen=True)
 class Demand:
-    """A load as it is expected, and by how much more may come, in requests a second."""
+    """An expected load and a margin above it, in requests a second."""
 
     expected: float
     margin: float = 0.0
-    """The percentile of what comes, over what is expected."""
+    """The percentile of the load to come, less the expected load."""
 
     @property
     def planned(self) -> float:
-        """The most that is to be expected."""
+        """The largest load to plan for."""
         return self.expected + self.margin
 
     def times(self, factor: float) -> "Demand":
-        """Return so many times the load."""
+        """Return the load multiplied by a factor."""
         return Demand(factor * self.expected, factor * self.margin)
 
 
 class Case(NamedTuple):
-    """How bad it may be: the part of the margin that comes, and of a batch's deviations."""
+    """A bad case: the part of the margin that comes, and the part of a batch's deviations."""
 
     more: float
     chance: float
 
 
 BAD_CASES = (Case(1.0, 0.0), Case(math.sqrt(0.5), math.sqrt(0.5)), Case(0.0, 1.0))
-"""Equally seldom. Both at their worst at once took a tenth more replicas on two simulated days (W4 and W5,
-eight hours, measured once by hand), and with either 99.7 % were in time."""
+"""They are equally seldom. The worst of margin and batch at once took a tenth more replicas on two simulated
+days (W4 and W5, eight hours, measured once by hand), and 99.7 % of the requests were in time with and without
+it."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What one of so many replicas carries, and what limits it."""
+    """The load that one of some replicas carries, and its limit."""
 
     rate: float
     """Requests per second of one replica."""
@@ -64,8 +64,8 @@ def find_infeasible(
 ) -> tuple[str, ...]:
     """Name the objectives that an idle replica misses: more replicas would not help.
 
-    It must be missed by more than the model may err; what was out of reach stays so until an idle replica is
-    in time.
+    The replica must miss it by more than the model may err. An objective that was out of reach stays so until
+    an idle replica is in time.
     """
     return tuple(_list_infeasible(replica, objectives, known_infeasible))
 
@@ -76,7 +76,7 @@ def _list_infeasible(
     idle = Pool(replica, 1, 0.0)
     for objective in objectives:
         if objective.metric == "EndToEndLatency" and replica.answer_lengths is None:
-            continue  # lengths that are only taken to be so call nothing impossible
+            continue  # assumed lengths make no objective infeasible
         doubt = max(LEAST_DOUBT, replica.model.relative_error or 0.0)
         allowed = 1.0 if objective.name in known_infeasible else 1 + doubt
         if idle.latency_seconds(objective) > allowed * objective.target_seconds:
@@ -84,10 +84,10 @@ def _list_infeasible(
 
 
 def ease(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
-    """Return the objectives as they are planned for: no target is nearer to an idle replica than it is known.
+    """Return the objectives to plan for. No target is closer to an idle replica's latency than LEAST_DOUBT.
 
-    At a target that an idle replica just meets, each replica would have to compute one sequence alone. Ten
-    times as many replicas would then rest on a step that is a hundredth shorter.
+    At a target that an idle replica just meets, each replica would have to compute one sequence alone. A step
+    that is a hundredth shorter would then ask for ten times as many replicas.
     """
     idle = Pool(replica, 1, 0.0)
     least = {each: (1 + LEAST_DOUBT) * idle.latency_seconds(each) for each in objectives}
@@ -95,7 +95,7 @@ def ease(replica: Replica, objectives: Collection[Objective]) -> list[Objective]
 
 
 def find_count(replica: Replica, objectives: Collection[Objective], demand: Demand, most: int) -> int:
-    """Return the least number of replicas, up to `most`, that bear each of the bad cases of a load."""
+    """Return the smallest number of replicas, up to `most`, that bear each of the bad cases of a load."""
     count = min(max(math.ceil(demand.expected * replica.work_seconds / NEARLY_ALL), 1), most)
     for case in BAD_CASES:
         rate = demand.expected + case.more * demand.margin
@@ -111,7 +111,7 @@ def _fits(
 
 
 def _find_least(least: int, most: int, fits: Callable[[int], bool]) -> int:
-    """Return the least count that fits, or `most`. It is looked for near the least that it may be."""
+    """Return the smallest count that fits, or `most`. The search begins at `least`, where it usually ends."""
     low, step = least, 1
     while low < most and not fits(min(low + step - 1, most)):
         low, step = min(low + step, most), 2 * step
@@ -126,7 +126,7 @@ def _find_least(least: int, most: int, fits: Callable[[int], bool]) -> int:
 
 
 def find_capacity(replica: Replica, objectives: Collection[Objective], replicas: int) -> Capacity:
-    """Return what one of so many replicas carries at most, and what would be the first to give."""
+    """Return the largest load that one of so many replicas carries, and the limit that it reaches first."""
     low, high = 0.0, replica.highest_rate
     limit = LIMIT_SATURATION
     if (found := Pool(replica, replicas, high * replicas).find_limit(objectives)) is not None:

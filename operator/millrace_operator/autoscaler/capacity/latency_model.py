@@ -1,12 +1,11 @@
 """Step time of a replica, T = α + β·tokens + γ·context tokens, fitted online from its histograms.
 
 Tokens are those computed in a step. A decoding sequence computes one, so on decode-only steps this is
-α + β·batch + γ·batch·context; prefilled tokens cost β each beside. Means over a window obey the
-same equation as single steps because it is linear. Recursive least squares on relative errors, with a
-ridge that keeps unseen directions at zero, and non-negative coefficients.
+α + β·batch + γ·batch·context; each prefilled token costs β more. Means over a window obey the same linear
+equation as single steps. The fit is recursive least squares on relative errors, with a ridge.
 
-Forgetting is directional, after Kulhavý: new data replace what is known in their own direction only. So a
-night of idle steps, which tell α alone, leaves β and γ as the day has taught them.
+Forgetting is directional, after Kulhavý: new data replace old knowledge in their own direction only. So a
+night of idle steps, which hold information about α alone, leaves β and γ as the day has taught them.
 """
 
 import math
@@ -24,15 +23,15 @@ from millrace_operator.autoscaler.capacity.normal_equations import (
 from millrace_operator.autoscaler.signals.observation import StepMoments, TrialStep
 
 FORGETTING = 0.01
-"""The part of what is known in a direction that one whole sample there replaces."""
+"""The part of the knowledge in a direction that one whole sample there replaces."""
 KEPT_IN_DOUBT = 0.05
-"""Of what was learned, after a change of the replicas: as much as five samples of a hundred."""
+"""The part of the knowledge that stays after a change of the replicas: five samples of a hundred."""
 LEAST_BETWEEN_DOUBTS = 50.0
 """Windows of steps."""
 LARGEST_CHANGE = 10.0
-"""How many times as slow or as fast other replicas are taken to be at once."""
+"""Changed replicas count as at most so many times as slow or as fast at once."""
 WINDOWS_OF_CHANGE = 5.0
-"""Windows of steps, of all replicas, of which the median tells that. One may be odd, and two overlap it."""
+"""Windows of steps, of all replicas: the change is their median. One may be odd, and two overlap it."""
 DEVIATION = math.sqrt(math.pi / 2)
 """A normal error's standard deviation over its mean."""
 OUTLIER = 2.0
@@ -41,39 +40,39 @@ LEAST_DEVIATION = 0.03
 MIN_STEPS = 5
 MIN_SAMPLES = 2.0
 LEAST_TO_JUDGE = 0.5
-"""Windows of steps before predictions are compared with what comes."""
+"""Windows of steps before predictions are compared with measurements."""
 MAX_RELATIVE_ERROR = 0.35
 TRIAL_ERROR = 0.25
-"""By which steps of real requests are taken to differ from those tried in an idle replica."""
+"""The assumed difference between steps of real requests and the steps that an idle replica tried."""
 MIN_TRIALS = 3
 """Steps of different kinds, for three coefficients."""
 TOKENS_APART = 8.0
-"""How many times as many tokens the largest of them computes as the smallest, or β is noise."""
+"""The largest of them computes at least so many times as many tokens as the smallest, or β is noise."""
 MOST_TRIAL_DOUBT = 0.5
-"""By which part steps that were tried may leave a step uncertain that is planned with."""
+"""A plan with tried steps alone accepts a standard error of the planned step up to this part."""
 
 
 @dataclass(frozen=True)
 class LatencyModel:
-    """The fit so far: the normal equations and how well they predicted what came."""
+    """The fit so far: the normal equations, and the error of their predictions."""
 
     gram: Matrix = NOTHING
     moment: Row = (0.0, 0.0, 0.0)
     num_samples: float = 0.0
-    """Windows of steps that taught it, overlapping ones counted by what was new in them."""
+    """Windows of steps that it learned from. An overlapping one counts by its new part."""
     relative_error: float | None = None
-    """Mean relative error of predictions made before each sample was learned."""
+    """Mean relative error of the predictions made before each sample was learned."""
     coefficients: Row = field(default=(0.0, 0.0, 0.0))
     distrusted_at: float = -math.inf
-    """How many samples there were when it was distrusted last."""
+    """The number of samples when it was last distrusted."""
     num_tried: float = 0.0
-    """How many of its samples no request has paid for: a replica tried them before its first one."""
+    """How many of its samples are no requests' steps: a replica tried them before its first request."""
     changes: tuple[tuple[float, float], ...] | None = None
-    """While it is distrusted: how many times as long as it says steps took, and in which part of a window."""
+    """While it is distrusted: ratios of measured to predicted step times, each with its part of a window."""
     tried: Row | None = field(default=None, compare=False)
-    """The coefficients of the steps that were tried, until enough real ones are known."""
+    """The coefficients of the tried steps, until enough real ones are known."""
     slowed_by: float = field(default=1.0, compare=False)
-    """How many times as slow as those every step is taken to be meanwhile."""
+    """Meanwhile every step counts as so many times as slow as the tried ones say."""
 
     @classmethod
     def restore(
@@ -84,16 +83,15 @@ class LatencyModel:
         relative_error: float | None,
         num_tried: float = 0.0,
     ) -> "LatencyModel":
-        """Return the model that had these; its coefficients follow from them."""
+        """Return the model with these equations; its coefficients follow from them."""
         coefficients = find_coefficients(gram, moment)
         return cls(gram, moment, num_samples, relative_error, coefficients, num_tried=num_tried)
 
     @classmethod
     def begin(cls, trials: Sequence[TrialStep]) -> "LatencyModel":
-        """Return the model of replicas that have served nobody, from steps that they tried.
+        """Return the model of replicas that have served no request, from steps that they tried.
 
-        It has as little behind it as may be planned with. Without trials of three kinds it knows nothing, and
-        neither where all computed nearly as few tokens.
+        It has the fewest samples that a plan accepts, or none without trials of three kinds and sizes.
         """
         found = [trial for trial in trials if 0 < trial.seconds < math.inf]
         if len({(trial.tokens, trial.context_tokens) for trial in found}) < MIN_TRIALS:
@@ -125,7 +123,7 @@ class LatencyModel:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the fit may be planned with."""
+        """Whether a plan may use the fit."""
         return (
             self.num_samples >= MIN_SAMPLES
             and self.relative_error is not None
@@ -135,21 +133,21 @@ class LatencyModel:
 
     @property
     def is_proven(self) -> bool:
-        """Whether steps of real requests are behind the fit, and not only those that were tried."""
+        """Whether the fit rests on steps of real requests, and not only on tried ones."""
         return self.is_fitted and not self.is_untaught
 
     @property
     def is_untaught(self) -> bool:
-        """Whether hardly any steps but those that were tried are known."""
+        """Whether hardly any steps of real requests are known."""
         return self.num_samples - self.num_tried < MIN_SAMPLES
 
     @property
     def is_only_tried(self) -> bool:
-        """Whether steps were tried, and hardly any others are known."""
+        """Whether the model has tried steps, and hardly any others."""
         return self.num_tried > 0 and self.is_untaught
 
     def describe_doubt(self) -> str | None:
-        """Say why the fit may not be planned with; None where it may."""
+        """Say why a plan may not use the fit; None if it may."""
         if self.is_fitted:
             return None
         error = self.relative_error
@@ -157,21 +155,21 @@ class LatencyModel:
             known = f"{self.num_samples:.1f} of {MIN_SAMPLES:g} windows of steps"
             return f"the latency model is not fitted yet ({known})"
         found, most = math.ceil(100 * error), round(100 * MAX_RELATIVE_ERROR)
-        return f"the latency model does not fit: it is {found} % off, and {most} % may be planned with"
+        return f"the latency model does not fit: it is {found} % off, and a plan accepts {most} %"
 
     def slow(self, part: float) -> "LatencyModel":
-        """Return a model of steps that take longer by this part."""
+        """Return a model whose steps take longer by this part."""
         alpha, beta, gamma = ((1 + part) * value for value in self.coefficients)
         return replace(self, coefficients=(alpha, beta, gamma))
 
     def distrust(self) -> "LatencyModel":
-        """Return the same model with so little behind it that a few samples of another kind replace it."""
+        """Return the same model with so little weight that a few samples of another kind replace it."""
         if self.num_samples - self.distrusted_at < LEAST_BETWEEN_DOUBTS:
-            # Several changes in turn would lose what no load between them has taught anew.
+            # Several changes in turn would lose knowledge that no load between them restores.
             return replace(self, changes=(), tried=None)
         gram = tuple(tuple(KEPT_IN_DOUBT * value for value in row) for row in self.gram)
         moment = tuple(KEPT_IN_DOUBT * value for value in self.moment)
-        return replace(  # those that were tried are of other replicas
+        return replace(  # the tried steps are of other replicas
             self,
             gram=gram,  # type: ignore[arg-type]
             moment=moment,  # type: ignore[arg-type]
@@ -185,7 +183,7 @@ class LatencyModel:
         return self.alpha + self.beta * tokens + self.gamma * context_tokens
 
     def standard_error(self, tokens: float, context_tokens: float) -> float:
-        """Return by which part of it a step's predicted time may err, for want of such steps to learn from.
+        """Return the relative error of a step's predicted time that comes from too few such steps.
 
         √(σ²·xᵀ(G + ridge)⁻¹x), the standard error of a regression, with x and σ relative to the step's time.
         """
@@ -199,10 +197,10 @@ class LatencyModel:
     def learn(
         self, moments: StepMoments, *, weight: float = 1.0, forgetting: float | None = None
     ) -> "LatencyModel":
-        """The model after one more sample; samples of few steps are left out.
+        """Return the model after one more sample; samples of few steps are left out.
 
-        `weight` is the part of the sample that is new: windows overlap. `forgetting` is the part of what is
-        known in its direction that it replaces; without it `weight` times FORGETTING.
+        `weight` is the new part of the sample, because windows overlap. `forgetting` is the part of the
+        knowledge in its direction that it replaces, by default `weight` times FORGETTING.
         """
         if moments.num_steps < MIN_STEPS or moments.seconds <= 0:
             return self
@@ -221,7 +219,9 @@ class LatencyModel:
     def _note_change(
         self, changes: tuple[tuple[float, float], ...], moments: StepMoments, weight: float
     ) -> "LatencyModel":
-        """Return the model with one more look at other replicas; after enough it is as slow as they are."""
+        """Return the model after one more look at changed replicas. After enough looks it is as slow as
+        they.
+        """
         known = self.predict(moments.tokens, moments.context_tokens)
         ratio = moments.seconds / known if known > 0 else 1.0
         changes = (*changes, (min(max(ratio, 1 / LARGEST_CHANGE), LARGEST_CHANGE), weight))
@@ -230,9 +230,9 @@ class LatencyModel:
         return self._scale(_find_median(changes))
 
     def _scale(self, ratio: float) -> "LatencyModel":
-        """Return a model of replicas that take so many times as long in every step.
+        """Return a model of replicas whose every step takes `ratio` times as long.
 
-        Samples weigh by 1/seconds², so what is left of faster steps would outweigh those of slower ones.
+        Samples weigh by 1/seconds², so the rest of faster steps would outweigh slower ones.
         """
         gram = tuple(tuple(value / ratio**2 for value in row) for row in self.gram)
         moment = tuple(value / ratio for value in self.moment)
@@ -240,9 +240,9 @@ class LatencyModel:
         return replace(self, gram=gram, moment=moment, coefficients=coefficients, changes=None)  # type: ignore[arg-type]
 
     def _trust(self, moments: StepMoments) -> float:
-        """Return how much of a sample counts: less where it is far off, as while a replica warms up.
+        """Return the weight of a sample: less if it is far off, as while a replica warms up.
 
-        Huber's weights. If such samples go on, the error that is usual grows, and they count.
+        These are Huber's weights. If such samples go on, the usual error grows, and they count.
         """
         if not self.is_fitted or self.relative_error is None:
             return 1.0
@@ -274,10 +274,10 @@ class LatencyModel:
         return learned if learned.is_untaught else replace(learned, tried=None)
 
     def _slow_what_was_tried(self, moments: StepMoments) -> "LatencyModel | None":
-        """Return a model of replicas whose every step is as slow as the fastest of the first real windows.
+        """Return a model whose every step is as slow as the fastest of the first real windows.
 
-        One window may be odd. They are not taken to be faster than what was tried: a few windows do not tell
-        that of larger steps, and too few replicas harm. None where this window says nothing new of it.
+        One window may be odd. The steps do not count as faster than the tried ones: a few windows say nothing
+        about larger steps, and too few replicas harm. None if this window has no news about it.
         """
         is_first = self.num_samples == self.num_tried
         if self.tried is None:
@@ -291,7 +291,7 @@ class LatencyModel:
 
 
 def _find_median(weighted: Sequence[tuple[float, float]]) -> float:
-    """Return the value at half of the weight."""
+    """Return the weighted median."""
     half, seen = sum(weight for _, weight in weighted) / 2, 0.0
     for value, weight in sorted(weighted):
         seen += weight

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 RIDGE = 1e-3
-"""Of each regressor's own size. Of the largest one's it hid the empty step behind long contexts. The ramp of
-`simulate/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not 6.2."""
+"""A part of each regressor's own size. As a part of the largest one's it hid the empty step behind long
+contexts: the ramp of `simulate/test_workloads.py`, measured once by hand, took 7.8 replicas on average, not
+6.2."""
 TINY = 1e-9
-"""Keeps the matrix regular where a regressor was never seen."""
+"""Keeps the matrix regular if no sample had a regressor."""
 SCALES = (1.0, 16.0, 4096.0)
 """Typical regressors, by which the ridge weighs the three alike."""
 
@@ -22,19 +23,19 @@ def find_row(tokens: float, context_tokens: float, seconds: float) -> Row:
 
 
 class NormalEquations(NamedTuple):
-    """What samples tell: the gram matrix of their regressors, and these times what was measured."""
+    """The samples in sum: the gram matrix of their regressors, and the regressors times the measurements."""
 
     gram: Matrix = NOTHING
     moment: Row = (0.0, 0.0, 0.0)
 
     def add(self, x: Row, weight: float) -> "NormalEquations":
-        """Return the equations with one more sample, whose regressors are relative to what it measured."""
+        """Return the equations with one more sample, whose regressors are relative to its measurement."""
         rows = [tuple(self.gram[i][j] + weight * x[i] * x[j] for j in range(3)) for i in range(3)]
         moment = tuple(self.moment[i] + weight * x[i] for i in range(3))
         return NormalEquations((rows[0], rows[1], rows[2]), moment)  # type: ignore[arg-type]
 
     def forget(self, x: Row, part: float) -> "NormalEquations":
-        """Return the equations without a part of what they say of direction x; their solution stays.
+        """Return the equations without a part of their information in direction x; their solution stays.
 
         R - part · R x xᵀ R / (xᵀ R x), and the moment alike: see Cao and Schwartz, A directional forgetting
         algorithm based on the decomposition of the information matrix, Automatica 36 (2000).
@@ -45,13 +46,13 @@ class NormalEquations(NamedTuple):
         if known <= 0:
             return self
         rate = part / known
-        told = rate * sum(moment[i] * x[i] for i in range(3))
+        removed = rate * sum(moment[i] * x[i] for i in range(3))
         rows = [tuple(gram[i][j] - rate * along[i] * along[j] for j in range(3)) for i in range(3)]
-        moment = tuple(moment[i] - told * along[i] for i in range(3))  # type: ignore[assignment]
+        moment = tuple(moment[i] - removed * along[i] for i in range(3))  # type: ignore[assignment]
         return NormalEquations((rows[0], rows[1], rows[2]), moment)  # type: ignore[arg-type]
 
     def solve(self) -> list[float]:
-        """Return the coefficients, none of them negative: the most negative one is dropped until none is."""
+        """Return coefficients of zero or more: the most negative one is dropped until none is negative."""
         regular = self._regularise()
         active = [0, 1, 2]
         solution = [0.0, 0.0, 0.0]

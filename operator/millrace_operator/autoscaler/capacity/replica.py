@@ -1,4 +1,4 @@
-"""What a replica does with its share of a load, and how late tokens are where several share one. Pure.
+"""A replica's work under its share of a load, and the latencies of a pool of replicas. Pure.
 
 A replica's share of the load is λ requests a second, with I prompt and O generated tokens each. A step of n
 sequences also prefills the λ·I·T tokens that arrive during it, and Little's law gives n = λ·O·T. With
@@ -23,9 +23,9 @@ from millrace_operator.autoscaler.decide.policy import DEFAULT_PERCENTILE, Laten
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 
 NEARLY_ALL = 0.95
-"""The part of the time that a replica is planned to work at most. Beyond it queues have no bound."""
+"""A plan lets a replica work at most this part of the time. Beyond it queues grow without bound."""
 DEFAULT_SPREAD = 1.0
-"""Of the logarithm of lengths, while it is not known: 0.99 and 0.86 in Azure's conversations of 2023."""
+"""Of the logarithm of lengths, while it is unknown: 0.99 and 0.86 in Azure's conversations of 2023."""
 BISECTIONS = 20
 NORMAL = NormalDist()
 LIMIT_SATURATION, LIMIT_SLOTS, LIMIT_KV = "saturation", "slots", "kvCache"
@@ -46,11 +46,11 @@ class Replica:
     """Standard deviation of the logarithm of a prompt's length."""
     generation_spread: float = DEFAULT_SPREAD
     answer_lengths: AnswerLengths | None = None
-    """As measured; None: lognormal, with the mean and the spread above."""
+    """As measured; None means lognormal, with the mean and the spread above."""
 
     @cached_property
     def work_seconds(self) -> float:
-        """Work of one request that no batching spares."""
+        """Work of one request that batching does not save."""
         decode = self.generation_tokens * (self.model.beta + self.model.gamma * self.context_tokens)
         return max(self.prefill_seconds + decode, 1e-9)
 
@@ -61,18 +61,18 @@ class Replica:
 
     @cached_property
     def prefill_square(self) -> float:
-        """Mean of the square of a prompt's work. Lengths are taken for lognormal."""
+        """Mean of the square of a prompt's work. Lengths count as lognormal."""
         return self.prefill_seconds**2 * math.exp(self.prompt_spread**2)
 
     def longest_prefill_seconds(self, share: float) -> float:
-        """Return the work that this part of the prompts takes at most."""
+        """Return the largest work among this part of the prompts."""
         spread = self.prompt_spread
         return self.prefill_seconds * math.exp(spread * deviations(share) - spread * spread / 2)
 
     def find_prefill_left(self, mean_left: float) -> float:
-        """Return after how many seconds w so much of a prompt's work S is left on average: E[max(S - w, 0)].
+        """Return the seconds w after which so much of a prompt's work S is left on average: E[max(S - w, 0)].
 
-        Of shorter prompts nothing is left.
+        A shorter prompt has nothing left.
         """
         low, high = 0.0, self.prefill_seconds
         while self._mean_left(high) > mean_left:
@@ -92,12 +92,12 @@ class Replica:
 
     @property
     def short_generation_tokens(self) -> float:
-        """Return how long a short answer is, of which one prompt that comes meanwhile delays every token."""
+        """Return the tokens of a short answer: one prompt that comes meanwhile delays each of them."""
         spread = self.generation_spread
         return max(self.generation_tokens * math.exp(-spread - spread * spread / 2), 1.0)
 
     def longest_generation_tokens(self, share: float) -> float:
-        """Return how many tokens this part of the answers has at most."""
+        """Return the largest number of tokens among this part of the answers."""
         if self.answer_lengths is not None:
             return self.answer_lengths.quantile(share)
         spread = self.generation_spread
@@ -110,18 +110,18 @@ class Replica:
 
     @cached_property
     def highest_rate(self) -> float:
-        """Requests per second beyond which there is more work than time, or the mean batch has no room."""
+        """Requests per second beyond which the work exceeds the time, or the mean batch exceeds the room."""
         filling = self.room / max(self.generation_tokens * self.model.alpha, 1e-9)
         return min(NEARLY_ALL / self.work_seconds, max(filling, self.lone_rate))
 
     @cached_property
     def room(self) -> float:
-        """Sequences that a replica can hold: infinity where nothing is known to limit them."""
+        """Sequences that a replica can hold: infinity if no limit is known."""
         return min(self._limits().values(), default=math.inf)
 
     @property
     def room_limit(self) -> str:
-        """Name what limits the sequences."""
+        """Name the limit of the sequences."""
         limits = self._limits()
         return min(limits, key=lambda name: limits[name], default=LIMIT_SATURATION)
 
@@ -134,12 +134,12 @@ class Replica:
         return found
 
     def stay_seconds(self, rate: float) -> float:
-        """Return how long a request is in the batch at a replica's share of the load."""
+        """Return how long a request stays in the batch at a replica's share of the load."""
         share = min(rate, NEARLY_ALL / self.work_seconds)
         return self.count_sequences(share) / share if share > 0 else 0.0
 
     def is_saturated(self, rate: float) -> bool:
-        """Whether a replica's share of the load is more than it can work off."""
+        """Whether a replica's share of the load is more than it can serve."""
         return rate * self.work_seconds > NEARLY_ALL
 
     def count_sequences(self, rate: float) -> float:
@@ -150,18 +150,18 @@ class Replica:
 
 @lru_cache
 def find_between(share: float) -> float:
-    """Return the part at 0.71 of the deviations of this one: two such chances at once are as seldom."""
+    """Return the part at 0.71 of this part's deviations: two such chances at once are equally seldom."""
     return NORMAL.cdf(math.sqrt(0.5) * deviations(share)) if share > 0.5 else share
 
 
 @lru_cache
 def deviations(share: float) -> float:
-    """Return how many standard deviations above the mean a part of what is normal ends; 0 under the mean."""
+    """Return the quantile of a normal law, in standard deviations above the mean; 0 below the mean."""
     return max(NORMAL.inv_cdf(share), 0.0) if share > 0 else 0.0
 
 
 class Pool:
-    """So many replicas that share a load of requests a second. What it is made of does not change."""
+    """Replicas that share a load in requests a second. Its fields do not change."""
 
     __slots__ = (
         "_behind_seconds",
@@ -174,7 +174,7 @@ class Pool:
     )
 
     def __init__(self, replica: Replica, replicas: int, rate: float, chance: float = 1.0) -> None:
-        """`chance` is the part of a batch's deviations that is reckoned with."""
+        """`chance` is the part of a batch's deviations to plan with."""
         self.replica = replica
         self.replicas = replicas
         self.share = rate / replicas
@@ -183,23 +183,23 @@ class Pool:
         """A replica's batch."""
         idle = max(1 - self.share * replica.work_seconds, 1e-6)
         self.deviation = chance * math.sqrt(self.mean_sequences / idle / replicas)
-        """The standard deviation of a replica's batch that is reckoned with."""
+        """The standard deviation of a replica's batch to plan with."""
         self._between_prompts = max(1 - self.share * replica.prefill_seconds, 1e-6)
-        """The part of the time in which no prompt is computed."""
+        """The part of the time without a prompt."""
         self._behind_seconds = self.share * replica.prefill_square / (2 * self._between_prompts)
-        """The mean wait behind the prompts that came before, as in an M/G/1 queue."""
+        """The mean wait behind earlier prompts, as in an M/G/1 queue."""
 
     def sequences(self, share: float) -> float:
-        """Return what a replica's batch is at most in this part of the time."""
+        """Return the largest batch of a replica in this part of the time."""
         return self.mean_sequences + deviations(share) * self.deviation
 
     def decode_seconds(self, share: float) -> float:
-        """Return what this part of the steps takes at most without any prompt."""
+        """Return the longest time of this part of the steps without any prompt."""
         batch = max(self.sequences(share), 1.0)
         return self.replica.model.predict(batch, batch * self.replica.context_tokens)
 
     def step_seconds(self, share: float) -> float:
-        """Return what this part of the steps takes at most, with the prompts that come meanwhile."""
+        """Return the longest time of this part of the steps, with the prompts that come meanwhile."""
         return self.decode_seconds(share) / self._between_prompts
 
     def latency_seconds(self, objective: Objective) -> float:
@@ -207,7 +207,7 @@ class Pool:
         return self.find_latency(objective.metric, objective.percentile / 100)
 
     def find_latency(self, metric: LatencyMetric, share: float) -> float:
-        """Return within how many seconds this part of the requests is served, under saturation."""
+        """Return the seconds within which this part of the requests is served, under saturation."""
         match metric:
             case "TimeToFirstToken":
                 return self._find_first_token(share)
@@ -219,30 +219,31 @@ class Pool:
                 return self._find_whole_request(share)
 
     def _find_first_token(self, share: float) -> float:
-        """Return the rest of the running step and the own one, the own prompt, and those before."""
+        """Return the rest of the running step, the own step, the own prompt, and the prompts before it."""
         prompt = self.replica.longest_prefill_seconds(share)
         return 1.5 * self.step_seconds(share) + prompt - math.log(1 - share) * self._behind_seconds
 
     def _find_output_token(self, share: float) -> float:
-        """Return a step with the prompts that come meanwhile.
+        """Return the time of a step with the prompts that come meanwhile.
 
-        They come by chance: over m tokens they add a mean, which is in the step, and a variance λ·m·T·E[S²].
+        Prompts come by chance: over m tokens they add a mean, which is in the step, and a variance
+        λ·m·T·E[S²].
         """
         replica, step = self.replica, self.step_seconds(share)
         variance = self.share * step * replica.prefill_square / replica.short_generation_tokens
         return step + deviations(share) * math.sqrt(variance)
 
     def _find_queue_time(self, share: float) -> float:
-        """Return the rest of the running step: all that wait begin with the next one.
+        """Return the rest of the running step: all waiting requests begin with the next one.
 
-        Requests come at any moment. So λ·E[max(S - w, 0)] is the part of them that comes while more than w
-        of a prompt's work S is left. The others find a step without a prompt. The gateway gives requests to
-        the replica with the fewest, which is seldom the one that has just begun a prompt: of N replicas in
-        the simulator about ½ + 1/N of such moments were met (0.9 to 1.4 times that at P95, for 1 to 18
-        replicas of three kinds, measured once by hand).
+        Requests come at any moment. So λ·E[max(S - w, 0)] is the part of them that comes while more than w of
+        a prompt's work S is left. The others find a step without a prompt. The gateway gives requests to the
+        replica with the fewest, which has seldom just begun a prompt: of N replicas in the simulator about ½
+        + 1/N of such moments were met (0.9 to 1.4 times that at P95, for 1 to 18 replicas of three kinds,
+        measured once by hand).
 
-        A step is taken to run on an idle replica too. Else a target shorter than a step would seem to be in
-        reach, and would ask for as many replicas as there are requests.
+        An idle replica counts as running a step too. Otherwise a target shorter than a step would seem to be
+        in reach, and would ask for as many replicas as there are requests.
         """
         step, met = self.decode_seconds(0.5), self.share * min(0.5 + 1 / self.replicas, 1.0)
         behind_prompt = met * self.replica.prefill_seconds
@@ -253,10 +254,10 @@ class Pool:
     def _find_whole_request(self, share: float) -> float:
         """Return the mean wait and prompt, and a step for each token of a long answer.
 
-        Of the wait the mean is enough: it is short beside the tokens. Long answers and slow steps are chance
-        of two kinds that know nothing of each other, so both are seldom at their worst at once: the worst of
-        three cases counts that are as seldom, as with the bad cases of a load. It is nearly always that of a
-        long answer with common steps, since lengths vary the most.
+        The mean of the wait is enough: it is short beside the tokens. Long answers and slow steps are
+        independent chances, so they are seldom at their worst at once. As with the bad cases of a load, the
+        worst of three equally seldom cases counts. It is nearly always the long answer with common steps,
+        since lengths vary the most.
         """
         replica, between = self.replica, find_between(share)
         wait = self.step_seconds(0.5) / 2 + self._behind_seconds + replica.prefill_seconds
@@ -266,7 +267,7 @@ class Pool:
         )
 
     def find_limit(self, objectives: Collection[Objective]) -> str | None:
-        """Name what this load is too much for; None where it fits."""
+        """Name the limit that this load exceeds; None if it fits."""
         if self.replica.is_saturated(self.share):
             return LIMIT_SATURATION
         if self.share <= self.replica.lone_rate:

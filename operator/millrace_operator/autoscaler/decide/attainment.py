@@ -1,8 +1,8 @@
-"""Which part of the requests so many replicas would serve in time, and how true such words have been. Pure.
+"""Predicts the part of the requests that replicas serve in time, and measures the predictions' error. Pure.
 
-The model's latency grows with the part of the requests that it speaks of, so the part in time is where it
-crosses the target. Whether that can be told to people is measured: what was predicted for the replicas there
-were is compared with what came.
+The model's latency at a percentile grows with the percentile, so the part in time is the percentile at which
+it crosses the target. Predictions for the replicas that served are compared with the measurements. Only if
+the error is small does `explain` show predictions for other counts.
 """
 
 import math
@@ -15,16 +15,16 @@ from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Bracket, Latency
 
 SHARES = (*(n / 100 for n in range(100)), *(n / 1000 for n in range(991, 1000)))
-"""The parts that are told apart: 1 %, and 0.1 % beyond 99 %."""
+"""The steps of the search: 1 %, and 0.1 % beyond 99 %."""
 REMEMBERED_SECONDS = 3600.0
 LEAST_SECONDS, LEAST_REQUESTS = 600.0, 300.0
-"""Compared before predictions are known to be true. 95 % of 300 has a standard deviation of 1.3 %."""
+"""The comparison needs so many. 95 % of 300 requests has a standard deviation of 1.3 %."""
 LARGEST_ERROR = 0.02
-"""Predictions that were off by more are not told."""
+"""`explain` shows no predictions with a larger error."""
 
 
 def find_attainment(pool: Pool, objective: Objective) -> float:
-    """Return the part of the requests that a pool serves in time; 0 where its queue would only grow."""
+    """Return the part of the requests that a pool serves in time; 0 if its queue would only grow."""
     if pool.replica.is_saturated(pool.share):
         return 0.0
     number = bisect_right(
@@ -38,13 +38,13 @@ def find_attainment(pool: Pool, objective: Objective) -> float:
 def predict(
     replica: Replica, objectives: Collection[Objective], rate: float, replicas: int
 ) -> dict[Objective, float]:
-    """Return the part of a load, in requests a second, that is served in time, by each objective."""
+    """Return for each objective the part of a load, in requests a second, that is served in time."""
     pool = Pool(replica, replicas, rate)
     return {objective: find_attainment(pool, objective) for objective in objectives}
 
 
 def predict_seconds(replica: Replica, objective: Objective, rate: float, replicas: int) -> float | None:
-    """Return the objective's percentile at a load; None where a queue grows or a batch has no room for it."""
+    """Return the objective's percentile at a load; None if a queue grows or a batch exceeds the room."""
     pool = Pool(replica, replicas, rate)
     if replica.is_saturated(pool.share) or pool.sequences(objective.percentile / 100) > replica.room:
         return None
@@ -53,14 +53,14 @@ def predict_seconds(replica: Replica, objective: Objective, rate: float, replica
 
 @dataclass(frozen=True)
 class Record:
-    """By how much predictions of one objective were off, on average over the requests of the last hour."""
+    """The mean error of predictions for one objective, over the requests of the last hour."""
 
     bias: float = 0.0
-    """What was predicted less what came."""
+    """The predicted part less the measured one."""
     requests: float = 0.0
-    """How many the average is worth."""
+    """The number of requests behind the average."""
     seconds: float = 0.0
-    """Compared so far."""
+    """The time compared so far."""
     judged_at: float = -math.inf
 
     def add(self, now: float, bias: float, requests: float, seconds: float) -> "Record":
@@ -70,33 +70,33 @@ class Record:
         return Record(self.bias + new * (bias - self.bias), kept + requests, self.seconds + seconds, now)
 
     def is_known(self, now: float) -> bool:
-        """Whether enough was compared, and not too long ago."""
+        """Whether enough requests were compared, and not too long ago."""
         is_enough = self.seconds >= LEAST_SECONDS and self.requests >= LEAST_REQUESTS
         return is_enough and now - self.judged_at <= REMEMBERED_SECONDS
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What became of predictions for the replicas there were, by objective."""
+    """The records of predictions for the replicas that served, by objective."""
 
     records: Mapping[Objective, Record] = field(default_factory=dict)
     judged_at: float | None = None
 
     def find_error(self, objectives: Collection[Objective], now: float) -> float | None:
-        """Return by how much those of the worst objective were off; None where one is not known."""
+        """Return the error of the worst objective; None if that of one is unknown."""
         records = [self.records.get(objective, Record()) for objective in objectives]
         if not all(record.is_known(now) for record in records):
             return None
         return max((abs(record.bias) for record in records), default=None)
 
     def is_due(self, now: float, window: float) -> bool:
-        """Whether what is measured has nothing in common any more with what was compared last."""
+        """Whether the present window does not overlap the one compared last."""
         return self.judged_at is None or now - self.judged_at >= window
 
     def judge(
         self, now: float, predicted: Mapping[Objective, float], latencies: Iterable[Latency], window: float
     ) -> "Calibration":
-        """Compare what was predicted for each objective with what its window shows."""
+        """Compare the prediction for each objective with the measurement of a window."""
         records = {objective: self.records.get(objective, Record()) for objective in predicted}
         for latency in latencies:
             objective, bracket = latency.objective, latency.bracket
@@ -107,5 +107,5 @@ class Calibration:
 
 
 def _find_bias(predicted: float, bracket: Bracket) -> float:
-    """Return by how much a prediction is outside of what a histogram says for certain."""
+    """Return by how much a prediction is outside the range that the histogram is certain of."""
     return predicted - min(max(predicted, bracket.lower_share), bracket.upper_share)

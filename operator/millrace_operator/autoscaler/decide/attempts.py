@@ -1,8 +1,9 @@
-"""What replicas that were added for late requests did for these, and when no more are added. Pure.
+"""Whether replicas that were added for late requests helped, and when no more are added. Pure.
 
 Requests may be late for a cause that no replica cures: a few prompts that are too long, a slow node. So each
-step is judged by the next one: it helped if fewer requests are late than before. After two steps in turn that
-did not, no more are asked for. That is forgotten where the cause may be another. Each objective has its own.
+step is judged at the next one: it helped if fewer requests are late than before. After two futile steps in a
+row feedback asks for no more. It forgets that if the cause may be another. Each objective has its own
+attempts.
 """
 
 import math
@@ -11,49 +12,49 @@ from dataclasses import dataclass, replace
 from millrace_operator.api.status_lines import FUTILE_STEPS
 
 REMEMBERED_SECONDS, FAILED_SECONDS = 3600.0, 14_400.0
-"""For how long a step is remembered, and for how long that steps failed."""
+"""Feedback remembers a step, and the failure of steps, for so long."""
 HELPED = 0.5
-"""Of the part by which there are more replicas: by so much fewer are late after a step that helped."""
+"""A step that adds a part p of the replicas helped if the burn fell by at least this times p."""
 BETTER = 0.75
 """Of the burn."""
 WORSE, WORSE_BY = 2.0, 1.0
-"""Times the burn, and beyond that: three standard deviations of the 60 requests that tell of a P95."""
+"""A factor of the burn and an addition: three standard deviations of the 60 requests that a P95 needs."""
 MORE_LOAD = 1.3
 """Two standard deviations of a rate that is known to 15 %."""
 LASTING_SECONDS = 300.0
-"""A minute has less late requests, or more of all, by chance: looked at every two seconds, each hour."""
+"""With a look every two seconds, chance gives each hour a minute with fewer late requests, or more of all."""
 
 
 @dataclass(frozen=True)
 class Attempts:
-    """The last count with which requests were late for so long that more were asked for."""
+    """The last count with which requests were late for so long that feedback asked for more."""
 
     replicas: int | None = None
     burn: float = 0.0
-    """How many times as many as allowed were late, on average until then."""
+    """The mean burn until then."""
     load: float = 0.0
     """Requests a second."""
     at: float = -math.inf
     asked: int = 0
-    """The count that was asked for then; 0 once so many have served."""
+    """The count that feedback asked for then; 0 once so many have served."""
     futile: int = 0
-    """Steps in turn that did not help."""
+    """Steps in a row that did not help."""
     better_since: float | None = None
     more_since: float | None = None
-    """Since when fewer are late than then, and since when more requests come."""
+    """Since when the burn is lower than then, and since when the load is higher."""
     below: int | None = None
     below_burn: float = 0.0
     below_seconds: float = 0.0
-    """A smaller count since, its burn on average, and for how long."""
+    """A smaller count since then, its mean burn, and its time."""
 
     @property
     def have_failed(self) -> bool:
-        """Whether no more are asked for."""
+        """Whether feedback asks for no more replicas."""
         return self.futile >= FUTILE_STEPS
 
     @property
     def is_below_worse(self) -> bool:
-        """Whether the smaller count that there is leaves more requests late, though more were of no use."""
+        """Whether the present smaller count leaves more requests late, though more replicas did not help."""
         if self.replicas is None or self.below is None:
             return False
         fewer = min(self.replicas / max(self.below, 1) - 1, 1.0)
@@ -66,9 +67,9 @@ class Attempts:
     def watch(
         self, now: float, passed: float, count: int, burn: float | None, load: float | None
     ) -> "Attempts":
-        """Return what is still so after one more look at `count` replicas, so many seconds after the last.
+        """Return the attempts after one more look at `count` replicas, `passed` seconds after the last one.
 
-        burn and load are None where they are not known.
+        `burn` and `load` are None if they are unknown. The attempts are empty if the cause may be another.
         """
         if self.replicas is None:
             return self
@@ -96,9 +97,9 @@ class Attempts:
         return replace(self, below_burn=mean, below_seconds=self.below_seconds + passed)
 
     def note(self, now: float, replicas: int, asked: int, burn: float, load: float) -> "Attempts":
-        """Return the attempts after more than so many replicas were asked for; `burn` is the average of late.
+        """Return the attempts after feedback asked for more than `replicas`; `burn` is the mean burn.
 
-        Where the count is the same as then no step was taken: it is pinned, or status is late.
+        If the count is the same as then, no step was taken: it is pinned, or status is late.
         """
         if replicas == self.replicas:
             return self
@@ -111,10 +112,10 @@ class Attempts:
 
     @classmethod
     def give_up(cls, since: float, replicas: int, burn: float, load: float) -> "Attempts":
-        """Return that the most replicas that there may be have left requests late since a time."""
+        """Return the attempts after the largest allowed count has left requests late since a time."""
         return cls(replicas, burn, load, since, futile=FUTILE_STEPS)
 
 
 def _date(now: float, since: float | None, *, is_so: bool) -> float | None:
-    """Return since when something is so; None where it is not."""
+    """Return since when a condition holds; None if it does not."""
     return (now if since is None else since) if is_so else None

@@ -1,4 +1,4 @@
-"""The decision: from policy, signals and memory to a replica count and the reason for it. Pure."""
+"""The decision: from policy, signals and memory to a replica count and its reason. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -37,16 +37,16 @@ from millrace_operator.autoscaler.decide.situation import FLAP_SECONDS, Estimate
 from millrace_operator.autoscaler.signals.observation import Signals
 
 LONGEST_STAY = 1800.0
-"""Seconds that a request is taken to stay in a replica at most."""
+"""Seconds: a request counts as staying in a replica for at most so long."""
 OF_IGNORANCE = frozenset({Reason.SIGNALS_MISSING, Reason.STARTING, Reason.LEARNING})
 KV_USAGE_LIMIT = 0.85
-"""Of the KV cache in use on average, while there is no model that could say more."""
+"""The mean part of the KV caches in use, while there is no model to plan with."""
 
 
 def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tuple[Decision, Memory]:
-    """The replica count for this tick, and the memory for the next.
+    """Return the replica count for this tick, and the memory for the next.
 
-    `now` is in seconds of any steady clock. Missing signals hold or raise, never lower.
+    `now` is in seconds of any steady clock. Missing signals hold or raise the count, and never lower it.
     """
     situation = _gather(policy, signals, remember(memory, signals, policy, now), now)
     candidates = _candidates(situation)
@@ -83,7 +83,7 @@ def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Sit
 def _estimate(
     policy: Policy, signals: Signals, memory: Memory, replica: Replica | None, now: float
 ) -> Estimate:
-    """Return what the model says of the present load; without a load nothing is planned for."""
+    """Return what the model says about the present load; without a load there is no plan."""
     forecast = memory.outlook.forecast if signals.arrival_rate is not None else None
     load, demand = forecast or (None, None)
     missed = tuple(latency.objective.name for latency in signals.latencies if latency.is_missed)
@@ -102,7 +102,7 @@ def _estimate(
     planned = ease(replica, [each for each in policy.objectives if each.name not in infeasible])
     capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
     if not replica.model.is_proven and (infeasible or _is_doubtful(replica, capacity)):
-        # What was only tried calls no objective out of reach: that would keep feedback from overruling it.
+        # A model of tried steps alone makes no objective infeasible: feedback could not overrule it then.
         return Estimate(rate=load, demand=demand, replica=None, capacity=None, infeasible=(), violated=missed)
     return Estimate(
         rate=load, demand=demand, replica=replica, capacity=capacity, infeasible=infeasible, violated=missed
@@ -110,13 +110,13 @@ def _estimate(
 
 
 def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:
-    """Whether a step of the batch that is planned is too unlike those that are known."""
+    """Whether a step of the planned batch is too unlike the known ones."""
     batch = max(replica.count_sequences(capacity.rate), 1.0)
     return replica.model.standard_error(batch, batch * replica.context_tokens) > MOST_TRIAL_DOUBT
 
 
 def _calibrate(situation: Situation) -> Memory:
-    """Return the memory with what was predicted for the present replicas compared with what is measured."""
+    """Return the memory with the predictions for the present replicas compared with the measurements."""
     memory, estimate, policy = situation.memory, situation.estimate, situation.policy
     window = policy.windows.latency
     is_due = (
@@ -136,8 +136,8 @@ def _look_ahead(
 ) -> Memory:
     """Return the memory with the outlook after this look.
 
-    While none is Ready that has served, clients try again and again: what arrives is no load to learn from.
-    Rates look back, so it isn't for as long afterwards.
+    While no replica of a service that has served is Ready, clients retry: their arrivals are no load to learn
+    from. Rates look back, so the same holds for a window afterwards.
     """
     if now - memory.dark_at < policy.windows.rate:
         return replace(memory, outlook=memory.outlook.without_pending())
@@ -156,10 +156,10 @@ def _look_ahead(
 
 
 def _note_knowledge(situation: Situation) -> Memory:
-    """Return the memory without what was recommended before a gap: it says nothing of the load since.
+    """Return the memory without the recommendations before a gap: they say nothing about the load since.
 
-    A gap in which nobody answered, and that rates look back over, hides nothing. Where some replicas were not
-    seen, some of what came was not.
+    A gap without any answer that is shorter than the rates' window hides nothing. If some replicas were not
+    seen, some of the load was not seen either.
     """
     memory, now = situation.memory, situation.now
     if situation.is_informed:
@@ -178,18 +178,18 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
         return None
     lengths = memory.answer_lengths
     return Replica(
-        memory.model,
-        memory.prompt_tokens,
-        memory.generation_tokens,
-        memory.context_tokens or memory.prompt_tokens + memory.generation_tokens / 2,
-        memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
-        memory.kv_tokens,
+        model=memory.model,
+        prompt_tokens=memory.prompt_tokens,
+        generation_tokens=memory.generation_tokens,
+        context_tokens=memory.context_tokens or memory.prompt_tokens + memory.generation_tokens / 2,
+        max_sequences=memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
+        kv_tokens=memory.kv_tokens,
         answer_lengths=lengths if lengths and lengths.is_known else None,
     )
 
 
 def _candidates(situation: Situation) -> dict[str, int]:
-    """Every count that some signal asks for; the largest wins."""
+    """Return every count that a signal asks for; the largest wins."""
     signals = situation.signals
     found = dict(_from_model(situation)) if situation.estimate.replica else {}
     if situation.is_idle and not situation.estimate.replica:
@@ -205,7 +205,7 @@ def _candidates(situation: Situation) -> dict[str, int]:
 
 
 def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
-    """Yield what the forecast load needs, what is in flight, and the load with the queue worked off."""
+    """Yield the counts for the forecast load, for the requests in flight, and for the load with the queue."""
     estimate, waiting = situation.estimate, situation.signals.waiting
     if situation.demand and (count := situation.count_for(situation.demand)) is not None:
         yield "forecast", count
@@ -220,10 +220,10 @@ def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
 
 
 def _count_for_in_flight(situation: Situation) -> int | None:
-    """Return how many replicas hold what is in flight, each a batch as at the most that it is planned for.
+    """Return how many replicas hold the sequences in flight, each with the largest batch of the plan.
 
-    By Little's law that is no more than the load asks for, unless more came than was counted, or answers have
-    become longer: their lengths are known only once they have ended.
+    By Little's law that is no more than the load asks for, unless more requests came than were counted, or
+    answers have become longer: their lengths are known only when they have ended.
     """
     replica, capacity = situation.estimate.replica, situation.estimate.capacity
     in_flight = situation.in_flight
@@ -278,7 +278,7 @@ def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[
 
 
 def _note_flap(situation: Situation, desired: int) -> tuple[float, ...]:
-    """Return when counts were raised soon after they had fallen, with this one; each fall counts once."""
+    """Return the times of the flaps, with this one if it is one; each fall counts once."""
     flaps, fell = situation.flaps, situation.memory.fell_at
     if desired <= situation.current or fell is None or situation.now - fell > FLAP_SECONDS:
         return flaps

@@ -1,4 +1,4 @@
-"""A replica count and why: what `decide` returns and everything after it reads. Pure."""
+"""The decision, a replica count with its reason: `decide` returns it, and all later steps read it. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,11 +7,11 @@ from millrace_operator.autoscaler.decide.situation import Estimate
 
 
 class Reason(StrEnum):
-    """Why the count is what it is, in one word."""
+    """The reason for the count, in one word."""
 
     SIGNALS_MISSING = "SignalsMissing"
     STARTING = "Starting"
-    """No replica has been Ready for long enough to be measured: nothing is missing yet."""
+    """No replica has been Ready for long enough to have samples: no signal is missing yet."""
     LEARNING = "Learning"
     SCALING_UP = "ScalingUp"
     SCALING_DOWN = "ScalingDown"
@@ -25,7 +25,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class Decision:
-    """A replica count and why."""
+    """A replica count and its reason."""
 
     desired: int
     reason: Reason
@@ -34,9 +34,9 @@ class Decision:
     """The candidate or limit that set the count."""
     candidates: dict[str, int]
     is_held: bool
-    """Whether the count was kept because too little is known to change it."""
+    """Whether the count stays because too little is known to change it."""
     estimate: Estimate
     limits: tuple[str, ...] = ()
-    """What paced or bounded the largest candidate."""
+    """The limits of pacing and bounds that changed the largest candidate."""
     prediction_error: float | None = None
-    """By how much predictions of the part in time were off of late; None while that is not known."""
+    """The error of recent predictions of the part in time; None while it is unknown."""

@@ -1,4 +1,6 @@
-"""What a decision rests on, as `status.scaling.evidence` has it: bounded, without what is unknown. Pure."""
+"""The figures behind a decision, as `status.scaling.evidence` has them: bounded, and without unknown ones.
+Pure.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +18,13 @@ from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Latency, Signals
 
 CORRECTED = 1.005
-"""A smaller correction is none."""
+"""A smaller correction is not shown."""
 
 
 def gather_evidence(
     policy: Policy, decision: Decision, signals: Signals, memory: Memory, at: float
 ) -> dict[str, Any]:
-    """Return the figures behind a decision. `at` is when the signals were read, in seconds since 1970.
+    """Return the figures behind a decision. `at` is the time of the signals, in seconds since 1970.
 
     `memory` is the one that `decide` returned with the decision.
     """
@@ -61,13 +63,13 @@ def gather_evidence(
 
 
 def _count_futile(decision: Decision, memory: Memory) -> int:
-    """Return the steps in turn that did not help: the fewest of the objectives that are missed."""
+    """Return the futile steps in a row: the fewest among the missed objectives."""
     missed = [name for name in decision.estimate.violated if name not in decision.estimate.infeasible]
     return min((memory.attempts.get(name, Attempts()).futile for name in missed), default=0)
 
 
 def known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that are unknown."""
+    """Return the fields without the unknown ones."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -115,10 +117,10 @@ def _show_objective(
 def _show_attainment(
     policy: Policy, decision: Decision, signals: Signals, memory: Memory
 ) -> dict[str, Any] | None:
-    """Return how far predictions were off; where that is little, what some counts would do.
+    """Return the error of predictions, and if it is small, predictions for some counts.
 
-    They are of the objective that is nearest to being missed, and of the counts next to the one that there is
-    and to the one that is decided.
+    They are of the objective closest to its target, and of the counts next to the present one and to the
+    decided one.
     """
     estimate, error = decision.estimate, decision.prediction_error
     objectives = estimate.list_feasible(policy.objectives)

@@ -1,4 +1,4 @@
-"""Words and figures for a decision: one line for status, a mapping for /decisions."""
+"""Explains a decision: one line for status, and a mapping for /decisions."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from millrace_operator.autoscaler.signals.observation import Signals, Unplaced
 from millrace_operator.autoscaler.signals.reading import EVERYTHING
 
 LOAD_SIGNALS = (EVERYTHING, "age", "running", "waiting", "arrivals", "recent_arrivals")
-"""What a line of status names when it is unknown. Others have no samples whenever nobody asks anything."""
+"""The line of status names these if they are unknown. Others have no samples whenever no request comes."""
 PODS_NAMED = 3
 WORDS_QUOTED = 200
 BINDINGS = {
@@ -35,7 +35,7 @@ BINDINGS = {
 def explain_terms(
     situation: Situation, reason: str, candidates: dict[str, int], binding: str, desired: int
 ) -> str:
-    """One line: what was decided, by which term, with its figures."""
+    """Return one line: the decision, the term that decided, and its figures."""
     estimate, signals = situation.estimate, situation.signals
     needed = {*LOAD_SIGNALS, *signals.unanswered}
     unknown = {name: why for name, why in signals.rejected.items() if name in needed}
@@ -86,16 +86,16 @@ def _name_load(situation: Situation) -> list[str]:
 
 
 def _name_ignorance(memory: Memory) -> str:
-    """Say what is missing for a plan."""
+    """Say why there is no plan."""
     if (doubt := memory.model.describe_doubt()) is not None:
         return doubt
     if memory.prompt_tokens is None or not memory.generation_tokens:
         return "the length of its requests is not known yet"
-    return "what replicas tried before their first request is too unlike this load, or too slow for it"
+    return "steps that replicas tried before their first request are too unlike this load, or too slow for it"
 
 
 def _quote(unplaced: Mapping[str, Unplaced]) -> str:
-    """Return what the scheduler says of one of the pods."""
+    """Return the scheduler's message about one of the pods."""
     words = unplaced[min(unplaced)].words
     short = words if len(words) <= WORDS_QUOTED else f"{words[: WORDS_QUOTED - 1]}…"
     return f": {short}" if short else ""
@@ -107,7 +107,7 @@ def _name_pods(pods: frozenset[str]) -> str:
 
 
 def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, Any]:
-    """Everything that the decision rests on, as JSON-ready values.
+    """Return all that the decision rests on, as JSON-ready values.
 
     `memory` is the one that `decide` returned with the decision.
     """
@@ -142,7 +142,7 @@ def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, A
 
 
 def _show(value: Any) -> Any:
-    """Return a value as JSON has it: a dataclass with camelCase names, what is not finite as null."""
+    """Return a value for JSON: a dataclass with camelCase names, a number that is not finite as null."""
     if is_dataclass(value):
         return {_camel(each.name): _show(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):

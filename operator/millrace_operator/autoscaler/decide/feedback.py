@@ -1,9 +1,9 @@
-"""What late requests ask for, whatever the model says, and how far they correct the model. Pure.
+"""Late requests ask for replicas even if the model does not, and correct the model. Pure.
 
-P95 allows 5 % of requests to be late. The burn is how many times as many are late: at 1 the objective is just
-kept. A percentile of one minute is above its target now and then although the objective is kept over the
-hour. So the burn beyond the allowed one is added up over time: a large one asks for a replica within seconds,
-a small one within minutes, and one that quiet minutes make up for never does.
+P95 allows 5 % of requests to be late. The burn is the late part over the allowed part: at 1 the objective is
+just kept. A percentile of one minute is above its target now and then although the objective is kept over the
+hour. So feedback adds up the burn beyond the allowed one over time: a large one asks for a replica within
+seconds, a small one within minutes, and quiet minutes cancel a small one before it asks.
 """
 
 import math
@@ -19,25 +19,25 @@ from millrace_operator.autoscaler.signals.observation import Latency
 
 ALLOWED_BURN = 1.0
 QUIET = ALLOWED_BURN / 30
-"""What a second makes up for in which too few requests come to say: a thirtieth of one with none late."""
+"""The credit of a second with too few requests to judge: a thirtieth of a second without a late one."""
 AVERAGED_SECONDS = 300.0
-"""Seconds of whose burn the average is taken, at most."""
+"""The mean burn covers at most so long."""
 FEEDBACK, TOO_FEW = "feedback", "tooFew"
 """The names of the two candidates."""
 STEP_PART = 10
-"""Of so many replicas one more is asked for: one of forty would hardly be noticed."""
+"""A step adds one replica for each ten: one more of forty would hardly be noticed."""
 ALIKE = 0.9
-"""Of the load for which a count was too few: with less it may do."""
+"""A count that was too few may be enough with less than this part of the load."""
 LARGEST_CORRECTION = 3.0
 CORRECTION_STEP = 1.05
 CORRECTION_SECONDS = 3600.0
-"""In which two thirds of a correction are forgotten."""
+"""In which a correction decays to a third."""
 
 
 def find_burn(latency: Latency) -> float:
-    """Return how many times as many requests were late as the objective allows, at least.
+    """Return the burn, as far as it is certain: the late part of the requests over the allowed part.
 
-    What is in the target's own bucket may be late or not, and is taken for in time.
+    Requests in the target's own bucket may be late or not, and count as in time.
     """
     allowed = 1 - latency.objective.percentile / 100
     if latency.bracket is None:
@@ -46,19 +46,19 @@ def find_burn(latency: Latency) -> float:
 
 
 def find_burns(latencies: Iterable[Latency]) -> dict[str, float]:
-    """Return the burn of each objective that enough requests speak of."""
+    """Return the burn of each objective with enough requests."""
     return {latency.objective.name: find_burn(latency) for latency in latencies if latency.is_judged}
 
 
 def average(mean: float, burn: float, elapsed: float, seconds: float) -> float:
-    """Return the average burn after so many seconds more, of all that elapsed or the last minutes of it."""
+    """Return the mean burn after some seconds more, over the elapsed time or its last minutes."""
     return mean + (burn - mean) * seconds / min(elapsed + seconds, AVERAGED_SECONDS)
 
 
 def spend(spent: Mapping[str, float], burns: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Return what each objective has spent beyond what is allowed, after so many seconds more.
+    """Return each objective's burn beyond the allowed one, added up, after some seconds more.
 
-    Where too few requests come to say, nothing more is spent, and what was is made up for within the hour.
+    An objective with too few requests to judge spends nothing, and its sum returns to zero within the hour.
     """
     rates = {name: burns[name] - ALLOWED_BURN if name in burns else -QUIET for name in spent.keys() | burns}
     sums = {name: spent.get(name, 0.0) + rate * seconds for name, rate in rates.items()}
@@ -66,9 +66,9 @@ def spend(spent: Mapping[str, float], burns: Mapping[str, float], seconds: float
 
 
 def spend_budgets(situation: Situation) -> Memory:
-    """Return the memory with what the present replicas alone have spent of each objective's error budget.
+    """Return the memory with the error budget that the present replicas alone have spent of each objective.
 
-    While nobody answers, or replicas start, nothing is spent and nothing made up for.
+    While no replica answers, or replicas start, the sums stay as they are.
     """
     memory = situation.memory
     if not situation.is_settled or not situation.is_informed or not situation.is_nearly_whole:
@@ -86,9 +86,9 @@ def spend_budgets(situation: Situation) -> Memory:
 
 
 def ask_feedback(situation: Situation) -> int | None:
-    """Up when busy replicas miss an objective, whatever the model says; unless it is proven also for a queue.
+    """Return a larger count if busy replicas miss an objective; without a proven model also for a queue.
 
-    Only once every replica asked for serves: those still starting may be the cure.
+    Feedback waits until every desired replica serves: a starting one may be the cure.
     """
     if find_late(situation):
         return _step_up(situation.current) if situation.has_proven_model else _grow(situation.current)
@@ -103,7 +103,7 @@ def _is_whole_and_busy(situation: Situation) -> bool:
 
 
 def find_late(situation: Situation) -> list[str]:
-    """Return the objectives that are missed, and have been for so long that the model is wrong about them."""
+    """Return the objectives that are missed for so long that the model is wrong about them."""
     if not _is_whole_and_busy(situation):
         return []
     attempts = situation.memory.attempts
@@ -112,7 +112,7 @@ def find_late(situation: Situation) -> list[str]:
 
 
 def remember_floor(situation: Situation) -> int | None:
-    """Return what was asked for instead of what was too few for such a load in the last hour."""
+    """Return the count to ask for if a count was too few for such a load in the last hour."""
     few, load = situation.memory.too_few, situation.estimate.rate
     if few is None or load is None:
         return None
@@ -125,23 +125,23 @@ def _step_up(replicas: int) -> int:
 
 
 def _grow(replicas: int) -> int:
-    """Return what is asked for while no model says how far away the right count is."""
+    """Return the count to ask for while no model says how far away the right count is."""
     return math.ceil(replicas * 1.5)
 
 
 def is_step(situation: Situation, desired: int) -> bool:
-    """Whether more replicas are asked for since requests are late in spite of the model."""
+    """Whether this decision asks for more replicas because requests are late in spite of the model."""
     return bool(find_late(situation)) and desired > situation.current
 
 
 def is_step_under_way(situation: Situation) -> bool:
-    """Whether replicas that were asked for since requests are late do not serve yet."""
+    """Whether replicas that feedback has asked for do not serve yet."""
     asked = max((each.asked for each in situation.memory.attempts.values()), default=0)
     return situation.num_serving < min(asked, situation.current)
 
 
 def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memory:
-    """Return the memory after a step of feedback: the next one is judged by what this one does."""
+    """Return the memory after a step of feedback. The next step judges this one."""
     current, load, now = situation.current, situation.estimate.rate or 0.0, situation.now
     late = find_late(situation)
     burns = {name: memory.mean_burn.get(name, ALLOWED_BURN) for name in late}
@@ -160,7 +160,7 @@ def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memor
 
 
 def watch_attempts(situation: Situation) -> Memory:
-    """Return the memory with what was tried, unless the cause may be another by now: then all begins anew."""
+    """Return the memory with the attempts after this look, except those whose cause may be another by now."""
     memory, now, count, load = situation.memory, situation.now, situation.current, situation.estimate.rate
     burns = _find_burns(situation)
     watched = {
@@ -173,8 +173,8 @@ def watch_attempts(situation: Situation) -> Memory:
         for name, each in watched.items()
         if each.replicas is not None
     }
-    anew = {name for name, each in memory.attempts.items() if each.have_failed and name not in kept}
-    spent = {name: seconds for name, seconds in memory.spent.items() if name not in anew}
+    forgotten = {name for name, each in memory.attempts.items() if each.have_failed and name not in kept}
+    spent = {name: seconds for name, seconds in memory.spent.items() if name not in forgotten}
     memory = replace(memory, attempts=kept | _give_up_at_maximum(situation), spent=spent)
     if load is None or not any(each.is_below_worse for each in kept.values()):
         return memory
@@ -183,7 +183,7 @@ def watch_attempts(situation: Situation) -> Memory:
 
 
 def _find_burns(situation: Situation) -> dict[str, float]:
-    """Return the burn of each objective that is judged, and in reach."""
+    """Return the burn of each judged objective that more replicas can meet."""
     if not situation.is_informed:
         return {}
     burns = find_burns(situation.present_latencies)
@@ -191,9 +191,10 @@ def _find_burns(situation: Situation) -> dict[str, float]:
 
 
 def _give_up_at_maximum(situation: Situation) -> dict[str, Attempts]:
-    """Return the objectives that as many replicas as there may be have left late for long.
+    """Return the attempts of the objectives that the largest allowed count has left late for long.
 
-    Else the count of a busy hour would stay for as long as anything is late that none of them cures.
+    Without them the count of a busy hour would stay while any request is late for a cause that no replica
+    cures.
     """
     memory, load = situation.memory, situation.estimate.rate or 0.0
     if situation.current < situation.policy.max_replicas:
@@ -207,7 +208,7 @@ def _give_up_at_maximum(situation: Situation) -> dict[str, Attempts]:
 
 
 def _is_queue_growing(situation: Situation) -> bool:
-    """Whether more wait than before, and more than one a replica. Unknown is no."""
+    """Whether more requests wait than before, and more than one a replica. Unknown counts as no."""
     waiting, before = situation.signals.waiting, situation.memory.waiting
     if waiting is None or before is None or situation.signals.silent:
         return False
@@ -215,11 +216,11 @@ def _is_queue_growing(situation: Situation) -> bool:
 
 
 def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
-    """Return how much more to ask of the model: more when feedback had to overrule it, less as time goes by.
+    """Return the model's correction: more when feedback overrules the model, less as time goes by.
 
-    Without that the count would fall to the model's again, and the objective be missed again. Where there are
-    many more replicas than the model asks for, they are late for another reason than its promise, and so they
-    are where some of those asked for do not serve, or no more may be asked for.
+    Without it the count would fall to the model's again, and requests would be late again. If there are many
+    more replicas than the model asks for, the model is not the cause of the late requests. The same holds if
+    some desired replicas do not serve, or the count is at its maximum.
     """
     correction, estimate, others = situation.memory.correction, situation.estimate, dict(candidates)
     asked, _ = others.pop(FEEDBACK, 0), others.pop(TOO_FEW, None)
@@ -234,9 +235,9 @@ def correct(situation: Situation, candidates: Mapping[str, int]) -> float:
 
 
 def _find_correction(situation: Situation, demand: Demand) -> float | None:
-    """Return how much more to ask of the model, that it asks for more than the present replicas.
+    """Return the correction with which the model asks for more than the present replicas.
 
-    None where no such load explains why they are late: it is not the load then.
+    None if no such load explains the late requests: then the load is not the cause.
     """
     correction = 1.0
     while correction < LARGEST_CORRECTION:

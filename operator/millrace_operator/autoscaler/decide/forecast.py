@@ -1,11 +1,11 @@
-"""The load that a replica started now will meet, and how much more to plan for. Pure.
+"""The load that a replica started now will meet, and the margin to plan with. Pure.
 
-What replicas must hold is not the rate of the last seconds but the requests that are there: those of as long
-as one of them stays. So a load is a rate, averaged over the time that a request stays in a replica.
+Replicas must hold the requests that are present, and not the rate of the last seconds: all requests that came
+within one request's stay. So a load is a rate, averaged over the time that a request stays in a replica.
 
-How long to average the rate itself depends on the service. That of many clients says in a minute what it is;
-that of a few, whose requests come in bursts, does not. So the average is as long as it takes to know the rate
-well enough, and what is beyond chance counts at once. What forecasts were short of is added to the next.
+The best time to average the rate itself depends on the service. With many clients a minute is enough. With a
+few clients that send in bursts it is not. So the average is as long as a good estimate of the rate needs, and
+a deviation beyond chance counts at once. The error of earlier forecasts is added to the next one as a margin.
 """
 
 import math
@@ -29,9 +29,9 @@ more (some seeds, measured once by hand)."""
 LARGEST_ERROR = 4.0
 LEAST_RATE = 0.01
 NIGHT = 0.1
-"""Of the load in the day's busier hours. Less says nothing of how the day surprises."""
+"""Of the load in the day's busier hours. A smaller load says nothing about the forecasts' error by day."""
 RISE_SECONDS, FALL_SECONDS = 3600.0, 43_200.0
-"""In which that follows a load: a spike of minutes is no day, and a night does not make it forgotten."""
+"""The busy load follows a load in so long: a spike of minutes is no day, and a night does not erase a day."""
 PRECISION = 0.15
 """The standard deviation, as a part of the rate, to which the rate is averaged."""
 LONGEST_AVERAGE = 1200.0
@@ -40,7 +40,7 @@ BEYOND_CHANCE, BURST = 2.0, 5.0
 3 for the short one two simulated days took 4 % and 14 % more replicas, and no more requests were in time
 (measured once by hand)."""
 APART = 0.5
-"""Of the short window: forecasts that are due nearer than this tell the same."""
+"""Of the short window: two forecasts that are due closer together say the same."""
 
 
 class Arrivals(NamedTuple):
@@ -51,33 +51,33 @@ class Arrivals(NamedTuple):
 
     @property
     def known(self) -> float | None:
-        """The rate of the long window, or the one that is known."""
+        """The rate of the long window, or the known one."""
         return self.recent if self.rate is None else self.rate
 
 
 @dataclass(frozen=True)
 class ForecastError:
-    """By how much forecasts were too low as they came due, in roots of a rate: chance is alike in them.
+    """The error of due forecasts, in square roots of a rate: chance has the same size in them at any rate.
 
-    A quantile is followed: that of P95 rises by 0.95 of a step when a forecast was too low by more, and falls
-    by 0.05 of the step when not.
+    It follows a quantile: that of P95 rises by 0.95 of a step if a forecast was too low by more, and falls by
+    0.05 of the step if not.
     """
 
     quantile: float = FIRST_ERROR
     pending: tuple[RatePoint, ...] = ()
-    """Forecasts, by when they are due."""
+    """Forecasts, each at the time when it is due."""
 
     def margin(self, forecast: float) -> float:
-        """Return by how much more than a forecast, in requests a second, may come."""
+        """Return the margin above a forecast, in requests a second."""
         return self.quantile * math.sqrt(forecast) if forecast >= LEAST_RATE else 0.0
 
     def judge(
         self, now: float, load: float, percentile: int, least: float = LEAST_RATE, since: float = -math.inf
     ) -> "ForecastError":
-        """Compare the forecasts that are due, none of them before `since`, with the load that came.
+        """Compare the due forecasts, except those due before `since`, with the load that came.
 
-        With its margin a forecast is to be as seldom too low as the percentile has it. Loads under `least`
-        say nothing.
+        A forecast with its margin is too low as seldom as the percentile says. Loads under `least` say
+        nothing.
         """
         quantile = self.quantile
         due = [point for point in self.pending if point.at <= now]
@@ -90,7 +90,7 @@ class ForecastError:
         return replace(self, quantile=quantile, pending=self.pending[len(due) :])
 
     def expect(self, due: float, forecast: float, apart: float) -> "ForecastError":
-        """Note a forecast, unless another is due nearly at the same time."""
+        """Add a forecast, unless another is due at nearly the same time."""
         if self.pending and due - self.pending[-1].at < apart:
             return self
         return replace(self, pending=(*self.pending, RatePoint(due, forecast)))
@@ -105,36 +105,36 @@ class Forecast(NamedTuple):
 
 @dataclass(frozen=True)
 class Outlook:
-    """What was seen of a service's load, and what is to be expected of it."""
+    """The past of a service's load, and its forecast."""
 
     load: float | None = None
     """The rate, averaged over the time that a request stays."""
     average: float | None = None
-    """The rate, averaged for as long as it takes to know it."""
+    """The rate, averaged for as long as a good estimate needs."""
     expected: float = 0.0
     """The load at the end of the horizon."""
     stay_seconds: float = 0.0
-    """How long a request stays in a replica; 0 while that is not known."""
+    """How long a request stays in a replica; 0 while that is unknown."""
     busy_load: float = 0.0
     """The load of the busier hours of the last day."""
     seen_at: float | None = None
     seen_since: float = -math.inf
-    """Since when there was no gap in which windows emptied."""
+    """The end of the last gap that was long enough to empty the windows."""
     windows: Windows = field(default_factory=Windows)
-    """Over which rates were counted."""
+    """The windows of the rates."""
     points: tuple[RatePoint, ...] = ()
     dispersion: float = 1.0
-    """How many times as much rates vary as those of independent arrivals."""
+    """The variance of rates over that of independent arrivals."""
     error: ForecastError = field(default_factory=ForecastError)
 
     @property
     def least(self) -> float:
-        """The load from which on forecasts are compared."""
+        """The smallest load with which forecasts are compared."""
         return max(NIGHT * self.busy_load, LEAST_RATE)
 
     @property
     def forecast(self) -> Forecast | None:
-        """Return the load to plan for, never less than the one that is there; None before any was seen."""
+        """The load to plan for, never less than the present one; None before any was seen."""
         if self.load is None:
             return None
         expected = max(self.expected, self.load)
@@ -153,8 +153,8 @@ class Outlook:
         """Return the outlook after one more look.
 
         `stay_seconds` is how long a request stays in a replica. A forecast is for the end of the horizon, and
-        the load to plan for is that percentile of what may come. What was there in a gap nobody knows: it
-        counts for no longer than the rate after it has been counted.
+        the load to plan for is that percentile of the possible loads. The load in a gap is unknown, so a rate
+        after a gap counts for no longer than its own window.
         """
         rate = arrivals.known
         if rate is None:
@@ -186,28 +186,28 @@ class Outlook:
         return replace(seen, expected=expected, error=error)
 
     def without_pending(self) -> "Outlook":
-        """Return the outlook without the forecasts that are due: what comes is not seen whole."""
+        """Return the outlook without pending forecasts, because the load is not seen completely."""
         return replace(self, error=replace(self.error, pending=()))
 
     def _add_point(self, now: float, arrivals: Arrivals, windows: Windows) -> tuple[RatePoint, ...]:
-        """Return the rates of the short window. Those of another window are no part of the same trend."""
+        """Return the rates of the short window. Rates of another window belong to no common trend."""
         points = self.points if windows == self.windows else ()
         rate = arrivals.known if arrivals.recent is None else arrivals.recent
         return points if rate is None else add_point(points, RatePoint(now, rate), windows.recent)
 
     def _follow(self, rate: float, passed: float, window: float) -> float:
-        """Return the average after so many seconds at a rate, no more above it than by chance."""
+        """Return the average after some seconds at a rate, no further above it than chance explains."""
         average = _approach(self.average, rate, passed, self._choose_average(rate, window))
         chance = math.sqrt(self.dispersion * max(average, LEAST_RATE) / window)
         return min(average, rate + BEYOND_CHANCE * chance)
 
     def _choose_average(self, rate: float, least: float) -> float:
-        """Return over how many seconds the rate is known to PRECISION, beside those of its window."""
+        """Return the seconds beyond the rate's window over which the average is known to PRECISION."""
         seconds = self.dispersion / (PRECISION * PRECISION * max(rate, self.average or 0.0, LEAST_RATE))
         return min(max(seconds - least, 0.0), LONGEST_AVERAGE)
 
     def look_ahead(self, arrivals: Arrivals, horizon_seconds: float) -> float:
-        """Return the load after the horizon: of what is there a part stays, and the rest is what comes."""
+        """Return the load after the horizon: a part of the present load stays, and the rest arrives."""
         windows, level = self.windows, self.average or 0.0
         for seen, seconds, deviations in (
             (arrivals.rate, windows.rate, BEYOND_CHANCE),
@@ -222,7 +222,7 @@ class Outlook:
         return coming + left * ((self.load or 0.0) - coming)
 
     def _find_most(self, arrivals: Arrivals) -> float:
-        """Return the rate to which empty windows lead: while they fill, rates rise by themselves."""
+        """Return the largest rate while windows fill after a gap: rates rise by themselves then."""
         seconds = math.inf if self.seen_at is None else self.seen_at - self.seen_since
         if not 0 < seconds < self.windows.rate:
             return math.inf
@@ -231,7 +231,7 @@ class Outlook:
 
 
 def _approach(known: float | None, seen: float | None, passed: float, seconds: float) -> float:
-    """Return an average over so many seconds, after some have passed."""
+    """Return an average over `seconds`, after `passed` of them at the seen value."""
     if known is None or seen is None or seconds <= 0:
         return (known if seen is None else seen) or 0.0
     return known + (1 - math.exp(-passed / seconds)) * (seen - known)

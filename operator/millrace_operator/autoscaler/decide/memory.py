@@ -1,4 +1,6 @@
-"""What one decision hands to the next. Frozen. A restart brings back what `prior` kept, and then holds."""
+"""The autoscaler's state from one decision to the next. Frozen. After a restart `prior` restores a part of
+it.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -13,17 +15,17 @@ from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.scrapes import Cadence
 
 PASSING_PART = 0.1
-"""Of the replicas: so many may begin anew, or come or go, while the others are settled."""
+"""Of the replicas: so many may restart, come or go while the others count as settled."""
 KEPT_SECONDS = 3600.0
-"""An objective that was kept of late is in reach, whatever the model says: it takes lengths for lognormal."""
+"""An objective that was kept so recently is in reach, even if the model with lognormal lengths denies it."""
 COLD_STARTS_KEPT = 20
 LONGEST_COLD_START = 3600.0
-"""Seconds. A pod that took longer was Ready before, and we have not seen it."""
+"""Seconds. A pod with a longer one was Ready before, and the operator did not see it."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The count that was wanted at a time, before any pacing."""
+    """The wanted count at a time, before any pacing."""
 
     at: float
     replicas: int
@@ -41,93 +43,96 @@ class TooFew:
 
 @dataclass(frozen=True)
 class Memory:
-    """The autoscaler's state for one service. How many replicas there are to be is not in it: status says."""
+    """The autoscaler's state for one service. It does not contain the desired count: status does.
+
+    Times are those of the clock that `decide` gets. A "look" is one call of `decide`.
+    """
 
     model: LatencyModel = field(default_factory=LatencyModel)
     revision: str | None = None
-    """The one that the model speaks of."""
+    """The revision of the model's replicas."""
     outlook: Outlook = field(default_factory=Outlook)
     recommendations: tuple[Recommendation, ...] = ()
     """Those that no later one reaches, the largest first: the first is the largest of the window."""
     informed_since: float | None = None
     """Since when no signal was missing for long. Scale-down waits until this covers its window."""
     uninformed_since: float | None = None
-    """Since when one is missing; None while none is."""
+    """Since when a signal is missing; None while none is."""
     count: int | None = None
-    """How many replicas there were to be when this was looked at last."""
+    """The desired count at the last look."""
     lowered_at: float | None = None
-    """When that was first seen to be fewer."""
+    """When a look first found a lower desired count."""
     max_replicas: int | None = None
-    """The bound at that look."""
+    """The bound at the last look."""
     asked: int | None = None
-    """The count that the last decision asked for; None where a person's bound or a full cluster decided."""
+    """The count that the last decision asked for; None if a person's bound or a full cluster decided."""
     fell_at: float | None = None
-    """When the count was first seen to be fewer as that decision asked: nobody else lowered it."""
+    """When a look first found the lower count that the last decision had asked for."""
     settled_since: float | None = None
-    """Since when the count is what it is, and every replica of it has served."""
+    """Since when the count is the present one and all its replicas have served."""
     ready_since: dict[str, float] = field(default_factory=dict)
-    """Since when each pod that is Ready was seen to be. A container that begins anew is Ready anew."""
+    """Since when each Ready pod is Ready. A restarted container counts from its restart."""
     unready_since: dict[str, float] = field(default_factory=dict)
-    """Since when each pod that is not Ready was seen not to be, but for moments in which it was."""
+    """Since when each pod that is not Ready is so, without counting moments in which it was Ready."""
     started: frozenset[str] = frozenset()
     """The pods that exist and have been Ready."""
     dark_at: float = -math.inf
-    """When this was last seen to have replicas of which none was Ready, though some had been."""
+    """The last look at which no replica was Ready, though some had been before."""
     has_served: bool = False
-    """Whether any pod has been Ready since this began."""
+    """Whether any pod has been Ready so far."""
     cadence: Cadence = field(default_factory=Cadence)
     learned: dict[str, float] = field(default_factory=dict)
-    """When the model learned from each pod last."""
+    """The last time when the model learned from each pod."""
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
     answer_lengths: AnswerLengths | None = None
-    """How the lengths of answers vary; None where no objective rests on it."""
+    """The distribution of the answers' lengths; None if no objective needs it."""
     context_tokens: float | None = None
     """Keys that a sequence in a batch reads on average."""
     max_sequences: float | None = None
     kv_tokens: float | None = None
     cold_starts: tuple[float, ...] = ()
-    """Seconds from creation until Ready of the pods that started last, as first seen."""
+    """Seconds from creation until Ready of the last pods that started, as first seen."""
     attempts: dict[str, Attempts] = field(default_factory=dict)
-    """What feedback tried, for each objective."""
+    """The attempts of feedback for each objective."""
     too_few: TooFew | None = None
     """The last count that feedback raised."""
     unplaced: frozenset[str] = frozenset()
     """The pods without a node at the last look."""
     full_since: float | None = None
-    """Since when there were such pods, and none of them got one. None while there are none."""
+    """Since when there are such pods and none of them has got a node. None while there are none."""
     correction: float = 1.0
-    """How much more than the load the model is asked for, since it promised too much."""
+    """The factor of the load in the questions to the model, because it promised too much."""
     flaps: tuple[float, ...] = ()
-    """When the count was raised soon after it had fallen, of late."""
+    """The recent times when the count rose soon after it had fallen."""
     infeasible: tuple[str, ...] = ()
     """Objectives that were out of an idle replica's reach at the last decision."""
     doubted_since: dict[str, float] = field(default_factory=dict)
-    """Since when each objective is likely to be missed, and not known to be."""
+    """Since when each objective is probably missed, without certainty."""
     kept: dict[Objective, float] = field(default_factory=dict)
-    """When each objective was measured as kept last."""
+    """The last time when each objective was measured as kept."""
     waiting: float | None = None
     """The queue at the last decision, of all replicas."""
     in_flight: float | None = None
-    """Sequences that run or wait, on average over as long as rates look back."""
+    """The mean number of sequences that run or wait, over the window of rates."""
     spent: dict[str, float] = field(default_factory=dict)
-    """Of each objective's error budget beyond what is allowed, in seconds; since the count changed."""
+    """Each objective's burn beyond the allowed one, added up in seconds since the count changed."""
     spent_since: dict[str, float] = field(default_factory=dict)
-    """Since when each has been overspent."""
+    """Since when each sum is above zero."""
     mean_burn: dict[str, float] = field(default_factory=dict)
-    """Its burn since then, on average: of the last minutes, where it is long."""
+    """Each mean burn since then, or of its last minutes."""
     looked_at: float | None = None
     passed: float = 0.0
-    """Seconds from the look before to the last one."""
+    """Seconds between the last two looks."""
     calibration: Calibration = field(default_factory=Calibration)
-    """By how much predictions of the part in time were off."""
+    """The error of predictions of the part in time."""
 
     @property
     def cold_start_seconds(self) -> float | None:
-        """Return what nine of ten cold starts take at most, None before the first."""
+        """The longest of nine in ten cold starts; None before the first."""
         seconds = sorted(self.cold_starts)
         return seconds[math.ceil(0.9 * len(seconds)) - 1] if seconds else None
 
     def find_silent(self, signals: Signals, max_age: float, now: float) -> frozenset[str]:
-        """Return the replicas that don't report, and have been Ready for long enough to have been scraped."""
+        """Return the replicas without samples that have been Ready for long enough to have some."""
         return frozenset(pod for pod in signals.silent if self.ready_since.get(pod, now) <= now - max_age)

@@ -1,4 +1,6 @@
-"""How far a wanted count is followed at once: bounds, the speed of scale-up, the care of scale-down."""
+"""How far a decision follows the wanted count at once: bounds, speed of scale-up, care of scale-down.
+Pure.
+"""
 
 from typing import NamedTuple
 
@@ -6,14 +8,14 @@ from millrace_operator.autoscaler.decide.situation import Situation
 
 
 class Pace(NamedTuple):
-    """The count to go to now, and which limits bent the wanted one; the last of them decided."""
+    """The count to go to now, and the limits that changed the wanted one; the last of them decided."""
 
     replicas: int
     limits: tuple[str, ...] = ()
 
 
 def pace(situation: Situation, wanted: int) -> Pace:
-    """Follow the wanted count as far as bounds, speed and the cluster's room allow."""
+    """Return how far to follow the wanted count within bounds, speed and the cluster's room."""
     paced, room = _pace(situation, wanted), situation.room
     if room is None or situation.bound(wanted) <= room:
         return paced
@@ -35,7 +37,7 @@ def _pace(situation: Situation, wanted: int) -> Pace:
 
 
 def _pace_down(situation: Situation, bounded: int) -> Pace:
-    """At most one pod or 10 % lower, and only where the whole window allows it."""
+    """Return a count at most one pod or 10 % lower, and only if the whole window allows it."""
     current = situation.current
     recent = [
         past.replicas
@@ -53,7 +55,7 @@ def _pace_down(situation: Situation, bounded: int) -> Pace:
 
 
 def _find_obstacle(situation: Situation, floor: int) -> str | None:
-    """What forbids any scale-down now."""
+    """Return what forbids any scale-down now; None if nothing does."""
     memory, policy = situation.memory, situation.policy
     if not situation.is_informed or situation.signals.silent:
         return "signals"
@@ -71,13 +73,13 @@ def _find_obstacle(situation: Situation, floor: int) -> str | None:
 
 
 def _find_sure(situation: Situation) -> int:
-    """Return how many replicas surely suffice, for somewhat more than the load that is expected.
+    """Return how many replicas surely suffice for a dead band above the expected load.
 
-    What is likely adds replicas, and only what is sure lets them go.
+    Likely needs add replicas, and only certainty removes them.
     """
     demand = situation.demand
     if demand is None:
         return 1
     more = demand.times(1 + situation.policy.dead_band)
-    # In doubt an objective may look out of reach, and is asked for no more: the doubt must lower nothing.
+    # With slower steps an objective may look out of reach and ask for nothing: that must not lower the count.
     return max(situation.count_for(more, surely=True) or 1, situation.count_for(more) or 1)

@@ -1,4 +1,4 @@
-"""What the autoscaler is asked to keep, and how carefully it moves. Frozen; parsed elsewhere."""
+"""The autoscaler's policy: the objectives to keep, the bounds, and the pace. Frozen; parsed elsewhere."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,19 +7,19 @@ from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, Window
 
 LatencyMetric = Literal["TimeToFirstToken", "TimePerOutputToken", "EndToEndLatency", "QueueTime"]
 OF_ANSWERS: frozenset[LatencyMetric] = frozenset({"TimePerOutputToken", "EndToEndLatency"})
-"""Known of a request when its answer has ended."""
+"""The metrics that a request has only when its answer has ended."""
 
 DEFAULT_PERCENTILE = 95
-"""Of the time there is enough of everything, where no objective says more."""
+"""Without objectives slots, KV cache and time suffice in this percentage of the time."""
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be kept; the text says what to write."""
+    """A policy that nobody can keep; the text says what to write."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A percentile of a latency that is to stay at or under a target."""
+    """A percentile of a latency and its target: it has to stay at or under the target."""
 
     metric: LatencyMetric
     percentile: int
@@ -47,25 +47,25 @@ class Policy:
     tick_seconds: float = 2.0
     """How often `decide` is called."""
     max_sequences: int | None = None
-    """Sequences that a replica batches at most; None: as many as the replica itself says."""
+    """The largest batch of a replica; None: the one that the replica itself reports."""
     drain_seconds: float = 20.0
-    """The time within which the waiting queue is to be worked off."""
+    """Within this time the replicas should serve the waiting queue."""
     cold_start_seconds: float = 30.0
     """From decision to a serving replica, until one has been measured."""
     windows: Windows = DEFAULT_WINDOWS
     """How far back the signals look."""
     warm_up_seconds: float = 20.0
-    """A replica's first seconds, whose steps teach the model nothing."""
+    """The model does not learn from steps in a replica's first seconds."""
     scale_down_window_seconds: float = 180.0
-    """Scale down only to what every moment of this long would have allowed."""
+    """A scale-down goes only as low as every moment of this time allowed."""
     scale_down_interval_seconds: float = 15.0
-    """Between one step down and the next."""
+    """Between two steps down."""
     dead_band: float = 0.2
-    """By how much more than the expected load must fit after a step down."""
+    """After a step down the replicas must fit so much more than the expected load."""
 
     @property
     def highest_percentile(self) -> int:
-        """The percentile of the strictest promise: what is kept in reserve follows it."""
+        """The percentile of the strictest objective: the reserve follows it."""
         return max((objective.percentile for objective in self.objectives), default=DEFAULT_PERCENTILE)
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What outlives the operator of what the autoscaler has learned, as JSON-ready values. Pure.
+"""The part of the autoscaler's memory that outlives the operator, as JSON-ready values. Pure.
 
-Only what stays true while nobody looks: how fast a replica is, what requests are like, how long a pod takes.
-Nothing of the moment is in it, so a restart still holds the count before it lowers one.
+It has only what stays true while no operator looks: a replica's speed, the shape of requests, the time of a
+cold start. It has no momentary state, so a new leader still holds the count before it lowers one.
 """
 
 import json
@@ -19,34 +19,34 @@ from millrace_operator.autoscaler.signals.lengths import ANSWERS_AVERAGED, Answe
 from millrace_runtime.contract import ANSWER_BUCKETS
 
 PRIOR = "prior"
-"""Where in the annotation it is, as JSON."""
+"""Its key in the annotation; the value is JSON."""
 VERSION = 1
 LONGEST_TEXT = 16_000
 """Characters; ours have 3,000."""
 LARGEST = 1e15
-"""No figure of ours comes near it, and its square is still a number."""
+"""No real figure comes near it, and its square is still a number."""
 LEAST_SIZE = 1e-3
 """Tokens or sequences; means of requests are above it."""
 LONGEST_STEP = 3600.0
-"""Seconds, of a coefficient of the model. Beyond it nothing serves."""
+"""Seconds, of a coefficient of the model. No replica with a larger one could serve."""
 ROUNDING = 1e-6
 """Of a matrix scaled to ones on its diagonal."""
 LONGEST_HISTOGRAM = 200
-"""Buckets that some version may have."""
+"""The most buckets of any version."""
 MOVED = 0.1
-"""The part by which a figure is another one."""
+"""A figure has moved if it changed by more than this part."""
 SAMPLES_KNOWN = 1 / FORGETTING
-"""Beyond so many each new sample replaces an old one."""
+"""With so many samples each new one replaces an old one."""
 MOVED_ERROR = 0.2
-"""Of the forecast error's quantile, which goes up and down by a quarter of this with each forecast."""
+"""Of the forecast error's quantile, which moves by a quarter of this with each forecast."""
 
 
 class PriorError(ValueError):
-    """It cannot be used; the text says why."""
+    """The prior cannot be used; the text says why."""
 
 
 def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
-    """Return what of a memory outlives the operator. `accelerator` is what its replicas compute on."""
+    """Return the prior of a memory. `accelerator` describes the hardware of its replicas."""
     model = memory.model
     return {
         "version": VERSION,
@@ -81,9 +81,9 @@ def _render_lengths(lengths: AnswerLengths | None) -> dict[str, Any] | None:
 
 
 def parse_prior(text: str) -> dict[str, Any]:
-    """Return the values of a text. Raises PriorError where it has none."""
+    """Return the values of a text. Raises PriorError if it is no JSON object."""
     if len(text) > LONGEST_TEXT:
-        raise PriorError(f"it has {len(text)} characters, and ours have {LONGEST_TEXT} at most")
+        raise PriorError(f"it has {len(text)} characters, and the operator writes at most {LONGEST_TEXT}")
     try:
         prior = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -94,11 +94,11 @@ def parse_prior(text: str) -> dict[str, Any]:
 
 
 def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str | None) -> Memory | None:
-    """Return the memory to begin with; None where it speaks of another accelerator than this one.
+    """Return the memory to start with; None if the prior is of another accelerator.
 
-    A model of another revision is doubted. None for either means that nobody knows which one serves: then
-    the prior counts as it is, and `remember` doubts it later. Raises PriorError for what cannot be used:
-    anybody who may write ControllerRevisions may have written it.
+    A model of another revision is distrusted. None for revision or accelerator means that the present one is
+    unknown: then the prior counts as it is, and `remember` may distrust it later. Raises PriorError for bad
+    values: anybody who may write ControllerRevisions may have written them.
     """
     if prior.get("version") != VERSION:
         raise PriorError(f"its version is {prior.get('version')!r:.40}, and this operator reads {VERSION}")
@@ -132,9 +132,9 @@ def _read_outlook(prior: Mapping[str, Any]) -> Outlook:
 
 
 def note_present(memory: Memory, pods: Collection[str], now: float) -> Memory:
-    """Return the memory that has seen these pods become Ready: they are no new cold starts.
+    """Return the memory with these pods as Ready before, so they are no new cold starts.
 
-    Without any cold start so far they are the only ones that are known.
+    If the memory has no cold start yet, these pods' starts count, because no others are known.
     """
     if not memory.cold_starts:
         return memory
@@ -142,7 +142,7 @@ def note_present(memory: Memory, pods: Collection[str], now: float) -> Memory:
 
 
 def has_moved(before: Memory | None, after: Memory) -> bool:
-    """Whether what outlives the operator is another: a figure by more than a tenth."""
+    """Whether the prior has changed: a figure by more than a tenth."""
     if before is None or before.revision != after.revision:
         return True
     if before.model.is_proven != after.model.is_proven:
@@ -200,7 +200,7 @@ def _read_row(values: Any) -> tuple[float, float, float]:
 
 
 def _is_positive_semidefinite(gram: Sequence[Sequence[float]]) -> bool:
-    """Whether no weights give a negative sum of squares: all principal minors are at least zero."""
+    """Whether all principal minors are at least zero."""
     size = [math.sqrt(gram[i][i]) if gram[i][i] > 0 else 0.0 for i in range(3)]
     if any(gram[i][i] < 0 for i in range(3)):
         return False
@@ -215,7 +215,7 @@ def _is_positive_semidefinite(gram: Sequence[Sequence[float]]) -> bool:
 
 
 def _read_lengths(prior: Mapping[str, Any]) -> AnswerLengths | None:
-    """Return the answers' lengths; None where there are none, or of other bounds than ours."""
+    """Return the answers' lengths; None if there are none, or they have other bounds than ours."""
     lengths = prior.get("answerLengths")
     if lengths is None:
         return None
@@ -267,5 +267,5 @@ def _read_number(values: Mapping[str, Any], name: str, least: float, most: float
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether it is a number that can be computed with; of JSON's numbers some are too large for that."""
+    """Whether a value is a number that is not too large to compute with."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

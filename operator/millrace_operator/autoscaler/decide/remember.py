@@ -1,4 +1,4 @@
-"""What one more look adds to the memory before anything is decided, and which steps teach the model. Pure."""
+"""Adds one more look to the memory before the decision, and lets the model learn from its steps. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, StepMoments
 
 REQUESTS_AVERAGED = 200.0
-"""Over which lengths are averaged. Those of a minute say little where few requests come."""
+"""Lengths are averaged over so many requests. A minute with few requests says little about them."""
 GRACE_SECONDS = 600.0
-"""For so long it is in reach where it was kept by another revision, or before more replicas might be."""
+"""For so long an objective is in reach that another revision kept, or that was kept before there was room."""
 
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:
-    """The memory after an observation: rates, request shape and what the model learned."""
+    """Return the memory after an observation: rates, the requests' shape, and the model after its lesson."""
     fleet = signals.fleet
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
     memory = _follow_revision(memory, fleet, now)
@@ -71,7 +71,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
 
 
 def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> dict[str, float]:
-    """A pod that is Ready for less than a cold start, and then not, crashes again and again."""
+    """Return since when pods are not Ready. A pod that is Ready for less than a cold start only crashes."""
     least = memory.cold_start_seconds or policy.cold_start_seconds
     kept = {
         pod: at
@@ -82,23 +82,23 @@ def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> d
 
 
 def _measure_passed(memory: Memory, policy: Policy, now: float) -> float:
-    """Return for how many seconds this look stands. What was in a gap nobody knows."""
+    """Return the seconds that this look stands for. A gap is unknown, so it counts as one window at most."""
     if memory.looked_at is None:
         return policy.tick_seconds
     return min(max(now - memory.looked_at, 0.0), policy.windows.recent)
 
 
 def _is_alike(before: int | None, count: int) -> bool:
-    """Whether the count is nearly what it was: a large service changes all the time while its load rises."""
+    """Whether the count has hardly changed: a large service changes all the time while its load rises."""
     return before is None or abs(count - before) <= PASSING_PART * before
 
 
 def _note_kept(
     memory: Memory, signals: Signals, policy: Policy, full_since: float | None, now: float
 ) -> dict[Objective, float]:
-    """Add what is kept now.
+    """Return when each objective was last kept, with this look.
 
-    Where more replicas may be than before, what was kept once is in reach again: they may soon show it.
+    If more replicas are possible than before, objectives that were kept once are in reach again for a while.
     """
     has_room = memory.full_since is not None and full_since is None
     kept = memory.kept
@@ -108,7 +108,7 @@ def _note_kept(
 
 
 def _grant(now: float) -> float:
-    """Return when an objective was kept that is in reach for some minutes more."""
+    """Return the time of being kept that puts an objective in reach for some minutes more."""
     return now - KEPT_SECONDS + GRACE_SECONDS
 
 
@@ -124,18 +124,18 @@ def _find_doubted_since(memory: Memory, signals: Signals, now: float) -> dict[st
 
 
 def _find_full_since(memory: Memory, fleet: Fleet, now: float) -> float | None:
-    """Return since when the cluster has room for none of the pods that wait for some."""
+    """Return since when the cluster has had no room for any of the waiting pods."""
     if not fleet.unplaced:
         return None
     if memory.unplaced & fleet.revisions.keys() - fleet.unplaced.keys():
-        return now  # one got a node, and others may
+        return now  # one pod got a node, and others may
     if memory.full_since is None:
         return now - max(pod.seconds for pod in fleet.unplaced.values())
     return memory.full_since
 
 
 def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
-    """Add what each pod took that is Ready for the first time: one that is Ready anew is no cold start."""
+    """Add the cold start of each pod that is Ready for the first time. A restart is no cold start."""
     new = [
         seconds
         for pod, seconds in fleet.cold_starts.items()
@@ -145,7 +145,7 @@ def _note_cold_starts(memory: Memory, fleet: Fleet) -> tuple[float, ...]:
 
 
 def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
-    """Doubt the model when other pods serve than those that taught it; forget what those only tried."""
+    """Distrust the model when another revision serves; drop it if it has only tried steps."""
     serving = {fleet.revisions[pod] for pod in fleet.ready}
     if len(serving) != 1 or memory.revision in serving:
         return memory
@@ -153,7 +153,7 @@ def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
     model = memory.model
     if memory.revision is not None:
         model = LatencyModel() if model.is_untaught else model.distrust()
-        # What was too few, or kept, or tried, was so of other replicas; half of the correction may be.
+        # These counts, objectives and attempts were of other replicas. Half of the correction may be, too.
         memory = replace(
             memory,
             calibration=Calibration(),
@@ -167,14 +167,14 @@ def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
 
 
 def _average(known: float | None, seen: float | None, new: float) -> float | None:
-    """Return the average after one more look, of which a part is new."""
+    """Return the average after one more value, whose part `new` is new."""
     if known is None or seen is None:
         return _latest(seen, known)
     return known + new * (seen - known)
 
 
 def _average_in_flight(known: float | None, signals: Signals, passed: float) -> float | None:
-    """Return the average after one more look. Of silent replicas it is not known how much less they have."""
+    """Return the average after one more look. With silent replicas it never falls: their share is unknown."""
     running, waiting = signals.running, signals.waiting
     seen = None if running is None or waiting is None else running + waiting
     if seen is not None and not 0 <= seen < math.inf:
@@ -188,7 +188,7 @@ def _add_lengths(
 ) -> AnswerLengths | None:
     """Return the average after one more look. As many answers are new as there are new requests.
 
-    Where answers have become others, by their mean, those of before are forgotten at once.
+    If the mean of the answers has changed a lot, the earlier ones are forgotten at once.
     """
     if known is None or seen is None:
         return known if seen is None else seen
@@ -204,13 +204,13 @@ def _latest(seen: float | None, known: float | None) -> float | None:
 def find_warm(
     signals: Signals, ready_since: dict[str, float], policy: Policy, now: float
 ) -> list[StepMoments]:
-    """Return the steps of every replica whose window holds none of its first seconds: they poison the fit."""
+    """Return the steps of warm replicas: a window with a replica's first seconds would spoil the fit."""
     least = policy.warm_up_seconds + policy.windows.recent
     return [steps for steps in signals.steps if now - ready_since.get(steps.pod, now) >= least]
 
 
 def mean_context(steps: Sequence[StepMoments]) -> float | None:
-    """Return the keys that a sequence in a batch reads on average; None where there were no sequences."""
+    """Return the mean number of keys that a sequence in a batch reads; None without sequences."""
     sequences = sum(step.sequences * step.num_steps for step in steps)
     if sequences <= 0:
         return None
@@ -218,9 +218,9 @@ def mean_context(steps: Sequence[StepMoments]) -> float | None:
 
 
 def begin(model: LatencyModel, signals: Signals) -> LatencyModel:
-    """Return what replicas tried before they served anybody, for as long as nobody has taught the model.
+    """Return the model of the steps that replicas tried, until it has learned from requests' steps.
 
-    Of several replicas the one in the middle: another may have been started on a busy node.
+    Of several replicas the middle one counts: a slow one may have started on a busy node.
     """
     if model.num_samples > model.num_tried or signals.fleet.is_mixed or not signals.trial_steps:
         return model
@@ -238,9 +238,9 @@ def learn(
     *,
     num_warm: int,
 ) -> LatencyModel:
-    """Learn what is new in each replica's window since it was learned from last.
+    """Return the model after the new part of each replica's window.
 
-    However many replicas there are, the same time passes until what they told is replaced.
+    Old knowledge is replaced in the same time with few and with many replicas.
     """
     for steps in new_steps:
         since = now - learned.get(steps.pod, -math.inf)

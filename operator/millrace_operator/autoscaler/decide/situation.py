@@ -1,4 +1,4 @@
-"""All that one tick's decision rests on, gathered before anything is decided."""
+"""One tick's situation: policy, signals, memory and estimate, and the facts that follow from them. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,53 +9,53 @@ from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.memory import PASSING_PART, Memory
 from millrace_operator.autoscaler.decide.policy import OF_ANSWERS, Objective, Policy
 from millrace_operator.autoscaler.signals.observation import Latency, Signals
-from millrace_operator.autoscaler.signals.reading import NO_SAMPLES, NO_SERIES, UNTOLD
+from millrace_operator.autoscaler.signals.reading import NO_SAMPLES, NO_SERIES, UNREPORTED
 
 NODE_SECONDS = 900.0
-"""In which a node comes, if one comes at all: the Cluster Autoscaler's `--max-node-provision-time`."""
+"""A new node comes within this time or never: the Cluster Autoscaler's `--max-node-provision-time`."""
 FIRST_SCRAPE_SECONDS = 90.0
-"""Pods are scraped every 60 s where nobody chose otherwise, and a new one is found only after a while."""
+"""By default Prometheus scrapes every 60 s, and it takes a while to find a new pod."""
 BEYOND_MAXIMUM = 4
-"""Up to how many times maxReplicas is looked for what a load needs."""
+"""The search for a load's count goes up to so many times maxReplicas."""
 ERRORS_OF_MODEL = 2.0
-"""Standard errors by which steps may take longer than the model says."""
+"""Steps may take longer than the model says by so many standard errors."""
 MOST_DOUBT = 0.5
 STUCK = 2.0
-"""Cold starts after which a replica that is not Ready is not taken for starting any more."""
+"""After so many cold starts a replica that is not Ready no longer counts as starting."""
 COLD_STARTS_OF_WINDOW = 1.5
 FLAP_SECONDS = 600.0
-"""A count that is raised so soon after it fell fell too early."""
+"""A count that rises within this time after a fall had fallen too early."""
 FLAPS_REMEMBERED = 10_800.0
 """Seconds."""
 DOUBT_SECONDS = 1800.0
-"""For so long a count is held up by an objective that is likely to be missed, and not known to be."""
+"""A probably missed objective holds the count up for at most this time."""
 RESTLESS = 3.0
-"""Times as long as usual a lower count must have been enough where there were more flaps."""
+"""After too many flaps a lower count must have been enough for so many times as long as usual."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the model says of the present load."""
+    """The model's answers about the present load."""
 
     rate: float | None
     demand: Demand | None
-    """What is to be planned for."""
+    """The load to plan for."""
     replica: Replica | None = None
-    """What one replica does; None while it is not known."""
+    """The model of one replica; None while there is no plan."""
     capacity: Capacity | None = None
-    """What one of the present replicas carries."""
+    """The load that one of the present replicas carries."""
     infeasible: tuple[str, ...] = ()
     """Objectives that an idle replica misses."""
     violated: tuple[str, ...] = ()
-    """Objectives missed as measured."""
+    """Objectives that are missed as measured."""
 
     @property
     def forecast(self) -> float | None:
-        """Requests per second to plan for: as many as may come."""
+        """Requests per second to plan for, with the margin."""
         return self.demand.planned if self.demand else None
 
     def list_feasible(self, objectives: Iterable[Objective]) -> list[Objective]:
-        """Return those that more replicas can meet."""
+        """Return the objectives that more replicas can meet."""
         return [objective for objective in objectives if objective.name not in self.infeasible]
 
     @property
@@ -66,7 +66,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Situation:
-    """One tick: what is asked, seen, remembered and estimated."""
+    """One tick: policy, signals, memory and estimate."""
 
     policy: Policy
     signals: Signals
@@ -76,27 +76,27 @@ class Situation:
 
     @property
     def current(self) -> int:
-        """How many replicas there are to be, before this decision."""
+        """The desired count before this decision."""
         return self.signals.fleet.current
 
     @property
     def num_starting(self) -> int:
-        """Replicas asked for that are not Ready."""
+        """Desired replicas that are not Ready yet."""
         return max(self.current - len(self.signals.fleet.ready) - self._count_stuck(), 0)
 
     @property
     def num_serving(self) -> int:
-        """Replicas that are Ready, or will not be."""
+        """Desired replicas that are Ready or stuck."""
         return self.current - self.num_starting
 
     @property
     def is_nearly_whole(self) -> bool:
-        """Whether all replicas asked for serve, but for some of many, and none waits for a node."""
+        """Whether nearly all desired replicas serve, and none waits for a node."""
         return self.num_starting <= PASSING_PART * self.current and not self.signals.fleet.unplaced
 
     @property
     def num_gone(self) -> int:
-        """Replicas that are not Ready, but for those that have served and were seen to a moment ago."""
+        """Replicas that are not Ready, without those that were Ready a moment ago."""
         fleet, memory = self.signals.fleet, self.memory
         since = self.now - self.policy.windows.max_age
         missing = (fleet.revisions.keys() - fleet.ready) & memory.started
@@ -104,7 +104,7 @@ class Situation:
         return max(self.num_starting - passing, 0)
 
     def _count_stuck(self) -> int:
-        """Count the replicas that have not become Ready in twice the time that they take."""
+        """Count the replicas that are not Ready after twice the time of a cold start."""
         cold_start = self.memory.cold_start_seconds or self.policy.cold_start_seconds
         oldest, fleet = self.now - STUCK * cold_start, self.signals.fleet
         since = self.memory.unready_since
@@ -112,11 +112,11 @@ class Situation:
 
     @property
     def room(self) -> int | None:
-        """How many replicas the cluster has room for, and one that asks for more; None where there is more.
+        """The replicas that the cluster has room for, and one more that waits; None if there is more room.
 
-        Until a node should have come, all that is wanted is asked for: as many nodes may come at once. Where
-        it is not known what is wanted the count stays as it is: nothing would raise it again, and the next
-        look may take back what this one asks for.
+        Until a node should have come, the decision asks for all wanted replicas, because that many nodes may
+        come at once. If the wanted count is unknown, the present one stays: nothing would raise it again, and
+        the next look may revoke this one's wish.
         """
         fleet, full_since = self.signals.fleet, self.memory.full_since
         if full_since is None or self.now - full_since < NODE_SECONDS:
@@ -127,31 +127,30 @@ class Situation:
 
     @property
     def silent(self) -> frozenset[str]:
-        """Replicas that don't report, and have been Ready for long enough to have been scraped."""
+        """Replicas without samples that have been Ready for long enough to have some."""
         return self.memory.find_silent(self.signals, self.policy.windows.max_age, self.now)
 
     @property
     def is_informed(self) -> bool:
-        """Whether load and queue are known, of every replica, and what latencies there are."""
+        """Whether load, queue and latencies of every replica are known."""
         signals = self.signals
         known = (signals.arrival_rate, signals.waiting, signals.running)
         return None not in known and bool(signals.reporting) and not (self.silent or signals.unanswered)
 
     @property
     def awaits_first_sample(self) -> bool:
-        """Whether no replica reports, and none has been Ready for so long that Prometheus should know it."""
+        """Whether no replica has samples, and none has been Ready for long enough to have some."""
         oldest, since = self.now - FIRST_SCRAPE_SECONDS, self.memory.ready_since
         ready, why = self.signals.fleet.ready, self.signals.rejected.values()
         is_young = all(since.get(pod, self.now) > oldest for pod in ready)
-        is_answered = all(text.startswith((NO_SERIES, NO_SAMPLES, UNTOLD)) for text in why)
+        is_answered = all(text.startswith((NO_SERIES, NO_SAMPLES, UNREPORTED)) for text in why)
         return is_young and not self.signals.reporting and (is_answered or not ready)
 
     @property
     def down_window_seconds(self) -> float:
-        """How long a lower count must have been enough before there is one.
+        """How long a lower count must have been enough before the count falls.
 
-        At least what a rate looks back, and half as long again as it would take to get a replica back. Longer
-        where the load comes and goes, as was seen by counts that fell too early.
+        At least the window of rates, and 1.5 times a cold start. Longer after flaps: the load comes and goes.
         """
         policy, cold_start = self.policy, self.memory.cold_start_seconds or 0.0
         rate = policy.windows.rate + policy.tick_seconds
@@ -160,19 +159,19 @@ class Situation:
 
     @property
     def flaps(self) -> tuple[float, ...]:
-        """When the count was raised soon after it had fallen, as far as that is remembered."""
+        """The times when the count rose soon after it had fallen, within the last hours."""
         return tuple(at for at in self.memory.flaps if self.now - at < FLAPS_REMEMBERED)
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """Objectives missed as measured, but for those that more replicas could not meet."""
+        """Objectives that are missed as measured and that more replicas could meet."""
         return tuple(name for name in self.estimate.violated if name not in self.estimate.infeasible)
 
     @property
     def may_miss(self) -> bool:
-        """Whether an objective that more replicas could meet is missed, or likely to be.
+        """Whether an objective that more replicas could meet is missed, or probably missed.
 
-        One that more replicas have left as late for half an hour is none.
+        An objective that more replicas have not helped for half an hour does not count.
         """
         failed = {
             name
@@ -183,9 +182,9 @@ class Situation:
         return bool(doubted - {*self.estimate.infeasible} - failed)
 
     def _may_miss(self, latency: Latency) -> bool:
-        """Whether an objective is missed, or has not been likely to be for so long that it says nothing.
+        """Whether an objective is missed, or has been probably missed for only a short time.
 
-        What is in the target's own bucket is there for good where idle replicas are no faster.
+        If idle replicas are no faster, requests stay in the target's own bucket for good.
         """
         since = self.memory.doubted_since.get(latency.objective.name)
         is_new = since is None or self.now - since < DOUBT_SECONDS
@@ -193,20 +192,20 @@ class Situation:
 
     @property
     def has_proven_model(self) -> bool:
-        """Whether there is a model, and requests have shown it to be right."""
+        """Whether there is a model that requests have proven."""
         return self.estimate.replica is not None and self.memory.model.is_proven
 
     @property
     def is_settled(self) -> bool:
-        """Whether the present replicas have all served for as long as a measured percentile looks back."""
+        """Whether all present replicas have served for the window of a measured percentile."""
         since = self.memory.settled_since
         return since is not None and self.now - since >= self.policy.windows.latency
 
     @property
     def present_latencies(self) -> tuple[Latency, ...]:
-        """What is measured of requests that came to the present replicas, once they have settled.
+        """The latencies of requests that came to the present replicas, once these have settled.
 
-        What is known only of a whole answer is counted when it ends, and so speaks of a while before.
+        A latency of a whole answer is counted when the answer ends, so it is of an earlier time.
         """
         since, stay = self.memory.settled_since, self.memory.outlook.stay_seconds
         if since is None or not self.is_settled:
@@ -218,15 +217,15 @@ class Situation:
 
     @property
     def spent(self) -> tuple[str, ...]:
-        """Objectives that have been missed for so long that more replicas are asked for."""
+        """Objectives whose error budget is spent, so that feedback asks for more replicas."""
         spent, infeasible = self.memory.spent, self.estimate.infeasible
         return tuple(name for name, sum_ in spent.items() if sum_ >= SPENT_SECONDS and name not in infeasible)
 
     @property
     def in_flight(self) -> float | None:
-        """Sequences that have run or waited for a while: on average, and no more than there are now.
+        """The mean number of sequences that run or wait, or the present number if that is lower.
 
-        Of a silent replica it is not known what there is now.
+        With a silent replica the present number is unknown.
         """
         average, running, waiting = self.memory.in_flight, self.signals.running, self.signals.waiting
         if average is None or running is None or waiting is None or self.signals.silent:
@@ -235,19 +234,19 @@ class Situation:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing arrives and nothing is in flight, as far as known: unknown is not idle."""
+        """Whether no request arrives and none is in flight. Unknown is not idle."""
         signals = self.signals
         return signals.arrival_rate == 0 and signals.running == 0 and signals.waiting == 0
 
     @property
     def demand(self) -> Demand | None:
-        """What the model is asked for: the load to plan for, corrected by what it promised too much."""
+        """The load to plan for, multiplied by the model's correction."""
         return self.estimate.demand.times(self.memory.correction) if self.estimate.demand else None
 
     def count_for(self, demand: Demand, *, surely: bool = False) -> int | None:
-        """Return how many replicas keep the objectives at a load; None while that is not known.
+        """Return how many replicas keep the objectives at a load; None while that is unknown.
 
-        `surely`: also when steps take as much longer than the model says as it may err.
+        `surely`: even if steps take longer than the model says, by as much as it may err.
         """
         replica = self.estimate.replica
         if replica is None:
@@ -258,12 +257,12 @@ class Situation:
         return find_count(replica, objectives, demand, BEYOND_MAXIMUM * self.policy.max_replicas)
 
     def _find_doubt(self, replica: Replica) -> float:
-        """Return the part by which the batch that is planned may take longer."""
+        """Return the part by which the steps of the planned batch may take longer."""
         rate = self.estimate.capacity.rate if self.estimate.capacity else 0.0
         batch = max(replica.count_sequences(rate), 1.0)
         error = replica.model.standard_error(batch, batch * replica.context_tokens)
         return min(ERRORS_OF_MODEL * error, MOST_DOUBT)
 
     def bound(self, replicas: int) -> int:
-        """The count within min and max."""
+        """Return the count within minReplicas and maxReplicas."""
         return min(max(replicas, self.policy.min_replicas), self.policy.max_replicas)

@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 DOUBTED = 2.0
-"""Standard errors by which a trend that counts may be less than it seems."""
+"""A trend counts with so many standard errors less than its estimate."""
 MIN_POINTS = 5
 POINTS_APART = 0.1
-"""Of the window over which each was counted."""
+"""Of a point's own window."""
 WINDOWS_KEPT = 2.25
-"""How long points are kept: that three windows in a row are among them, which reach back two.
+"""Points are kept so long that three windows in a row are among them, which reach back two.
 
-A trend is looked for over as long. With 1.5 windows chance hid a load that rose sixfold in two minutes from
-some ticks, and a recorded conversation took 5 % more replicas."""
+The trend is fitted over the same time. With 1.5 windows chance hid from some ticks a load that rose sixfold
+in two minutes, and a recorded conversation took 5 % more replicas."""
 SIGNIFICANCE = 4.0
-"""A trend counts only beyond this many standard errors, or noise alone would add replicas."""
+"""A trend counts only beyond so many standard errors, or noise alone would add replicas."""
 DISPERSION_SECONDS = 1200.0
 LARGEST_DISPERSION = 100.0
 OUTLIER_SURPRISE = 25.0
-"""A surprise counts for no more than so many times what is usual (five standard deviations): a service that
-begins, or a step of its load, is no burst either. Without this bound a start from nothing trebled it."""
+"""A surprise counts as at most so many times the usual (five standard deviations): the start of a service, or
+a step of its load, is no burst. Without this bound a start from nothing trebled the dispersion."""
 NEAR = 0.25
-"""Of a window: a rate counted so near to where one is looked for stands for it."""
+"""Of a window: a rate so close to a time stands for the rate at that time."""
 
 
 class RatePoint(NamedTuple):
@@ -39,10 +39,10 @@ class RatePoint(NamedTuple):
 
 
 def add_point(points: Sequence[RatePoint], new: RatePoint, window_seconds: float) -> tuple[RatePoint, ...]:
-    """Return the points with one more, and without those that are too old to tell anything.
+    """Return the points with one more, and without those that are too old.
 
-    The rate is the same until somebody is scraped again. And points nearer than a tenth of the window share
-    nine tenths of it, so they tell nothing new: the newest takes the place of the one before.
+    The rate stays the same until the next scrape. Two points closer than a tenth of the window share nine
+    tenths of it, so the second has no news: the newest replaces the one before.
     """
     kept = [point for point in points if new.at - point.at <= WINDOWS_KEPT * window_seconds]
     if kept and kept[-1].rate == new.rate:
@@ -60,9 +60,9 @@ class Trend(NamedTuple):
 
 
 def fit_trend(points: Sequence[RatePoint], window_seconds: float, dispersion: float = 1.0) -> Trend:
-    """Least squares through the points, each a mean over a window; nothing where there are too few.
+    """Fit a line through the points, each a mean over a window; the trend is zero if there are too few.
 
-    The error is the larger of what the scatter shows and what chance arrivals alone would cause.
+    The error is the larger one of the points' scatter and of chance arrivals.
     """
     if len(points) < MIN_POINTS:
         return Trend(0.0, 0.0)
@@ -78,10 +78,10 @@ def fit_trend(points: Sequence[RatePoint], window_seconds: float, dispersion: fl
 
 
 def _slope_variance(times: Sequence[float], mean: float, spread: float, window: float) -> float:
-    """Variance of the slope for one arrival a second by chance, after Poisson. `times` are in order.
+    """Return the variance of the slope for Poisson arrivals of one a second. `times` are in order.
 
-    A mean over a window w varies by 1/w. Two windows share 1 - distance/w of it, so their means go up and
-    down together, which looks like a trend: cov(i, j) = max(0, 1 - |ti - tj| / w) / w.
+    A mean over a window w has the variance 1/w. Two windows share the part 1 - distance/w, so their means go
+    up and down together, which looks like a trend: cov(i, j) = max(0, 1 - |ti - tj| / w) / w.
     """
     weights = [(at - mean) / spread for at in times]
     total = 0.0
@@ -98,11 +98,11 @@ def extrapolate(
     window_seconds: float,
     dispersion: float = 1.0,
 ) -> float:
-    """The rate expected after the horizon: never under the present one, at most double it.
+    """Return the expected rate after the horizon: at least the present one, and at most double it.
 
-    `window_seconds` is the time over which each point's rate was counted. Of a trend only what is beyond
-    doubt counts, and for no longer than it was seen: a load that has jumped looks like one that rises. A mean
-    over a window is the rate in its middle, so a trend has gone on for half a window since.
+    `window_seconds` is the window of each point's rate. Only the certain part of a trend counts, and for no
+    longer than the trend was seen: a load that has jumped looks like one that rises. A mean over a window is
+    the rate in its middle, so a trend has gone on for half a window since.
     """
     trend = fit_trend(points, window_seconds, dispersion)
     if trend.slope <= SIGNIFICANCE * trend.error:
@@ -113,10 +113,10 @@ def extrapolate(
 
 
 def measure_surprise(points: Sequence[RatePoint], window_seconds: float) -> float | None:
-    """Return the square by which three windows in a row bend, over what it is of independent arrivals.
+    """Return the squared bend of three windows in a row, over that of independent arrivals.
 
-    Each varies by rate/w by chance, so the variance of a - 2·b + c is 6·rate/w. None where the points do not
-    reach back so far, or nothing came.
+    Each has the variance rate/w by chance, so the variance of a - 2·b + c is 6·rate/w. None if the points do
+    not reach back so far, or no request came.
     """
     if not points:
         return None
@@ -134,7 +134,7 @@ def _find_near(points: Sequence[RatePoint], at: float, window_seconds: float) ->
 
 
 def follow_dispersion(dispersion: float, surprise: float | None, seconds: float) -> float:
-    """Return how many times as much rates vary, after so many seconds of a surprise; never less than 1."""
+    """Return the dispersion after some seconds of a surprise; never less than 1."""
     if surprise is None:
         return dispersion
     new = 1 - math.exp(-seconds / DISPERSION_SECONDS)

@@ -565,7 +565,7 @@ def test_a_message_counts_replicas_and_says_why_there_is_no_model() -> None:
     assert decide(POLICY, seen(2, 1.0), Memory(), 0.0)[0].message.startswith("Learning: 2 replicas;")
     poor = LatencyModel(num_samples=93.0, relative_error=0.52, coefficients=(0.02, 0.002, 2e-6))
     said = decide(POLICY, seen(1, 1.0), Memory(model=poor), 0.0)[0].message
-    assert "the latency model does not fit: it is 52 % off, and 35 % may be planned with" in said
+    assert "the latency model does not fit: it is 52 % off, and a plan accepts 35 %" in said
     grown = decide(POLICY, seen(1, 8.0), remembered(), 0.0)[0].message
     assert grown.startswith("ScalingUp: 1 -> 3 replicas; ")
     shrunk = decide(POLICY, seen(2, 0.1), remembered(), 0.0)[0].message

@@ -109,7 +109,7 @@ def test_what_was_only_tried_calls_no_objective_out_of_reach() -> None:
     slow = tuple(trial._replace(seconds=6 * trial.seconds) for trial in TRIALS)
     decision, memory = decide(POLICY, begin(slow, **SHAPES), Memory(), 0.0)
     assert decision.reason == Reason.LEARNING
-    assert "what replicas tried before their first request is too unlike" in decision.message
+    assert "steps that replicas tried before their first request are too unlike" in decision.message
     missed = (Latency(POLICY.objectives[0], 3.0, 500.0),)
     late = replace(begin(slow, **SHAPES), latencies=missed, waiting=5.0)
     decision, _ = decide(POLICY, late, memory, 2.0)
