@@ -1,4 +1,4 @@
-"""Translates a spec into the autoscaler's policy, and its decision into the planner's advice. Pure."""
+"""Translates a spec into the autoscaler's policy, and a decision into the planner's advice. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ SIGNALS_NAMED = 3
 
 
 def read_policy(spec: Spec, settings: ScalingSettings, windows: Windows = DEFAULT_WINDOWS) -> Policy:
-    """Return the autoscaler's policy for a service. Raises ValueError for a target that is no duration."""
+    """Return the autoscaler's policy for a service. Raises ValueError if a target is no duration."""
     return Policy(
         min_replicas=spec.scaling.least,
         max_replicas=spec.scaling.max_replicas,
@@ -31,7 +31,7 @@ def read_policy(spec: Spec, settings: ScalingSettings, windows: Windows = DEFAUL
 
 
 def render_advice(decision: Decision, signals: Signals, evidence: Mapping[str, Any]) -> Advice:
-    """Return the decision as the planner reads it, with what `gather_evidence` found."""
+    """Return the decision as the planner reads it, with the evidence of `gather_evidence`."""
     known = [latency for latency in signals.latencies if latency.is_known]
     missed = sorted(latency.objective.name for latency in known if latency.is_missed)
     return Advice(
@@ -53,8 +53,8 @@ def render_advice(decision: Decision, signals: Signals, evidence: Mapping[str, A
 def _describe_doubts(signals: Signals) -> str:
     doubts = {x.objective.name: x.doubt for x in signals.latencies if x.doubt}
     doubts |= {name: signals.rejected.get(name, "no answer") for name in signals.unanswered}
-    told = ", ".join(f"{name} ({why})" for name, why in sorted(doubts.items()))
-    return f"; not known: {told}" if told else ""
+    listed = ", ".join(f"{name} ({why})" for name, why in sorted(doubts.items()))
+    return f"; not known: {listed}" if listed else ""
 
 
 def _describe_objectives(known: Sequence[Latency], missed: Sequence[str]) -> str:

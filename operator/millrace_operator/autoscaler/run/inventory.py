@@ -1,4 +1,4 @@
-"""Asks Prometheus now and then what the replicas of every service are."""
+"""Queries Prometheus now and then for the hardware and limits of all replicas."""
 
 import asyncio
 import logging
@@ -19,14 +19,14 @@ from millrace_operator.kube.kinds import ServiceKey
 
 LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 15.0
-"""What is asked stays the same for as long as a replica's container runs."""
+"""The answers stay the same while a replica's container runs."""
 NOTHING: Replicas = MappingProxyType({})
 
 
 class Inventory:
-    """Owner of what is known of each service's replicas. Empty while this operator does not lead.
+    """Owner of each service's replicas as Prometheus knows them. Empty while this operator does not lead.
 
-    What is known of a pod stays known while the pod exists, also where Prometheus is silent.
+    An entry stays while its pod exists, even if Prometheus does not answer.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Inventory:
         self._replicas: dict[ServiceKey, Replicas] = {}
 
     def read(self, key: ServiceKey) -> Replicas:
-        """Return what is known of a service's replicas, by pod."""
+        """Return the known replicas of a service, by pod."""
         return self._replicas.get(key, NOTHING)
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Query at each period, until cancelled."""
         async with aiohttp.ClientSession() as session:
             while True:
                 if self._is_leader():
@@ -62,11 +62,11 @@ class Inventory:
     async def _refresh_safely(self, session: aiohttp.ClientSession) -> None:
         try:
             await self.refresh(session)
-        except Exception:  # the next time may do better
-            LOG.exception("what the replicas are is not known anew")
+        except Exception:  # the next query may succeed
+            LOG.exception("the inventory of replicas is not refreshed")
 
     async def refresh(self, session: aiohttp.ClientSession) -> None:
-        """Ask once, for all services, and call `on_change` for each of which something new is known."""
+        """Query once for all services, and call `on_change` for each service with news."""
         pods = {key: [pod["metadata"]["name"] for pod in self._cache.pods(key)] for key in self._list_keys()}
         owners = {PodKey(key.namespace, name): key for key, names in pods.items() for name in names}
         if not owners:

@@ -1,8 +1,8 @@
-"""Reads what earlier leaders learned, and writes down what this one learns: on a revision's record.
+"""Reads what earlier leaders learned, and writes what this one learns, on a revision's ControllerRevision.
 
-It is read once, when a leader first decides for a service. The cache leaves it out: 750 of them would be
+A leader reads it once, when it first decides for a service. The cache leaves it out: 750 of them would be
 15 MB in every operator's memory, and each write would wake the planner. The planner applies other fields of
-the record, so it compares and reverts nothing. Kubernetes removes it with the service.
+the ControllerRevision, so it compares and reverts nothing. Kubernetes removes it with the service.
 """
 
 import asyncio
@@ -33,21 +33,22 @@ LOG = logging.getLogger(__name__)
 PERIOD_SECONDS = 600.0
 """Between two writes for a service."""
 FIRST_PERIOD_SECONDS = 60.0
-"""The same until a prior is there: another leader would learn it all anew."""
+"""The same until a prior is there: without one the next leader has to learn all again."""
 PASS_SECONDS = 5.0
 """At 2 s, passes took a third of the CPU time of an operator with 2,000 services and nothing to do."""
 MOST_IN_A_PASS = 20
 """Writes: 4 a second at most, of the 50 that the operator may make. 750 services need 1.25."""
 MOST_AT_ONCE = 8
-"""Reads under way, so that the Lease is renewed beside them."""
+"""Reads at once, so that the Lease can be renewed beside them."""
 READ_SECONDS = 1.0
 """For one read."""
+UNREADABLE = "%s: the leader cannot read the prior of earlier leaders, and starts without it: %s"
 NOTHING = Record()
-"""What is known of a service whose record nobody has read."""
+"""The record of a service before it was read."""
 TRIES = 3
-"""To read a record, before a service is decided for without it."""
+"""Attempts to read a record, before the leader decides for a service without it."""
 LEAVE_SECONDS = 2.0
-"""For the writes of a leader that ends. Another one waits for the Lease meanwhile."""
+"""For the last writes of a leader that ends. The next one waits for the Lease meanwhile."""
 
 
 class Priors:
@@ -61,21 +62,21 @@ class Priors:
         read_memory: Callable[[ServiceKey], Memory | None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`read_memory` returns what the autoscaler knows of a service now, None before it has decided."""
+        """`read_memory` returns the autoscaler's memory of a service, None before its first decision."""
         self._cluster = cluster
         self._cache = cache
         self._is_leader = is_leader
         self._read_memory = read_memory
         self._clock = clock
         self._records: dict[str, Record] = {}
-        """By the service's uid: one that is made anew has another, and begins without the record before."""
+        """By the service's uid: a service that was created again has another, and starts without a record."""
         self._tried_at: dict[str, float] = {}
-        """When each record was written last, or was there already, or could not be written."""
+        """The last time when each record was written, was found written, or could not be written."""
         self._failures: dict[str, int] = {}
         self._reading = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def recall(self, key: ServiceKey) -> Memory | None:
-        """Return the memory to begin with; None where the API server may say it in a moment."""
+        """Return the memory to start with; None if the API server may answer in a moment."""
         service = self._cache.service(key)
         if service is None:
             return None
@@ -85,7 +86,7 @@ class Priors:
         except (TransientError, TimeoutError) as error:
             return self._give_up(key, service["metadata"]["uid"], error)
         except ClusterError as error:
-            LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
+            LOG.warning(UNREADABLE, key, error)
             return Memory()
         self._failures.pop(service["metadata"]["uid"], None)
         return _recall(key, record, find_serving(self._cache.pods(key)))
@@ -95,7 +96,7 @@ class Priors:
         self._failures[uid] = self._failures.get(uid, 0) + 1
         if self._failures[uid] < TRIES:
             return None
-        LOG.warning("%s: what was learned before can't be read, so it is learned anew: %s", key, error)
+        LOG.warning(UNREADABLE, key, error)
         return Memory()
 
     async def _read(self, key: ServiceKey, service: Obj) -> Record:
@@ -105,23 +106,23 @@ class Priors:
         found = [await self._cluster.fetch(CONTROLLER_REVISION, key.namespace, name) for name in names]
         record = read_record([one for one in found if one is not None])
         if record.trouble:
-            LOG.warning("%s: what was learned before can't be used: %s", key, record.trouble)
+            LOG.warning("%s: the leader cannot use the prior of earlier leaders: %s", key, record.trouble)
         if record.name is not None:
             self._tried_at[uid] = self._clock()
         self._records[uid] = record
         return record
 
     async def run(self) -> None:
-        """Write what is due, again and again, until cancelled."""
+        """Write the due records at each pass, until cancelled."""
         while True:
             await asyncio.sleep(PASS_SECONDS)
             try:
                 await self.write_due()
-            except Exception:  # the next pass may do better
-                LOG.exception("nothing is written down in this pass")
+            except Exception:  # the next pass may succeed
+                LOG.exception("this pass writes no priors")
 
     async def write_due(self) -> None:
-        """Write the records with news that are due, those first that have waited for longest."""
+        """Write the due records that have news, the longest waiting first."""
         if not self._is_leader():
             self._forget()
             return
@@ -132,7 +133,7 @@ class Priors:
             await self._write(key)
 
     def _find_uid(self, key: ServiceKey) -> str:
-        """Return the uid of the service that has this name now; empty for none."""
+        """Return the uid of the present service of this name; empty if there is none."""
         return self._cache.service_uid(key) or ""
 
     def _is_due(self, key: ServiceKey) -> bool:
@@ -142,7 +143,7 @@ class Priors:
         return self._clock() - self._tried_at.get(uid, -math.inf) >= period
 
     async def leave(self) -> None:
-        """Write all that is news, before the Lease is given back; what takes too long stays unwritten."""
+        """Write all news before the operator releases the Lease, as much as the time allows."""
         if not self._is_leader():
             return
         try:
@@ -150,7 +151,7 @@ class Priors:
                 for key in self._list_news():
                     await self._write(key)
         except TimeoutError:
-            LOG.info("not all that was learned in the last minutes is written down: that took too long")
+            LOG.info("not all that was learned in the last minutes is written: the time is over")
 
     def _forget(self) -> None:
         for known in (self._records, self._tried_at, self._failures):
@@ -163,16 +164,16 @@ class Priors:
                 known.pop(gone)
 
     def _list_news(self) -> list[ServiceKey]:
-        """Return the services of which there is something to write. Takes up what status says of them."""
+        """Return the services with something to write. Adds their changes in status to the records."""
         return [key for key in self._cache.service_keys() if self._finds_news(key)]
 
     def _finds_news(self, key: ServiceKey) -> bool:
-        """Whether there is news. What nobody can read is none, and is told as seldom as it were written."""
+        """Whether there is news. An unreadable memory is none, and is logged at most once a period."""
         try:
             return self._has_news(key)
-        except Exception:  # one service's trouble is not the others'
+        except Exception:  # a failure of one service must not stop the others
             if self._is_due(key):
-                LOG.exception("%s: nobody can read what is to be written down", key)
+                LOG.exception("%s: the leader cannot read what it has learned", key)
                 self._tried_at[self._find_uid(key)] = self._clock()
             return False
 
@@ -186,7 +187,7 @@ class Priors:
         return record.has_news(self._read_memory(key))
 
     async def _write(self, key: ServiceKey) -> None:
-        """Write one record. Whatever goes wrong, it is tried again after its period."""
+        """Write one record. After a failure the next attempt is a period later."""
         service = self._cache.service(key)
         if service is None:
             return
@@ -196,12 +197,12 @@ class Priors:
         except NotLeaderError:
             return
         except ConflictError as error:
-            self._records.pop(uid, None)  # it is read anew before it is written
-            LOG.info("%s: what was learned is not written down: %s", key, error)
+            self._records.pop(uid, None)  # the next write reads it first
+            LOG.info("%s: the prior is not written: %s", key, error)
         except ClusterError as error:
-            LOG.warning("%s: what was learned is not written down: %s", key, error)
-        except Exception:  # one record's trouble is not the others'
-            LOG.exception("%s: what was learned is not written down", key)
+            LOG.warning("%s: the prior is not written: %s", key, error)
+        except Exception:  # a failure of one record must not stop the others
+            LOG.exception("%s: the prior is not written", key)
         self._tried_at[uid] = self._clock()
 
     async def _write_news(self, key: ServiceKey, service: Obj, uid: str) -> None:
@@ -210,9 +211,9 @@ class Priors:
         if record is None or is_anothers:
             record = await self._read(key, service)
             if record.name is not None or not self._has_news(key):
-                return  # what is there is young: another leader's, or one that has this name by now
+                return  # the record that is there is young: another leader's, or a new service's of this name
             if self._find_uid(key) != uid:
-                return  # the service was made anew meanwhile
+                return  # the service was created again meanwhile
             record = self._records[uid]
         memory = self._read_memory(key)
         revision = memory.revision if memory else None
@@ -226,14 +227,14 @@ class Priors:
             await self._remove(key, record)
 
     def _find_place(self, key: ServiceKey, service: Obj) -> Obj | None:
-        """Return the record of the revision that serves, or else of the newest; None before there is one."""
+        """Return the ControllerRevision that serves, or else the newest; None before there is one."""
         records = list_records(self._cache.children(key), service["metadata"]["uid"])
         name = f"{key.name}-{service.get('status', {}).get('currentRevision')}"
         serving = (one for one in records if one["metadata"]["name"] == name)
         return next(serving, records[0] if records else None)
 
     async def _annotate(self, key: ServiceKey, place: Obj, record: Record) -> Obj:
-        """Write a record where it was read, or where no other leader has written one."""
+        """Write a record under the version at which it was read, or where no leader has written one."""
         name, uid = (place["metadata"][field] for field in ("name", "uid"))
         is_same = record.name == name
         version = record.version if is_same else place["metadata"]["resourceVersion"]
@@ -243,7 +244,7 @@ class Priors:
         )
 
     async def _remove(self, key: ServiceKey, record: Record) -> None:
-        """Take what is written elsewhere now off the record of a former revision, if that is there."""
+        """Remove the annotation of a previous revision, if there is one, after it moved to another."""
         nothing: dict[str, str | None] = {contract.ANNOTATION_LEARNED: None}
         for one in self._cache.children(key):
             if one["kind"] == CONTROLLER_REVISION.kind and one["metadata"]["name"] == record.name:
@@ -255,10 +256,10 @@ def _recall(key: ServiceKey, record: Record, serving: Serving) -> Memory:
     memory = record.recall(serving.revision, serving.accelerator)
     if memory is None:
         if record.memory is not None:
-            LOG.info("%s: what was learned is of another accelerator than %s", key, serving.accelerator)
+            LOG.info("%s: the prior is of another accelerator than %s", key, serving.accelerator)
         return Memory()
     LOG.info(
-        "%s: goes on with what was learned: %.0f samples of revision %s",
+        "%s: the leader goes on with a prior: %.0f samples of revision %s",
         key,
         memory.model.num_samples,
         record.memory.revision if record.memory else None,

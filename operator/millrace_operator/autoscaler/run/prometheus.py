@@ -1,4 +1,4 @@
-"""Asks Prometheus. A question that fails leaves its own signals unknown."""
+"""Queries Prometheus. A query that fails leaves its own signals unknown."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.kube.kinds import ServiceKey
 
 UNTIMED = aiohttp.ClientTimeout()
-"""Its own time limit forgets a cancellation: see `millrace_kubernetes.connection`."""
+"""aiohttp's own timeout can lose a cancellation: see `millrace_kubernetes.connection`."""
 TIMEOUT_SECONDS = 2.0
-"""Of one question."""
+"""Of one query."""
 ADVICE = "set the chart's prometheus.url (--prometheus-url)"
 CREDENTIALS = {
     401: "it wants to know who asks: set prometheus.tokenSecret, prometheus.serviceAccountToken, "
@@ -30,11 +30,11 @@ CREDENTIALS = {
     403: "these credentials, or none, may not read it: give their owner the right to query, or set others "
     "(prometheus.tokenSecret and its neighbours in the chart)",
 }
-"""What to do about the two answers that mean credentials."""
+"""What to do about the two answers that concern credentials."""
 
 
 class Prometheus:
-    """A Prometheus, or what speaks as one, that can be asked."""
+    """A Prometheus, or another server with its API."""
 
     def __init__(
         self, session: aiohttp.ClientSession, access: Access, timeout: float = TIMEOUT_SECONDS
@@ -44,7 +44,9 @@ class Prometheus:
         self._timeout = timeout
 
     async def ask(self, query: str, at: float) -> list[Sample]:
-        """Run an instant query; raises SignalError. By POST: proxies limit how long an address may be."""
+        """Run an instant query; raises SignalError. It is a POST, because proxies limit the length of a
+        URL.
+        """
         url = self._access.settings.url
         try:
             request = self._session.post(
@@ -67,7 +69,7 @@ class Prometheus:
             ) from error
 
     async def _read(self, response: aiohttp.ClientResponse) -> Any:
-        """Return the answer's JSON. Errors of Prometheus are JSON too, those of a proxy are not."""
+        """Return the answer's JSON. Errors of Prometheus are JSON too; those of a proxy are not."""
         url, status = self._access.settings.url, response.status
         if status in CREDENTIALS:
             raise SignalError(f"Prometheus at {url} answered {status}: {CREDENTIALS[status]}")
@@ -89,9 +91,9 @@ async def fetch_reading(
     now: float,
     windows: Windows,
 ) -> Reading:
-    """Return what Prometheus knows at `now` (seconds since 1970), or why it does not say.
+    """Return Prometheus' answers at `now` (seconds since 1970), or why there are none.
 
-    `owners` are the services of the pods that the answer is for.
+    `owners` maps the pods to read to their services.
     """
     answers = await asyncio.gather(
         *(prometheus.ask(question.text, now) for question in questions), return_exceptions=True
@@ -104,12 +106,12 @@ async def fetch_reading(
         else:
             unknown |= dict.fromkeys(question.signals, _explain(answer))
     if all(not isinstance(answer, list) for answer in answers):
-        return Reading(now, windows, failure=next(iter(unknown.values()), "nothing was asked"))
+        return Reading(now, windows, failure=next(iter(unknown.values()), "there was no query"))
     return Reading(now, windows, sort_samples(samples, owners), unknown=unknown)
 
 
 def _explain(error: BaseException) -> str:
-    """Return the reason; whatever else is no failure of a question goes on its way."""
+    """Return the reason of a failed query; raise any other exception again."""
     if isinstance(error, SignalError):
         return str(error)
     if isinstance(error, Exception):

@@ -1,7 +1,7 @@
-"""What the autoscaler has learned of a service, and the changes of its count: an annotation. Pure.
+"""The record of a service: its prior, and the changes of its count, in an annotation. Pure.
 
-It is on the ControllerRevision of the revision that serves, and has its time: where a rollout has left
-several, the newest counts. What was learned is of one kind of accelerator, so the record names it.
+It is on the ControllerRevision of the revision that serves, and has its time: if a rollout has left several,
+the newest counts. A prior is of one kind of accelerator, so the record names that.
 """
 
 import json
@@ -34,7 +34,7 @@ from millrace_operator.observed.snapshot import is_owned
 from millrace_runtime import contract
 
 MOST_BYTES = 64_000
-"""Of the annotation. An object's may have 256 KiB in all."""
+"""Of the annotation. All annotations of an object may have 256 KiB together."""
 HARDWARE_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -43,29 +43,30 @@ HARDWARE_LABELS = (
     "node.kubernetes.io/instance-type",
     "kubernetes.azure.com/accelerator",
 )
-"""Labels of nodes that name hardware; known where a service asks for one in its nodeSelector."""
+"""Labels of nodes that name hardware. The operator sees them only if a service's nodeSelector asks for
+one."""
 LONGEST_NAME = 512
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a service, and what of it is not written yet."""
+    """A service's prior and changes, as read or written last, with later changes."""
 
     name: str | None = None
-    """Of the ControllerRevision that has it; None where none has."""
+    """Of the ControllerRevision that has it; None if none has."""
     version: str | None = None
-    """The resourceVersion that it was read or written at: what is late must not undo a newer leader's."""
+    """The resourceVersion at which it was read or written: a late write must not undo a newer leader's."""
     prior: str = ""
     memory: Memory | None = None
-    """As the prior has it; None where it has none that can be used."""
+    """The memory in the prior; None if there is none to use."""
     trouble: str = ""
     """Why the prior cannot be used."""
     changes: tuple[Change, ...] = ()
     num_unwritten: int = 0
-    """Changes that came since it was written."""
+    """Changes since it was written."""
 
     def note(self, changes: Sequence[Change]) -> "Record":
-        """Return the record with these changes too."""
+        """Return the record with these changes added."""
         if not changes or (self.changes and identify(self.changes[-1]) == identify(changes[-1])):
             return self
         known = {identify(change) for change in self.changes}
@@ -74,44 +75,46 @@ class Record:
         return replace(self, changes=merged, num_unwritten=self.num_unwritten + num_new)
 
     def has_news(self, memory: Memory | None) -> bool:
-        """Whether there is something to write: a change of the count, or a figure that has moved."""
+        """Whether there is something to write: a change of the count, or a changed prior."""
         if self.num_unwritten:
             return True
         return memory is not None and memory.model.is_proven and has_moved(self.memory, memory)
 
     def learn(self, memory: Memory | None, accelerator: str | None) -> "Record":
-        """Return the record of this memory. One without a model, or of nobody knows what, replaces none."""
+        """Return the record of this memory. A memory without a proven model or accelerator changes
+        nothing.
+        """
         if memory is None or accelerator is None or not memory.model.is_proven:
             return self
         text = json.dumps(render_prior(memory, accelerator))
         return replace(self, prior=text, memory=memory, trouble="")
 
     def recall(self, revision: str | None, accelerator: str | None) -> Memory | None:
-        """Return the memory to begin with among such replicas; None where there is none for them."""
+        """Return the memory to start with among such replicas; None if there is none for them."""
         if self.memory is None:
             return None
         return read_prior(parse_prior(self.prior), revision, accelerator)
 
     def render(self, now: float) -> str:
-        """Return the annotation. Whatever a prior says, it has MOST_BYTES at most."""
+        """Return the annotation. It has MOST_BYTES at most, however long the prior is."""
         known = {"at": render_time(now), KEY: render_changes(self.changes)}
         text = json.dumps({**known, PRIOR: self.prior} if self.prior else known)
         return text if len(text) <= MOST_BYTES else json.dumps(known)
 
 
 def list_records(children: Iterable[Obj], uid: str) -> list[Obj]:
-    """Return the records of the revisions of the service of that uid, the newest first."""
+    """Return the ControllerRevisions of the service with that uid, the newest first."""
     own = (one for one in children if one["kind"] == "ControllerRevision" and is_owned(one, uid))
     return sorted(own, key=lambda one: int(one.get("revision", 0)), reverse=True)
 
 
 def is_written(record: Obj) -> bool:
-    """Whether a revision's record has the annotation."""
+    """Whether a ControllerRevision has the annotation."""
     return contract.ANNOTATION_LEARNED in (record["metadata"].get("annotations") or {})
 
 
 def read_record(found: Sequence[Obj]) -> Record:
-    """Return what is known of a service, by the records of its revisions. What is damaged is told."""
+    """Return the record of a service from its ControllerRevisions. `trouble` says why a prior is damaged."""
     newest = find_newest(found)
     if newest is None:
         return Record()
@@ -135,14 +138,14 @@ def read_record(found: Sequence[Obj]) -> Record:
 
 
 class Serving(NamedTuple):
-    """Who serves: None where nobody does, or not all do alike."""
+    """The revision and accelerator that serve; None if there is none, or there are several."""
 
     revision: str | None
     accelerator: str | None
 
 
 def find_serving(pods: Iterable[Obj]) -> Serving:
-    """Return revision and accelerator of the pods that are Ready, or of all that stay where none is."""
+    """Return revision and accelerator of the Ready pods; of all staying pods if none is Ready."""
     staying = [(read_pod(pod), pod) for pod in pods]
     staying = [(facts, pod) for facts, pod in staying if facts.is_staying]
     ready = [(facts, pod) for facts, pod in staying if facts.is_ready] or staying
@@ -155,12 +158,12 @@ def find_serving(pods: Iterable[Obj]) -> Serving:
 
 
 def find_accelerator(pods: Iterable[Obj], revision: str | None) -> str | None:
-    """Return what the pods of a revision compute on; None where there are none."""
+    """Return the accelerator of a revision's pods; None if there are no pods, or several accelerators."""
     return find_serving(pod for pod in pods if read_pod(pod).revision == revision).accelerator
 
 
 def describe_accelerator(pod: Obj) -> str:
-    """Return a pod's devices and how many, or its other limits without any, and the hardware it asks for."""
+    """Return a pod's devices with their numbers, or else its other limits, and the hardware it asks for."""
     spec: dict[str, Any] = pod.get("spec") or {}
     limits = _find_limits(spec)
     devices = {name: amount for name, amount in limits.items() if "/" in name} or limits

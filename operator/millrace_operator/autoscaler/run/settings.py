@@ -17,23 +17,23 @@ from urllib.parse import urlsplit
 from millrace_operator.autoscaler.decide.policy import Policy
 
 TENANT_HEADER: Final = "X-Scope-OrgID"
-"""Names whose series are asked for, as Mimir, Cortex and Thanos' front ends read it."""
+"""The header that names a tenant's series for Mimir, Cortex and Thanos' front ends."""
 
 _MATCHER = r'[A-Za-z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"'
 MATCHERS: Final = re.compile(rf"{_MATCHER}(\s*,\s*{_MATCHER})*")
 
 
 class AccessError(Exception):
-    """Prometheus cannot be asked with these settings; the text says what to set, and has no secret in it."""
+    """These settings cannot work; the text says what to set, and contains no secret."""
 
 
 @dataclass(frozen=True)
 class PrometheusSettings:
-    """Where Prometheus is and how to ask it, from the command line."""
+    """Prometheus' address and how to query it, from the command line."""
 
     url: str
     matchers: str = ""
-    """More label matchers for each of the replicas' and the gateway's series."""
+    """More label matchers for all series of replicas and gateway."""
     tenant: str = ""
     token_file: Path | None = None
     username_file: Path | None = None
@@ -41,11 +41,11 @@ class PrometheusSettings:
     headers_file: Path | None = None
     """One `Name: value` a line."""
     ca_file: Path | None = None
-    """Whose certificates are trusted instead of the system's."""
+    """Certificates to trust instead of the system's."""
     certificate_file: Path | None = None
     key_file: Path | None = None
     is_insecure: bool = False
-    """Whether any certificate is trusted."""
+    """Whether to trust any certificate."""
 
     def __post_init__(self) -> None:
         for wrong in self._list_wrong():
@@ -53,7 +53,7 @@ class PrometheusSettings:
 
     @property
     def is_secure(self) -> bool:
-        """Whether it is asked over TLS."""
+        """Whether queries go over TLS."""
         return self.url.startswith("https://")
 
     def _list_wrong(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ class PrometheusSettings:
 
 
 def read_prometheus(url: str, flags: argparse.Namespace) -> PrometheusSettings:
-    """Return how to ask Prometheus, by its flags. Raises AccessError where they contradict each other."""
+    """Return the settings in the flags. Raises AccessError if they contradict each other."""
     return PrometheusSettings(
         url=url,
         matchers=flags.prometheus_matchers,
@@ -117,19 +117,19 @@ class ScalingSettings:
     tick_seconds: float = Policy.tick_seconds
     """Between two decisions."""
     scale_down_window_seconds: float = Policy.scale_down_window_seconds
-    """Scale down only to what every moment of this long would have allowed."""
+    """A scale-down goes only as low as every moment of this time allowed."""
 
 
 @dataclass
 class Access:
-    """Reads the settings' files when they are needed. Raises AccessError for one that cannot be read."""
+    """Reads the settings' files when a query needs them. Raises AccessError if one cannot be read."""
 
     settings: PrometheusSettings
     _context: ssl.SSLContext | None = field(default=None, init=False)
     _stamp: object = field(default=None, init=False)
 
     def headers(self) -> dict[str, str]:
-        """Return what each question is sent with."""
+        """Return the headers of each query."""
         settings = self.settings
         found = _read_headers(settings.headers_file) if settings.headers_file else {}
         if settings.tenant:
@@ -142,7 +142,7 @@ class Access:
         return found
 
     def trust(self) -> ssl.SSLContext | bool:
-        """Return whom to trust, made anew only when a file has changed."""
+        """Return the certificates to trust, loaded again only when a file has changed."""
         if not self.settings.is_secure:
             return True
         files = (self.settings.ca_file, self.settings.certificate_file, self.settings.key_file)
@@ -167,7 +167,7 @@ def _make_context(settings: PrometheusSettings) -> ssl.SSLContext:
 
 
 def _stamp(path: Path | None) -> object:
-    """Return what is another value when the file is another."""
+    """Return a value that changes with the file."""
     try:
         found = path.stat() if path else None
     except OSError:
@@ -184,7 +184,7 @@ def _read(path: Path) -> str:
 
 
 def _read_line(path: Path) -> str:
-    """Return the one line of a file. A header can have no other characters than these."""
+    """Return the one line of a file. A header allows printable characters only."""
     line = _read(path).strip()
     if not line or not line.isprintable():
         raise AccessError(f"no credentials for Prometheus in {path}: write one line of printable characters")

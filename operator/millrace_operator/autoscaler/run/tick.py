@@ -1,4 +1,4 @@
-"""The autoscaling tick: every service, every few seconds, on the leader alone."""
+"""The autoscaling tick: the leader decides for every service, every few seconds."""
 
 import asyncio
 import contextlib
@@ -49,33 +49,34 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Considered:
-    """A decision for a service, what it rests on, and when it was made, in seconds since 1970."""
+    """A decision for a service, its inputs, and its time in seconds since 1970."""
 
     decision: Decision
     signals: Signals
     memory: Memory
-    """As it is after the decision."""
+    """After the decision."""
     advice: Advice
     at: float
 
 
 BEGIN_SECONDS = 2.0
 TURN_SECONDS = 0.02
-"""After so long others have their turn, above all the Lease: 2,000 decisions take more than a second."""
+"""After so long the loop yields to other tasks, as the Lease: 2,000 decisions take more than a second."""
 Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
 ReadArrivals = Callable[[ServiceKey, float], float | None]
-"""Returns what gateways got of a service in the last seconds, a second."""
+"""Returns the requests a second that gateways received for a service in the last seconds."""
 
 
-async def begin_anew(_: ServiceKey) -> Memory:
-    """Return a fresh memory, which learns everything itself."""
+async def start_fresh(_: ServiceKey) -> Memory:
+    """Return a fresh memory, without any prior."""
     return Memory()
 
 
 class ScalingLoop:
-    """Owner of each service's memory and last decision. Calls `on_change` when a decision is another.
+    """Owner of each service's memory and last decision. It calls `on_change` when a decision has changed.
 
-    `recall` is asked once a service for the memory to begin with. While it says None, nothing is decided.
+    It calls `recall` once a service for the memory to start with. While that returns None, it does not
+    decide.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class ScalingLoop:
         clock: Callable[[], float] = time.time,
         *,
         monotonic: Callable[[], float] = time.monotonic,
-        recall: Recall = begin_anew,
+        recall: Recall = start_fresh,
         arrivals: ReadArrivals = lambda *_: None,
     ) -> None:
         self._cache = cache
@@ -103,7 +104,7 @@ class ScalingLoop:
         self._sightings: dict[ServiceKey, Sightings] = {}
         self.considered: dict[ServiceKey, Considered] = {}
         self._uids: dict[ServiceKey, str | None] = {}
-        """Of the services that all this is known of."""
+        """Of the services in the dictionaries above."""
 
     def advice(self, key: ServiceKey) -> Advice | None:
         """Return the last advice for a service; None before the first of this leadership."""
@@ -111,7 +112,7 @@ class ScalingLoop:
         return considered.advice if considered else None
 
     def find_considered(self, key: ServiceKey) -> Considered | None:
-        """Return the last decision for a service, but not that for another one which had its name before."""
+        """Return the last decision for a service, but not one for an earlier service of the same name."""
         is_another = self._uids.get(key) != self._cache.service_uid(key)
         return None if is_another else self.considered.get(key)
 
@@ -129,48 +130,48 @@ class ScalingLoop:
     async def _tick_safely(self, session: aiohttp.ClientSession) -> None:
         try:
             await self.tick(session)
-        except Exception:  # the next tick may do better
-            LOG.exception("no decisions in this tick")
+        except Exception:  # the next tick may succeed
+            LOG.exception("this tick has made no decisions")
 
     async def tick(self, session: aiohttp.ClientSession) -> None:
-        """Decide for every service, except in mode External and where the spec can't be read.
+        """Decide for every service, except in mode External and with an unreadable spec.
 
-        Services of the same windows share their questions. No group waits for another's answers.
+        Services with the same windows share their queries. No group waits for another's answers.
         """
         policies = dict(self._read_policies())
         self._forget_all_but(policies.keys())
         await self._begin_all(policies.keys() - self._memories.keys())
         policies = {key: policy for key, policy in policies.items() if key in self._memories}
         for key in [key for key in policies if _is_at_rest(self._cache.service(key))]:
-            del policies[key]  # it rests: there is no replica to learn of, and a request wakes it
+            del policies[key]  # at rest there is no replica to learn from, and a request wakes the service
             self.considered.pop(key, None)
         prometheus, groups = Prometheus(session, self._access), _group_by_windows(policies)
         await asyncio.gather(*(self._consider_group(group, prometheus) for group in groups))
 
     async def _begin_all(self, keys: AbstractSet[ServiceKey]) -> None:
-        """Begin with these services. Those that take too long begin in a later tick: the others go on."""
+        """Start with these services. A slow one starts in a later tick, so the others go on."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEGIN_SECONDS):
                 await asyncio.gather(*(self._begin(key) for key in keys))
 
     async def _begin(self, key: ServiceKey) -> None:
-        """Take up what is known of a service, and of its pods that are Ready. Raises nothing."""
+        """Recall a service's memory, and note its Ready pods. Raises nothing."""
         try:
             memory = await self._recall(key)
-        except Exception:  # what cannot be recalled is learned anew
-            LOG.exception("%s: nothing is recalled", key)
+        except Exception:  # the service starts without a prior
+            LOG.exception("%s: the leader cannot recall a prior", key)
             memory = Memory()
         if memory is not None:
             started = _list_started(self._cache.pods(key))
             self._memories[key] = note_present(memory, started, self._monotonic())
 
     async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
-        """Ask for services of the same windows, and decide for each. Raises nothing."""
+        """Query for services with the same windows, and decide for each. Raises nothing."""
         now, windows = self._clock(), next(iter(policies.values())).windows
         try:
             reading = await self._fetch(policies, prometheus, now, windows)
         except Exception as error:
-            LOG.exception("no answer of Prometheus can be read")
+            LOG.exception("the operator cannot read the answer of Prometheus")
             reading = Reading(now, windows, failure=f"the answer of Prometheus cannot be read: {error!r}")
         yields_at = time.monotonic() + TURN_SECONDS
         for key, policy in policies.items():
@@ -179,9 +180,9 @@ class ScalingLoop:
                 yields_at = time.monotonic() + TURN_SECONDS
             try:
                 self._consider(key, policy, reading)
-            except Exception:  # one service's trouble is not the others'
+            except Exception:  # a failure of one service must not stop the others
                 LOG.exception("no decision for %s", key)
-                self.considered.pop(key, None)  # an old one knows nothing of the present count
+                self.considered.pop(key, None)  # an old decision does not know the present count
 
     async def _fetch(
         self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus, now: float, windows: Windows
@@ -209,15 +210,15 @@ class ScalingLoop:
                 if spec.scaling.mode is not ScalingMode.EXTERNAL:
                     yield key, read_policy(spec, self._settings, self._fit_windows(key))
             except ValueError:
-                continue  # the planner says in status what is wrong with it
+                continue  # the planner reports the error in status
 
     def _fit_windows(self, key: ServiceKey) -> Windows:
-        """Return how far back to look for a service, by how often its replicas were scraped so far."""
+        """Return a service's windows, by the scrape interval of its replicas so far."""
         memory = self._memories.get(key)
         return fit_windows(memory.cadence.interval_seconds) if memory else DEFAULT_WINDOWS
 
     def _forget_all_but(self, keys: AbstractSet[ServiceKey]) -> None:
-        """Forget the memories and decisions of all services but these. One that was made anew is another."""
+        """Forget memories and decisions of all services but these. A recreated service counts as another."""
         uids = {key: self._cache.service_uid(key) for key in keys}
         for gone in [key for key, uid in self._uids.items() if key not in uids or uids[key] != uid]:
             for known in (self._memories, self._sightings, self.considered):
@@ -248,7 +249,7 @@ def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[Servic
 
 
 def _list_started(pods: Iterable[Obj]) -> set[str]:
-    """Return the pods that are Ready, or whose start is known."""
+    """Return the pods that are Ready or have a known start."""
     staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
     return {pod.name for pod in staying if pod.is_ready or pod.start_seconds is not None}
 
@@ -270,7 +271,7 @@ def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
 
 
 def _find_cold_start(pod: Pod) -> float | None:
-    """Return what a start took. So long a wait for a node is one for room: others need not wait so."""
+    """Return the seconds of a start, without a long wait for room on a node: other pods need not wait so."""
     if pod.start_seconds is None or (pod.placed_seconds or 0.0) < NODE_SECONDS:
         return pod.start_seconds
     return pod.start_seconds - (pod.placed_seconds or 0.0)

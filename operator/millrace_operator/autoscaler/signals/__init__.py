@@ -1,1 +1,1 @@
-"""What Prometheus is asked, and what its answers say of one service. Pure."""
+"""The queries to Prometheus, and one service's signals from the answers. Pure."""

@@ -1,6 +1,6 @@
-"""What each replica computes with and how much it holds, as Prometheus has it. Pure.
+"""Each replica's hardware and limits, as Prometheus has them. Pure.
 
-Nothing here decides about counts. The question is one of its own, because it is about services in every mode.
+They decide nothing about counts. The query is separate, because it covers services in every mode.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,18 +21,18 @@ NUMBERS: Final = {
     "max_sequences": contract.METRIC_MAX_SEQUENCES,
 }
 Replicas = Mapping[str, ReplicaStatus]
-"""What is known of a service's replicas, by pod."""
+"""A service's replicas by pod."""
 
 
 def build_question(scope: Scope) -> Question:
-    """Return what to ask. These series stay as they are, so no window is needed."""
+    """Return the query. These series do not change, so it needs no window."""
     labels = ", ".join(("namespace", "pod", *PLACEMENT))
     numbers = {name: f"max by (namespace, pod) ({scope.select(metric)})" for name, metric in NUMBERS.items()}
     return Question({"placement": f"max by ({labels}) ({scope.select(contract.METRIC_REPLICA)})", **numbers})
 
 
 def read_replicas(series: Mapping[str, Iterable[Sample]]) -> dict[str, ReplicaStatus]:
-    """Return what the signals of one service say. A pod that lacks one, or says nonsense, is left out."""
+    """Return the replicas in one service's signals, without pods whose values are missing or bad."""
     columns = {name: {one.pod: one.value for one in series.get(name, ())} for name in NUMBERS}
     found = {}
     for sample in sorted(series.get("placement", ()), key=lambda one: sorted(one.labels.items())):
@@ -40,6 +40,6 @@ def read_replicas(series: Mapping[str, Iterable[Sample]]) -> dict[str, ReplicaSt
         placement = {name: sample.labels.get(name) for name in PLACEMENT}
         try:
             found[sample.pod] = ReplicaStatus.model_validate({**placement, **numbers})
-        except ValidationError:  # of another version, or of somebody who writes such metrics himself
+        except ValidationError:  # another version, or a tenant's own metric of this name
             continue
     return found

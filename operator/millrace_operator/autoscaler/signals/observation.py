@@ -1,4 +1,4 @@
-"""What was seen of a service at one moment. None means unknown, which is never read as zero."""
+"""One observation of a service: its signals and its replicas. None means unknown, and never zero. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 
 ROUNDING = 1e-9
-"""Of a share of requests, and of seconds."""
+"""Of a part of the requests, and of seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class TrialStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Bracket:
-    """The bounds of the bucket that a target is in, and how many requests were at or under each.
+    """The bounds of the target's bucket, and the part of the requests at or under each.
 
-    That is all a histogram knows exactly: where in the bucket a request was, nobody has counted.
+    A histogram knows no more for certain: it does not count where in the bucket a request was.
     """
 
     lower: float
-    """In seconds; 0 under the first bound. Equal to `upper` where the target is a bound."""
+    """In seconds; 0 under the first bound. Equal to `upper` if the target is a bound."""
     upper: float
     """In seconds; infinite above the last bound."""
     lower_share: float
@@ -56,9 +56,9 @@ class Bracket:
     def read(
         cls, counts: Mapping[float, float], total: float, lower: float | None, upper: float
     ) -> "Bracket | None":
-        """Return the bracket of these bounds by the counts at or under each bound.
+        """Return the bracket between two bounds, from the counts at or under each bound.
 
-        `lower` is None where the bucket is the first one. None where counts lack a bound.
+        `lower` is None for the first bucket. The bracket is None if the counts lack a bound.
         """
         under, over = (0.0 if lower is None else counts.get(lower)), counts.get(upper)
         if under is None or over is None:
@@ -66,15 +66,15 @@ class Bracket:
         return cls(lower or 0.0, upper, under / total, over / total)
 
     def find_missed(self, share: float) -> bool | None:
-        """Return whether fewer than this part of the requests met the target; None where both may be."""
+        """Return whether fewer than this part of the requests met the target; None if that is uncertain."""
         if self.lower_share >= share - ROUNDING:
             return False
         return True if self.upper_share < share - ROUNDING else None
 
     def agrees(self, seconds: float, share: float) -> bool:
-        """Whether this part of the requests may have taken so long at most, as all bounds together tell.
+        """Whether the bracket fits the percentile `seconds` of this part, computed from all bounds.
 
-        It may not where some replicas have not counted at these bounds, being of a version without them.
+        It does not if some replicas are of a version without these bounds.
         """
         if self.find_missed(share) is None:
             return True
@@ -84,7 +84,7 @@ class Bracket:
 
     @property
     def doubt(self) -> str:
-        """Why it is not known whether a target between the bounds is met, and what to write."""
+        """Why it is uncertain whether a target between the bounds is met, and what to write."""
         if self.upper == math.inf:
             return f"its target is above the last bound of what is measured: choose at most {self.lower:g} s"
         if not self.lower:
@@ -98,36 +98,36 @@ class Latency:
 
     objective: Objective
     seconds: float
-    """The percentile, as if requests were spread evenly over their bucket: for people."""
+    """The percentile, with requests spread evenly over their bucket: for people."""
     num_samples: float
     bracket: Bracket | None = None
-    """What decides whether the objective is missed; without one `seconds` does."""
+    """Decides whether the objective is missed; without a bracket `seconds` does."""
 
     @property
     def has_samples(self) -> bool:
-        """Whether there are requests enough to speak of: a quantile q takes 3/(1-q) of them."""
+        """Whether there are enough requests: a quantile q needs 3/(1-q) of them."""
         return self.num_samples >= MIN_LATENCY_SAMPLES / (1 - self.objective.percentile / 100)
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be said that the objective is met or missed."""
+        """Whether it is certain that the objective is met or missed."""
         return self.is_judged and self._find_missed() is not None
 
     @property
     def is_judged(self) -> bool:
-        """Whether there are requests enough, or far too many late ones among few."""
+        """Whether there are enough requests, or far too many late ones among few."""
         return self.has_samples or self.is_flagrant
 
     @property
     def is_missed(self) -> bool:
-        """Whether the objective is known to be missed: also by few requests, where far too many are late."""
+        """Whether the objective is missed for certain, by enough requests or by far too many late ones."""
         return self.is_judged and self._find_missed() is True
 
     @property
     def is_flagrant(self) -> bool:
-        """Whether more requests are late than three of a thousand such minutes would have by chance.
+        """Whether so many requests are late that chance explains it in less than three of a thousand minutes.
 
-        Late ones are about Poisson's: a mean μ of them, and no more than μ + 3·√μ + 3.
+        Late requests are about Poisson: with a mean μ, no more than μ + 3·√μ + 3 come by chance.
         """
         if self.bracket is None:
             return False
@@ -137,13 +137,13 @@ class Latency:
 
     @property
     def may_be_missed(self) -> bool:
-        """Whether it is missed, or the histogram can't tell and the likely percentile is above the target."""
+        """Whether it is missed, or probably missed: the histogram is uncertain, and its estimate too high."""
         is_likely = self.has_samples and self.seconds > self.objective.target_seconds
         return self.is_missed or (is_likely and not self.is_known)
 
     @property
     def doubt(self) -> str | None:
-        """Why the histogram can't tell, though there are requests enough; None where it can."""
+        """Why the histogram is uncertain in spite of enough requests; None if it is certain."""
         is_open = self.has_samples and self._find_missed() is None
         return self.bracket.doubt if self.bracket and is_open else None
 
@@ -160,12 +160,12 @@ class Unplaced:
     seconds: float
     """Since its creation."""
     words: str
-    """The scheduler's."""
+    """The scheduler's message."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the API server says of a service's replicas, which pods that are going are not."""
+    """A service's replicas as the API server has them, without pods that leave."""
 
     revisions: dict[str, str] = field(default_factory=dict)
     """The revision of each pod, ready or not, by the pod's name."""
@@ -174,9 +174,9 @@ class Fleet:
     cold_starts: dict[str, float] = field(default_factory=dict)
     """Seconds from a pod's creation until it was Ready, by pod."""
     unplaced: dict[str, "Unplaced"] = field(default_factory=dict)
-    """The pods that no node has taken, though the scheduler has looked."""
+    """The pods that the scheduler could not place."""
     desired: int | None = None
-    """How many there are to be, as status says; None before the first decision."""
+    """The desired count in status; None before the first decision."""
 
     @property
     def is_mixed(self) -> bool:
@@ -185,7 +185,7 @@ class Fleet:
 
     @property
     def current(self) -> int:
-        """How many replicas there are to be."""
+        """The desired count, or the number of pods before the first decision."""
         return len(self.revisions) if self.desired is None else self.desired
 
 
@@ -201,36 +201,37 @@ class Signals:
     recent_arrivals_per_second: float | None = None
     """Over the short window."""
     waiting: float | None = None
-    """Requests queued in the replicas that report, summed: the least there are while some are `silent`."""
+    """Requests queued in the replicas with samples, summed. With `silent` replicas there are at least so
+    many."""
     running: float | None = None
-    """Sequences in batches of the replicas that report, summed: the least there are while some are silent."""
+    """Sequences in batches of the replicas with samples, summed. The same holds for it."""
     in_flight: dict[str, float] = field(default_factory=dict)
     """Requests running or waiting, by pod."""
     kv_usage: float | None = None
-    """Mean over the replicas that report, 0 to 1."""
+    """Mean over the replicas with samples, 0 to 1."""
     prompt_tokens: float | None = None
     """Mean per finished request."""
     generation_tokens: float | None = None
     """Mean per finished request."""
     answer_lengths: AnswerLengths | None = None
-    """Of finished requests; asked for only where an objective rests on them."""
+    """Of finished requests; queried only if an objective needs them."""
     max_sequences: float | None = None
-    """Sequences that a step of a replica computes at most."""
+    """The largest number of sequences in a replica's step."""
     kv_tokens: float | None = None
     """Tokens that a replica's KV cache holds."""
     latencies: tuple[Latency, ...] = ()
     unanswered: frozenset[str] = frozenset()
-    """Objectives of which it is not known what requests took, though there may have been some."""
+    """Objectives whose latencies are unknown although there may have been requests."""
     steps: tuple[StepMoments, ...] = ()
     trial_steps: dict[str, tuple[TrialStep, ...]] = field(default_factory=dict)
-    """What each Ready replica tried before its first request, by pod."""
+    """The steps that each Ready replica tried before its first request, by pod."""
     sampled_at: dict[str, float] = field(default_factory=dict)
     """When the newest sample of each replica was taken, in seconds since 1970, old ones too.
 
-    Where several scrape it, always by the same one while that goes on.
+    If several sources scrape a replica, always that of the same source while it goes on.
     """
     rejected: dict[str, str] = field(default_factory=dict)
-    """Signals that are unknown, with the reason."""
+    """The unknown signals, with the reason."""
 
     @property
     def silent(self) -> frozenset[str]:
@@ -239,13 +240,13 @@ class Signals:
 
     @property
     def arrival_rate(self) -> float | None:
-        """Requests per second: the larger of both windows, or the known one."""
+        """Requests per second: the larger one of the two windows, or the known one."""
         known = [r for r in (self.arrivals_per_second, self.recent_arrivals_per_second) if r is not None]
         return max(known, default=None)
 
     @property
     def generated_tokens_per_second(self) -> float | None:
-        """Tokens a second that the load of the long window asks for, by the mean length of an answer."""
+        """Tokens a second that the load of the long window needs, by the mean length of an answer."""
         if self.arrivals_per_second is None or self.generation_tokens is None:
             return None
         return self.arrivals_per_second * self.generation_tokens

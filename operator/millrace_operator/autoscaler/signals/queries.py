@@ -1,15 +1,15 @@
 """PromQL over the names in `contract`: a few questions for all services of one scrape interval. Pure.
 
-Three questions, each with a fate of its own: what replicas are and do now, what load they have, how late they
-are. An answer speaks of all services at once, because a query each was what the operator did most. Each
-series is labelled with its signal's name.
+There are three questions, which succeed or fail separately: the replicas' state and steps, their load, and
+their latencies. An answer covers all services at once: with a query for each service, queries were most of
+the operator's work. Each series has its signal's name as a label.
 
-Nothing rests on a label that only some scrape configurations add. Replicas' series are found by their pods'
-names, which Kubernetes makes of their Deployment's. So pods of others that use the same metric names are left
-out, and a replica that is gone still counts in the windows in which it served.
+No query needs a label that only some scrape configurations add. A replica's series are found by its pod's
+name, which Kubernetes derives from its Deployment's. So other pods with the same metric names are left out,
+and a replica that is gone still counts in the windows in which it served.
 
-Two jobs, or two Prometheis behind one address, may scrape the same pod. Each such series tells the same, so
-only the largest is taken, before anything is summed.
+Two jobs, or two Prometheus servers behind one address, may scrape the same pod. Their series say the same, so
+a query takes only the largest before it sums.
 """
 
 import math
@@ -28,10 +28,10 @@ REPLICA_NAME: Final = (
     "|(.{36,46})-[0-9a-f]{10}-[a-z0-9]{5,15}"
     "|(.{47,50})-[0-9a-f]{7,10}[a-z0-9]{5}"
 )
-"""A replica's pod: service, revision, template's hash and five random characters. Kubernetes cuts what stands
+"""A replica's pod: service, revision, template's hash and five random characters. Kubernetes cuts the part
 before those five to 58 characters, so with a long service's name the hashes are shorter or absent."""
 MAX_NAMESPACES: Final = 50
-"""More are not named in a question: it would be longer than what it spares."""
+"""A question with more names none of them: it would become longer than what the names save."""
 LATENCY_METRICS: dict[LatencyMetric, str] = {
     "TimeToFirstToken": contract.METRIC_TTFT,
     "TimePerOutputToken": contract.METRIC_TPOT,
@@ -45,17 +45,17 @@ BOUNDS: dict[LatencyMetric, tuple[float, ...]] = {
     "QueueTime": contract.LATENCY_BUCKETS,
 }
 ANSWER_LENGTHS: Final = "answer lengths"
-"""The signal that has the answers' lengths by bucket, the label `le` beside it."""
+"""The signal with the answers' lengths by bucket; the label `le` is beside it."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Which series a question is about."""
+    """The series of a question."""
 
     namespaces: tuple[str, ...] = ()
-    """Those of the services asked for; none: all."""
+    """The namespaces of the services; none means all."""
     matchers: str = ""
-    """More label matchers in PromQL, such as `cluster="eu"` where one store has several clusters."""
+    """More label matchers in PromQL, such as `cluster="eu"` if one store has several clusters."""
 
     def select(self, metric: str, *others: str) -> str:
         """Return the selector of a replica's metric."""
@@ -64,7 +64,7 @@ class Scope:
     def select_arrivals(self) -> str:
         """Return the selector of the gateway's arrivals.
 
-        Not of those whose labels a scrape has renamed: any pod may export them, about anybody's service.
+        It leaves out series whose labels a scrape has renamed: any pod may export them, about any service.
         """
         return self._select(contract.METRIC_GATEWAY_ARRIVALS, *self._match("namespace"))
 
@@ -78,7 +78,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Question:
-    """One instant query, by the names of the signals that its answer has."""
+    """One instant query: an expression for each of its signals, by name."""
 
     signals: Mapping[str, str]
 
@@ -92,7 +92,7 @@ class Question:
 
 
 def build_questions(objectives: Iterable[Objective], windows: Windows, scope: Scope) -> list[Question]:
-    """Return what to ask: replicas' state and steps, load, and of the latencies what the objectives need."""
+    """Return the questions: the replicas' state and steps, their load, and the objectives' latencies."""
     found = [
         build_state(windows, scope),
         build_load(windows, scope),
@@ -104,9 +104,9 @@ def build_questions(objectives: Iterable[Objective], windows: Windows, scope: Sc
 def build_state(windows: Windows, scope: Scope) -> dict[str, str]:
     """Return the signals of each replica: the newest values, and the means of its last steps.
 
-    Prometheus ends every series of a target at the first scrape that fails. Looking back as far as a sample
-    is fresh keeps one lost scrape from looking like a replica that is gone. `age` keeps the labels of its
-    scrape: two that scrape one pod at times of their own would look like one that scrapes twice as often.
+    Prometheus ends every series of a target at the first scrape that fails. So the queries look back as long
+    as a sample is fresh: one lost scrape must not look like a replica that is gone. `age` keeps the labels of
+    its scrape: two sources with one pod would otherwise look like one source that scrapes twice as often.
     """
     gauges = {
         "running": contract.METRIC_RUNNING,
@@ -147,7 +147,7 @@ def _steps(window_seconds: float, scope: Scope) -> dict[str, str]:
 
 
 def build_load(windows: Windows, scope: Scope) -> dict[str, str]:
-    """Return the signals of what replicas got and of what a request is, of each service as a whole."""
+    """Return the signals of each service's received requests and of their mean lengths."""
     rate = f"[{windows.rate:g}s]"
     return {
         **_received("", rate, scope),
@@ -158,16 +158,18 @@ def build_load(windows: Windows, scope: Scope) -> dict[str, str]:
 
 
 def build_past(window_seconds: float, scope: Scope) -> dict[str, str]:
-    """Return the signals of a load that is over: what the gateway took, too. Decisions have that of it."""
+    """Return the signals of a past load, with the gateway's arrivals. Decisions have those from its
+    stream.
+    """
     windows = Windows(rate=window_seconds, recent=window_seconds, latency=window_seconds)
     once = f"max by (namespace, service, pod) (rate({scope.select_arrivals()}[{window_seconds:g}s]))"
     return {"arrivals": f"sum by (namespace, service) ({once})", **build_load(windows, scope)}
 
 
 def _received(prefix: str, window: str, scope: Scope) -> dict[str, str]:
-    """Return what replicas took and refused for the client's fault, a second.
+    """Return the requests a second that replicas received, and those refused for the client's fault.
 
-    Of the whole service: in the window of a replica that is gone, others have not had its requests.
+    They are sums over the whole service: no other replica has had the requests of one that is gone.
     """
     faults = f'reason!~"{"|".join(contract.REJECTED_LOAD)}"'
     refused = _rate(scope, f"{contract.METRIC_REJECTED}_total", window, faults)
@@ -178,9 +180,9 @@ def _received(prefix: str, window: str, scope: Scope) -> dict[str, str]:
 
 
 def _build_latencies(objectives: Iterable[Objective], windows: Windows, scope: Scope) -> dict[str, str]:
-    """Return each percentile that is asked for, and the requests at or under the bounds round the targets.
+    """Return each objective's percentile, and the requests at or under the bounds next to the targets.
 
-    The lengths of answers are asked for only where an objective rests on them.
+    The lengths of answers are included only if an objective needs them.
     """
     asked, window, found = list(objectives), f"[{windows.latency:g}s]", {}
     for metric in sorted({objective.metric for objective in asked}):
@@ -201,24 +203,24 @@ def _build_latencies(objectives: Iterable[Objective], windows: Windows, scope: S
 
 
 def needs_lengths(objectives: Iterable[Objective]) -> bool:
-    """Whether any objective rests on how long answers are, beyond their mean."""
+    """Whether any objective depends on the distribution of the answers' lengths."""
     return any(objective.metric == "EndToEndLatency" for objective in objectives)
 
 
 def name_buckets(metric: LatencyMetric) -> str:
-    """Return the name of the signal that has a metric's buckets, the label `le` beside it."""
+    """Return the name of the signal with a metric's buckets; the label `le` is beside it."""
     return f"{metric} buckets"
 
 
 def find_bounds(objective: Objective) -> tuple[float | None, float]:
-    """Return the bucket's bounds next to a target: at or under it, None without one, and at or over it."""
+    """Return the bounds next to a target: the one at or under it, or None, and the one at or over it."""
     bounds, target = BOUNDS[objective.metric], round(objective.target_seconds, 9)  # 0.1 * 3 is no 0.3
     under, over = bisect_right(bounds, target), bisect_left(bounds, target)
     return bounds[under - 1] if under else None, bounds[over] if over < len(bounds) else math.inf
 
 
 def _write_bounds(bounds: Iterable[float]) -> list[str]:
-    """Return the bounds as a regular expression finds them in `le`: some stores write 1.0 as 1."""
+    """Return regular expressions for the bounds in `le`: some stores write 1.0 as 1."""
     return [
         r"\\+Inf"
         if bound == math.inf
@@ -232,7 +234,7 @@ def _rate(scope: Scope, metric: str, window: str, *matchers: str) -> str:
 
 
 def _once(expression: str, *kept: str) -> str:
-    """Return one series for each pod, and each value of its own labels, however many scrape it."""
+    """Return one series for each pod and each value of `kept`, even if several sources scrape it."""
     return f"max by ({', '.join(('namespace', 'pod', *kept))}) ({expression})"
 
 

@@ -1,4 +1,6 @@
-"""What Prometheus answered, and what it says of one service: never zero because it is absent. Pure."""
+"""Reads Prometheus' answers, and one service's signals from them. An absent value is unknown, not zero.
+Pure.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -33,20 +35,21 @@ from millrace_operator.autoscaler.signals.scrapes import (
 from millrace_operator.kube.kinds import ServiceKey
 
 EVERYTHING = "every signal"
-"""The key of `Signals.rejected` where nothing at all is known."""
+"""The key of `Signals.rejected` if no signal is known."""
 ARRIVALS = ("arrivals", "recent_arrivals")
-UNTOLD = "not every gateway has told it for so long"
+UNREPORTED = "not every gateway has reported for so long"
 NO_SERIES = "Prometheus has no series of this service"
 NO_SAMPLES = "no samples"
-"""How the reason begins of a signal that Prometheus answered for, and has nothing of."""
+"""The beginning of the reason for a signal without samples in the answer."""
 OWN_WARNING = "PromQL"
-"""How warnings about a query itself begin. Others are of Thanos and remote stores: a part did not answer."""
+"""The beginning of warnings about a query itself. Others are Thanos' and remote stores': a part did not
+answer."""
 OF_WHAT = ("namespace", "pod", LABEL_SIGNAL)
-"""The labels that say of what a sample speaks."""
+"""The labels of a sample's subject."""
 
 
 class SignalError(Exception):
-    """An answer that cannot be used; the text is the reason."""
+    """An answer cannot be used; the text is the reason."""
 
 
 class PodKey(NamedTuple):
@@ -64,12 +67,12 @@ class Sample(NamedTuple):
 
     @property
     def pod(self) -> str:
-        """The pod that it speaks of, empty where it speaks of a whole service."""
+        """Its pod; empty for a sample of a whole service."""
         return self.labels.get("pod", "")
 
     @property
     def source(self) -> str:
-        """Whose scrape it is of: all labels but those that say of what."""
+        """The source of its scrape: all labels but those of its subject."""
         others = sorted(self.labels.items() - {(name, self.labels.get(name)) for name in OF_WHAT})
         return ",".join(f"{name}={value}" for name, value in others)
 
@@ -79,29 +82,29 @@ class Reading:
     """The answers for all services."""
 
     at: float
-    """When, in seconds since 1970."""
+    """In seconds since 1970."""
     windows: Windows = DEFAULT_WINDOWS
     series: Mapping[ServiceKey, Mapping[str, list[Sample]]] = field(default_factory=dict)
     """By service and signal; finite values only."""
     failure: str | None = None
     """Why there is no answer at all."""
     unknown: Mapping[str, str] = field(default_factory=dict)
-    """The signals whose question alone has no answer, with the reason."""
+    """The signals whose own question has no answer, with the reason."""
 
 
 def add_arrivals(reading: Reading, rates: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
-    """Return the reading with what gateways tell: requests a second by service and signal."""
+    """Return the reading with the gateways' requests a second, by service and signal."""
     series, names = dict(reading.series), {name for signals in rates.values() for name in signals}
-    unknown = {name: UNTOLD for name in ARRIVALS if name not in names}
+    unknown = {name: UNREPORTED for name in ARRIVALS if name not in names}
     for key, signals in ((key, signals) for key, signals in rates.items() if signals):
         labels = {"namespace": key.namespace, "service": key.name}
-        told = {name: [Sample({**labels, LABEL_SIGNAL: name}, rate)] for name, rate in signals.items()}
-        series[key] = {**series.get(key, {}), **told}
+        added = {name: [Sample({**labels, LABEL_SIGNAL: name}, rate)] for name, rate in signals.items()}
+        series[key] = {**series.get(key, {}), **added}
     return replace(reading, series=series, unknown={**reading.unknown, **unknown})
 
 
 def parse_samples(body: Any) -> list[Sample]:
-    """Return the finite samples of an instant query's answer; raises SignalError when it is none."""
+    """Return the finite samples of an instant query's answer; raises SignalError if it is no answer."""
     if not isinstance(body, dict) or body.get("status") != "success":
         reason = body.get("error", "no reason given") if isinstance(body, dict) else "not a JSON object"
         raise SignalError(f"Prometheus refused the query: {reason}")
@@ -119,31 +122,28 @@ def parse_samples(body: Any) -> list[Sample]:
 def check_whole(body: Mapping[str, Any]) -> None:
     """Refuse an answer that may lack a part of the series; raises SignalError."""
     if body.get("isPartial") is True:
-        raise SignalError("what answers as Prometheus answered from a part of its stores only")
+        raise SignalError("Prometheus answered from a part of its stores only")
     warnings = body.get("warnings") or []
     if doubts := [str(text) for text in warnings if not str(text).startswith(OWN_WARNING)]:
-        raise SignalError(
-            f"what answers as Prometheus may not have answered from all its stores: {doubts[0]}"
-        )
+        raise SignalError(f"Prometheus may not have answered from all its stores: {doubts[0]}")
 
 
 def sort_samples(
     samples: Iterable[Sample], owners: Mapping[PodKey, ServiceKey]
 ) -> dict[ServiceKey, dict[str, list[Sample]]]:
-    """Return the samples by service and signal. What speaks of a pod that nobody owns is left out."""
+    """Return the samples by service and signal, without samples of pods that have no owner."""
     found: dict[ServiceKey, dict[str, list[Sample]]] = {}
     for sample in samples:
         labels, namespace = sample.labels, sample.labels.get("namespace", "")
-        owner = owners.get(PodKey(namespace, sample.pod))
-        if not sample.pod:
-            owner = ServiceKey(namespace, labels.get("service", ""))
+        key = PodKey(namespace, sample.pod)
+        owner = owners.get(key) if sample.pod else ServiceKey(namespace, labels.get("service", ""))
         if owner is not None:
             found.setdefault(owner, {}).setdefault(labels.get(LABEL_SIGNAL, ""), []).append(sample)
     return found
 
 
 def list_sightings(reading: Reading, service: ServiceKey) -> list[Sighting]:
-    """Return when each replica of a service was scraped last, by each that scrapes it."""
+    """Return when each source scraped each replica of a service last."""
     samples = reading.series.get(service, {}).get("age", [])
     return [Sighting(sample.pod, sample.source, sample.value) for sample in samples]
 
@@ -157,16 +157,16 @@ class _Reader:
         self.rejected: dict[str, str] = {}
 
     def by_pod(self, name: str, pods: frozenset[str]) -> dict[str, float]:
-        """Values of the given pods."""
+        """Return the values of the given pods."""
         return {sample.pod: sample.value for sample in self._answer(name) if sample.pod in pods}
 
     def scalar(self, name: str) -> float | None:
-        """The one value, or None."""
+        """Return the one value, or None."""
         answer = self._answer(name)
         return answer[0].value if answer else None
 
     def count(self, name: str) -> float:
-        """The one value of a counter that has no series before it first counts."""
+        """Return the one value of a counter; 0 before its first count, when it has no series."""
         answer = self._series.get(name, [])
         return answer[0].value if answer else 0.0
 
@@ -174,15 +174,15 @@ class _Reader:
         """Return the counts at or under each bound of a histogram."""
         found = {}
         for sample in self._answer(name):
-            with suppress(ValueError):  # an `le` that is no number is no bound of ours
+            with suppress(ValueError):  # our bounds are numbers
                 found[float(sample.labels.get("le", ""))] = sample.value
         return found
 
     def list_trials(self, pods: frozenset[str]) -> dict[str, tuple[TrialStep, ...]]:
-        """Return the steps that each of these pods tried. Slow models and older replicas try none."""
+        """Return the steps that each of these pods tried. Slow models and older versions try none."""
         found: dict[str, tuple[TrialStep, ...]] = {}
         for sample in self._series.get("trial_steps", []):
-            with suppress(ValueError):  # a label that is no number is none of ours
+            with suppress(ValueError):  # our labels are numbers
                 labels = (sample.labels.get(name, "") for name in ("tokens", "context_tokens"))
                 tokens, context = map(float, labels)
                 if sample.pod in pods:
@@ -191,7 +191,7 @@ class _Reader:
         return found
 
     def is_answered(self, name: str) -> bool:
-        """Whether the question for a signal has an answer, be it empty."""
+        """Whether the question for a signal has an answer, even an empty one."""
         return name not in self._unknown
 
     def _answer(self, name: str) -> list[Sample]:
@@ -208,9 +208,9 @@ def read_signals(
     objectives: Iterable[Objective] = (),
     before: Sightings = NEVER_SEEN,
 ) -> Signals:
-    """Return what a reading says of one service; `before` is when its replicas were seen until now.
+    """Return one service's signals from a reading; `before` has the earlier sightings of its replicas.
 
-    Series of pods that are not in the fleet are ignored. Pods whose samples are too old don't report.
+    Series of pods outside the fleet are ignored. A pod with too old samples counts as not reporting.
     """
     if reading.failure is not None:
         return Signals(fleet, rejected={EVERYTHING: reading.failure})
@@ -252,7 +252,7 @@ def read_signals(
 
 
 def _find_fresh(reader: _Reader, oldest: float, sightings: Sightings) -> frozenset[str]:
-    """Return the pods with samples that are no older, if anything was said of pods at all."""
+    """Return the pods with samples newer than `oldest`, if the question about pods has an answer."""
     if not reader.is_answered("age"):
         reader.by_pod("age", frozenset())
         return frozenset()
@@ -260,10 +260,10 @@ def _find_fresh(reader: _Reader, oldest: float, sightings: Sightings) -> frozens
 
 
 def _read_arrivals(reader: _Reader, prefix: str) -> float | None:
-    """Sequences a second: the larger of what the gateway and what the replicas saw arrive.
+    """Return sequences a second: the larger one of the gateway's and the replicas' counts.
 
-    Neither sees all. What comes past the gateway, or through one that is not scraped, only replicas count,
-    and the choices of a request too. What no replica was ready for only the gateway counts.
+    Neither sees all. Only replicas count requests that bypass the gateway, and each choice of a request. Only
+    the gateway counts requests while no replica is ready.
     """
     gateway, received = reader.scalar(f"{prefix}arrivals"), reader.scalar(f"{prefix}received")
     known = [] if gateway is None else [gateway]
@@ -290,7 +290,7 @@ def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterabl
 
 
 def _find_unmeasured(reader: _Reader, objectives: Iterable[Objective]) -> set[str]:
-    """Name the objectives that replicas which have answered say nothing of, as another version may."""
+    """Name the objectives whose latencies replicas of another version do not export, in spite of answers."""
     if reader.scalar("generation_tokens") is None:
         return set()
     found = {each.name for each in objectives if math.inf not in reader.by_bound(name_buckets(each.metric))}

@@ -7,19 +7,19 @@ from statistics import median_low
 from typing import NamedTuple
 
 NAMED = 3
-"""Pods that a sentence names; the others are counted."""
+"""The pods that a sentence names; the others are counted."""
 SCRAPES = 4
-"""Of a series that a window holds at least: a rate needs two, and one may be lost."""
+"""The least number of scrapes in a window: a rate needs two, and one may be lost."""
 FRESH_SCRAPES = 3
-"""After so many intervals without a sample its source is taken for gone."""
+"""After so many intervals without a sample its replica counts as silent."""
 INTERVALS = (5.0, 10.0, 15.0, 30.0, 60.0, 120.0)
-"""In seconds, as people write them. Services of one interval share their queries."""
+"""In seconds, as people configure them. Services of one interval share their queries."""
 GAPS_KEPT = 8
-"""Of each replica, for its interval."""
+"""The gaps kept for each replica."""
 AGREEING = 4
-"""So many gaps that are equal one after the other are the interval, however short those before were."""
+"""So many equal gaps in a row are the interval, however short earlier ones were."""
 ROUNDING = 1.1
-"""A scrape may be late by that much, and its interval still be the one that was written."""
+"""A scrape may be late by this factor and still have the configured interval."""
 
 
 class Sighting(NamedTuple):
@@ -27,7 +27,7 @@ class Sighting(NamedTuple):
 
     pod: str
     source: str
-    """Whose scrape it is of: two jobs, or a pair of Prometheis, may each scrape the same pod."""
+    """The source of its scrape: two jobs, or a pair of Prometheus servers, may each scrape the same pod."""
     at: float
     """In seconds since 1970."""
 
@@ -36,14 +36,14 @@ class Sighting(NamedTuple):
 class Sightings:
     """The newest sample's time of each replica, by pod and source.
 
-    It outlives the series: a failed scrape ends them in Prometheus at once, and the sample before is still
+    It outlives the series: a failed scrape ends them in Prometheus at once, while the sample before is still
     fresh.
     """
 
     times: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def observe(self, seen: Iterable[Sighting], pods: Collection[str]) -> "Sightings":
-        """Return the sightings after one more look. Pods that are not among these are forgotten."""
+        """Return the sightings of these pods after one more look. Other pods are forgotten."""
         times = {pod: dict(self.times.get(pod, {})) for pod in pods}
         for sighting in seen:
             if sighting.pod in times:
@@ -53,13 +53,13 @@ class Sightings:
 
     @property
     def newest(self) -> dict[str, float]:
-        """When the newest sample of each pod was taken, whoever took it."""
+        """When the newest sample of each pod was taken, by any source."""
         return {pod: max(sources.values()) for pod, sources in self.times.items()}
 
     def by_one_source(self, max_age: float) -> dict[str, float]:
-        """Return when one source took its newest sample of each pod: always the same while it goes on.
+        """Return when one source took its newest sample of each pod: always the same source while it goes on.
 
-        Those of all sources together are closer than the interval of any.
+        Samples of all sources together are closer than the interval of any one.
         """
         found = {}
         for pod, sources in self.times.items():
@@ -68,7 +68,7 @@ class Sightings:
         return found
 
     def describe(self, silent: Iterable[str], max_age: float) -> str:
-        """Return a sentence that names silent pods, with since when."""
+        """Return a sentence that names silent pods, each with its last sample's time."""
         pods = sorted(silent)
         named = [self._name(pod) for pod in pods[:NAMED]]
         if len(pods) > NAMED:
@@ -95,14 +95,14 @@ class Windows:
     recent: float = 20.0
     latency: float = 60.0
     max_age: float = 15.0
-    """Older samples are those of something gone."""
+    """A replica whose newest sample is older counts as silent."""
 
 
 DEFAULT_WINDOWS = Windows()
 
 
 def fit_windows(interval_seconds: float | None) -> Windows:
-    """Return the windows for a scrape interval: the default ones up to 5 s, or while it is not known."""
+    """Return the windows for a scrape interval: the default ones up to 5 s, or while it is unknown."""
     usual = next(
         (usual for usual in INTERVALS if (interval_seconds or 0.0) <= ROUNDING * usual), INTERVALS[-1]
     )
@@ -116,10 +116,10 @@ def fit_windows(interval_seconds: float | None) -> Windows:
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a service's replicas are scraped, by the times of their samples.
+    """The scrape interval of a service's replicas, from the times of their samples.
 
     It follows a shorter interval after two gaps, and a longer one after four. One gap that is too short, as
-    where another of a pair of Prometheis answers, changes nothing, and neither do lost scrapes.
+    when the other one of a pair of Prometheus servers answers, changes nothing, and neither do lost scrapes.
     """
 
     latest: Mapping[str, float] = field(default_factory=dict)
@@ -127,19 +127,20 @@ class Cadence:
     gaps: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Seconds between two samples of a replica, the newest last."""
     last_seconds: float | None = None
-    """The interval as it was last known: what a replica that is new will be scraped at."""
+    """The last known interval, which a new replica will have, too."""
 
     @property
     def interval_seconds(self) -> float | None:
-        """Return the time between two scrapes, None before there were two.
+        """The time between two scrapes; None before there were two.
 
-        A replica that lost many scrapes may tell a longer one than it is. Half of the replicas don't.
+        After many lost scrapes a replica's own estimate may be too long. So the median of all replicas
+        counts.
         """
         found = [_find_interval(gaps) for gaps in self.gaps.values() if gaps]
         return median_low(found) if found else self.last_seconds
 
     def is_new(self, pod: str, sampled_at: Mapping[str, float]) -> bool:
-        """Whether this replica has been scraped since the last look, or that is not known."""
+        """Whether this replica has been scraped since the last look, or that is unknown."""
         at = sampled_at.get(pod)
         return at is None or at != self.latest.get(pod)
 
@@ -154,10 +155,10 @@ class Cadence:
 
 
 def _find_interval(gaps: Sequence[float]) -> float:
-    """Return the interval that these gaps between a replica's samples tell.
+    """Return the interval from the gaps between a replica's samples.
 
-    A lost scrape makes a gap twice as long or longer, so the short ones tell: the second shortest, as one may
-    be too short by chance. Only where the last ones are all the same, it is theirs.
+    A lost scrape makes a gap at least twice as long, so short gaps count: the second shortest, because one
+    may be too short by chance. If the last gaps are all equal, they are the interval.
     """
     newest = gaps[-AGREEING:]
     if len(newest) == AGREEING and max(newest) <= ROUNDING * min(newest):

@@ -107,7 +107,7 @@ async def test_a_status_that_cannot_be_read_keeps_no_record_of_others_from_being
         stage.put(service)
     for _ in range(3):
         await stage.priors.write_due()
-    assert caplog.text.count(f"{KEY.namespace}/{odd}: nobody can read") == 1
+    assert caplog.text.count(f"{KEY.namespace}/{odd}: the leader cannot read") == 1
     assert {name for name in NAMES if stage.find(name)} == set(NAMES) - {odd}
     for name in set(NAMES) - {odd}:
         stage.put(make(name, 1, 2, version=2))
