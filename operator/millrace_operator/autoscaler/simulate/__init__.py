@@ -1,1 +1,1 @@
-"""A service in virtual time, which runs the same `decide` as the operator: load, replicas, scrapes."""
+"""A service in virtual time: load, replicas, scrapes, and the same `decide` as the operator's. Seeded."""

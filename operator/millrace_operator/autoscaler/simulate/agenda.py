@@ -1,4 +1,4 @@
-"""Virtual time: what happens when, in order."""
+"""Virtual time: actions in the order of their times."""
 
 import heapq
 import itertools
@@ -8,7 +8,7 @@ Action = Callable[[], None]
 
 
 class Agenda:
-    """Actions at times. Of two at the same time the one that was added first comes first."""
+    """Actions at times. Two actions at the same time happen in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -16,11 +16,11 @@ class Agenda:
         self._actions: list[tuple[float, int, Action]] = []
 
     def add(self, at: float, action: Action) -> None:
-        """Let an action happen at a time, which is not in the past."""
+        """Add an action at a time that is not in the past."""
         heapq.heappush(self._actions, (at, next(self._order), action))
 
     def run_until(self, end: float) -> None:
-        """Let everything happen that comes before the end, and let the time be the end."""
+        """Run all actions before the end, and set the time to the end."""
         actions, pop = self._actions, heapq.heappop
         while actions and actions[0][0] < end:
             self.now, _, action = pop(actions)

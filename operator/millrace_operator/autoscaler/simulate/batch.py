@@ -1,4 +1,4 @@
-"""A simulated replica's batch: its sequences, the steps in which it does not change, and what is counted."""
+"""A simulated replica's batch: its sequences, the steps between two changes of it, and its counters."""
 
 import math
 from bisect import bisect_left
@@ -16,14 +16,14 @@ class Sequence:
 
     request: Request
     tokens_left: int
-    """That it is still to generate."""
+    """Tokens to generate still."""
     uncomputed: int
     """Tokens of its prompt whose keys are not in the cache yet."""
     context: int = 0
-    """Tokens in the cache when it joined the batch last, or so far while its prompt is computed."""
+    """Tokens in the cache when it last joined the batch, or so far while its prompt is computed."""
     joined_at_step: int = 0
     begun_at: float | None = None
-    """When the first step began that computes something of it."""
+    """The beginning of the first step that computes a token of it."""
     first_token_at: float | None = None
 
 
@@ -36,23 +36,23 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """Steps in which the batch does not change."""
+    """Steps between two changes of the batch."""
 
     began: float
     num_steps: int
     first_seconds: float
     """Of the first step, without noise."""
     growth_seconds: float
-    """By which each step is longer than the one before."""
+    """Each step is longer than the one before by so much."""
     factor: float
-    """Noise, the replica's own speed, and how new it is."""
+    """Noise, the replica's own speed, and its warm-up."""
     chunks: list[Chunk]
-    """Prompt tokens computed; then the stretch is one step."""
+    """Prompt tokens to compute; with any, the stretch is one step."""
     stall_seconds: float = 0.0
     total_seconds: float = 0.0
 
     def seconds(self, num_steps: int) -> float:
-        """Return what so many of its steps take."""
+        """Return the seconds of its first steps."""
         growth = self.growth_seconds * num_steps * (num_steps - 1) / 2
         return self.stall_seconds + self.factor * (num_steps * self.first_seconds + growth)
 
@@ -134,7 +134,7 @@ class Counters:
         self.answer_lengths[bisect_left(ANSWER_BUCKETS, generation_tokens)] += 1
 
     def sample(self, at: float, running: int, waiting: int, kv_usage: float) -> Sample:
-        """Return what a scrape would see now."""
+        """Return the sample of a scrape now."""
         return Sample(
             at=at,
             running=running,

@@ -1,8 +1,8 @@
-"""One replica's continuous batching in virtual time: events where the batch changes, closed forms between.
+"""One replica's continuous batching in virtual time: events when the batch changes, closed forms between.
 
-While nothing joins or leaves, each step is longer than the one before by the keys that it adds:
+While no sequence joins or leaves, each step is longer than the one before by the keys that it adds:
 k steps of n sequences take k·T + γ·n·k·(k - 1)/2. Prompts are computed in chunks, a step at a time. A
-sequence that does not fit in the KV cache any more waits again, and its tokens are computed anew.
+sequence that no longer fits in the KV cache waits again, and its tokens are computed again.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from millrace_operator.autoscaler.simulate.hardware import Hardware, try_steps
 from millrace_operator.autoscaler.simulate.load import Request
 
 STEPS_WHILE_COLD = 16
-"""Of a stretch, whose steps are all slowed down alike."""
+"""The longest stretch of a cold replica: all its steps are slowed down alike."""
 
 
 class Answer(NamedTuple):
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     end_to_end_latency: float
 
     def find_latency(self, metric: LatencyMetric) -> float | None:
-        """Return the latency that an objective's metric names; None where it has none."""
+        """Return the latency of an objective's metric; None if the answer has none."""
         match metric:
             case "TimeToFirstToken":
                 return self.time_to_first_token
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
 
 
 class Engine:
-    """One replica that serves; tells each answer to `on_answer`."""
+    """One replica that serves. It passes each answer to `on_answer`."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class Engine:
         self._running: dict[Sequence, None] = {}
         """In the order in which they joined."""
         self._ends: list[tuple[int, int, Sequence]] = []
-        """By the step after which a sequence ends. One that was preempted stays until then."""
+        """By the step after which a sequence ends. The entry of a preempted one stays until then."""
         self._order = itertools.count()
         self._step = 0
         self._context = 0
-        """Tokens in the cache of all that run; of those whose prompt is computed in `_prefilled`."""
+        """Tokens in the cache of running sequences; `_prefilled` has those of prompts under way."""
         self._prefilled = 0
         self._stretch: Stretch | None = None
         self._ends_at = math.inf
 
     def submit(self, request: Request) -> None:
-        """Take a request. Raises ValueError where it is longer than the KV cache."""
+        """Take a request. Raises ValueError if it is longer than the KV cache."""
         if request.prompt_tokens + request.generation_tokens > self._hardware.kv_tokens:
             raise ValueError(f"{request} does not fit in a KV cache of {self._hardware.kv_tokens} tokens")
         self.counters.received += 1
@@ -95,13 +95,13 @@ class Engine:
             self._cut(self._stretch)
 
     def stop(self) -> int:
-        """End at once; return how many requests are lost."""
+        """Stop at once; return the number of lost requests."""
         lost, self.num_in_flight = self.num_in_flight, 0
         self._stretch, self._ends_at = None, math.inf
         return lost
 
     def sample(self) -> Sample:
-        """Return what a scrape would see now: the steps too that have ended since the batch changed."""
+        """Return the sample of a scrape now, with the steps that have ended since the batch changed."""
         counters, context = self.counters, self._context + self._prefilled
         stretch = self._stretch
         if stretch is not None and (done := stretch.count_done(self._agenda.now - stretch.began)) > 0:
@@ -112,7 +112,7 @@ class Engine:
         return counters.sample(self._agenda.now, running, len(self._waiting), min(usage, 1.0))
 
     def _has_room(self) -> bool:
-        """Whether the first that waits may join the batch."""
+        """Whether the first waiting sequence may join the batch."""
         if not self._waiting or len(self._running) + len(self._prefilling) >= self._hardware.max_sequences:
             return False
         used = self._context + self._prefilled + sum(sequence.uncomputed for sequence in self._prefilling)
@@ -120,7 +120,7 @@ class Engine:
         return self._waiting[0].uncomputed <= free or not (self._running or self._prefilling)
 
     def _begin(self) -> None:
-        """Begin the next stretch, if there is anything to compute."""
+        """Begin the next stretch, if there is work."""
         self._preempt()
         chunks = self._take_chunks()
         num_running = len(self._running)
@@ -150,13 +150,13 @@ class Engine:
         self._await_end(stretch)
 
     def _find_slowness(self) -> float:
-        """Return how many times as long a step takes now, while the replica is new."""
+        """Return the factor of a step's time while the replica warms up."""
         slowness = self._hardware.slowness(self.counters.step_seconds)
         self._is_warm = slowness == 1.0
         return slowness
 
     def _draw_stalls(self, busy_seconds: float) -> float:
-        """Return the seconds of all stalls that a stretch has, by Poisson."""
+        """Return the seconds of all stalls in a stretch, by a Poisson process."""
         rate = self._hardware.stalls_per_hour / 3600
         if not rate or (at := self._rng.expovariate(rate)) >= busy_seconds:
             return 0.0
@@ -167,7 +167,7 @@ class Engine:
         return total
 
     def _preempt(self) -> None:
-        """Put the newest back to wait while the next step's keys don't fit."""
+        """Preempt the newest sequences until the next step's keys fit."""
         while self._context + self._prefilled + len(self._running) > self._hardware.kv_tokens:
             sequence, _ = self._running.popitem()
             done = self._step - sequence.joined_at_step
@@ -177,7 +177,7 @@ class Engine:
             self._waiting.appendleft(sequence)
 
     def _take_chunks(self) -> list[Chunk]:
-        """Return what the next step computes of prompts, after all that run."""
+        """Return the prompt tokens of the next step, after one token of each running sequence."""
         budget = self._hardware.max_batched_tokens - len(self._running)
         chunks = []
         for sequence in self._prefilling:
@@ -192,15 +192,15 @@ class Engine:
         return [chunk for chunk in chunks if chunk.size > 0]
 
     def _note_begun(self, sequence: Sequence) -> None:
-        """Note that the next step computes something of a sequence, if none has before."""
+        """Record the first step of a sequence."""
         if sequence.begun_at is None:
             sequence.begun_at = self._agenda.now
             self.counters.observe_queue_time(self._agenda.now - sequence.request.at)
 
     def _count_steps(self) -> int:
-        """Return after how many steps a sequence ends, or the KV cache is full."""
+        """Return the number of steps until a sequence ends or the KV cache is full."""
         while self._ends[0][2] not in self._running or self._find_end(self._ends[0][2]) != self._ends[0][0]:
-            heapq.heappop(self._ends)  # of one that was preempted
+            heapq.heappop(self._ends)  # of a preempted sequence
         until_end = self._ends[0][0] - self._step
         free = self._hardware.kv_tokens - self._context - self._prefilled
         return max(1, min(until_end, free // len(self._running)))
@@ -215,12 +215,12 @@ class Engine:
         self._agenda.add(self._ends_at, self._end_due)
 
     def _end_due(self) -> None:
-        """End the stretch, unless it was cut since: then it has ended before."""
+        """End the stretch, unless it was cut and has ended before."""
         if self._agenda.now == self._ends_at and self._stretch is not None:
             self._end(self._stretch)
 
     def _cut(self, stretch: Stretch) -> None:
-        """End a stretch with the step that has begun: somebody may join."""
+        """End a stretch with the running step, so that a sequence can join."""
         num_steps = stretch.count_begun(self._agenda.now - stretch.began)
         if num_steps < stretch.num_steps:
             stretch.num_steps = num_steps
@@ -242,7 +242,7 @@ class Engine:
             self.counters.step_tokens += sum(size for _, size in stretch.chunks)
 
     def _count_steps_done(self, counters: Counters, steps: int, seconds: float) -> None:
-        """Count so many steps of the present batch."""
+        """Count some steps of the present batch."""
         batch, context = len(self._running), self._context + self._prefilled
         counters.steps += steps
         counters.step_seconds += seconds
@@ -251,7 +251,7 @@ class Engine:
         counters.step_context += steps * context + batch * steps * (steps - 1) / 2
 
     def _note_chunk(self, sequence: Sequence, size: int) -> None:
-        """Note that prompt tokens are computed; the last of them give the next token."""
+        """Record computed prompt tokens; the last of them give the first answer token."""
         sequence.uncomputed -= size
         sequence.context += size
         self._prefilled += size
@@ -269,7 +269,7 @@ class Engine:
         heapq.heappush(self._ends, (self._find_end(sequence), next(self._order), sequence))
 
     def _finish(self) -> None:
-        """Let all go whose last token has come."""
+        """Finish the sequences whose last token has come."""
         while self._ends and self._ends[0][0] <= self._step:
             end, _, sequence = heapq.heappop(self._ends)
             if sequence in self._running and self._find_end(sequence) == end:

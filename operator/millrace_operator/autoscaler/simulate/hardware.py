@@ -1,4 +1,4 @@
-"""What a simulated replica and its nodes are made of: the truth that the autoscaler has to learn.
+"""A simulated replica's hardware and its nodes: the truth that the autoscaler has to learn.
 
 A step is a roofline, not the straight line that `latency_model` fits: below some number of tokens it takes
 the time to read the weights, beyond it the time to compute.
@@ -21,11 +21,11 @@ LONGEST_SHORT_PROMPT_SECONDS = 4.0
 LONGEST_PROMPT_SECONDS = 1.0
 LEAST_BATCH_SECONDS = 0.2
 LOADING_SHARE = 0.5
-"""Of a cold start: what a replica takes to load its model. Made up; the rest is a pod and its image."""
+"""Of a cold start: a replica loads its model. Made up; the rest is for the pod and its image."""
 BATCH_PER_LOADING = 0.05
 MOST_SEQUENCES = 32
 GROWTH = 1.025
-"""Of a sequence's context, until the last one's prompt is computed."""
+"""The growth of a sequence's context until the last prompt is computed."""
 IDLE_SECONDS = 600.0
 """How long a node stays without pods: the Cluster Autoscaler's default (`--scale-down-unneeded-time`)."""
 
@@ -37,7 +37,7 @@ class Hardware:
     overhead_seconds: float = 0.004
     """Of every step: scheduling, launches, sampling."""
     weights_seconds: float = 0.016
-    """To read the weights once: a step takes no less."""
+    """To read the weights once: no step is shorter."""
     token_seconds: float = 0.00025
     """To compute one token."""
     context_seconds: float = 2e-8
@@ -50,7 +50,7 @@ class Hardware:
     unevenness: float = 0.02
     """Standard deviation of a replica's speed, relative: no two are alike."""
     stalls_per_hour: float = 6.0
-    """Of a busy replica: garbage, a slow disk, a neighbour."""
+    """Of a busy replica: garbage collection, a slow disk, a busy neighbour."""
     stall_seconds: float = 0.3
     """Mean of a stall."""
     cold_start_seconds: float = 60.0
@@ -58,14 +58,14 @@ class Hardware:
     cold_start_spread: float = 0.2
     """Standard deviation of that time, relative."""
     restart_seconds: float = 30.0
-    """From a container's end until it is Ready again: nothing to schedule or to pull."""
+    """From a container's end until it is Ready again, without scheduling or pulling."""
     node_seconds: float = 0.0
-    """Until a new node is there, which a pod's cold start waits for. 0: there are nodes enough."""
+    """Until a new node is there, before a pod's cold start. 0: there are enough nodes."""
     pods_per_node: int = 1
     warm_up_seconds: float = 15.0
     """Of computing, in which a new replica is slower: it compiles, and its caches are cold. Made up."""
     warm_up_factor: float = 2.0
-    """By which its very first step takes longer. The excess falls evenly to nothing."""
+    """The factor of its very first step. The excess falls linearly to zero."""
 
     def __post_init__(self) -> None:
         if self.warm_up_factor < 1:
@@ -74,19 +74,19 @@ class Hardware:
             raise ValueError(f"pods_per_node is {self.pods_per_node}; write 1 or more")
 
     def slowness(self, computed_seconds: float) -> float:
-        """Return how many times as long a step takes after so many seconds of computing."""
+        """Return the factor of a step's time after some seconds of computing."""
         if computed_seconds >= self.warm_up_seconds:
             return 1.0
         return self.warm_up_factor - (self.warm_up_factor - 1) * computed_seconds / self.warm_up_seconds
 
     def step_seconds(self, tokens: float, context_tokens: float) -> float:
-        """Return what a step takes that computes so many tokens and reads so much context."""
+        """Return the seconds of a step with these computed tokens and this context."""
         compute = max(self.weights_seconds, self.token_seconds * tokens)
         return self.overhead_seconds + compute + self.context_seconds * context_tokens
 
 
 class Size(NamedTuple):
-    """What a step computes and reads, in tokens."""
+    """The computed and the read tokens of a step."""
 
     tokens: int
     context_tokens: int
@@ -94,7 +94,7 @@ class Size(NamedTuple):
 
 @lru_cache
 def list_sizes(hardware: Hardware) -> tuple[Size, ...]:
-    """Return the sizes of one token, of a long prompt and of several sequences; none for a slow replica."""
+    """Return the sizes of three tried steps: a token, a long prompt, several sequences; none if too slow."""
     if SHORT_PROMPT * hardware.step_seconds(1, SHORT_CONTEXT) > LONGEST_SHORT_PROMPT_SECONDS:
         return ()
     per_token = _prompt_seconds(hardware, SHORT_PROMPT) / SHORT_PROMPT
@@ -110,19 +110,19 @@ def list_sizes(hardware: Hardware) -> tuple[Size, ...]:
 
 
 def _prompt_seconds(hardware: Hardware, length: int) -> float:
-    """Return what a prompt takes, chunk by chunk."""
+    """Return the seconds of a prompt, chunk by chunk."""
     chunk = min(length, hardware.max_batched_tokens)
     return math.ceil(length / chunk) * hardware.step_seconds(chunk, length)
 
 
 def try_steps(hardware: Hardware, speed: float, *, is_warm: bool) -> tuple[TrialStep, ...]:
-    """Return what a replica of this speed measures of them, each the middle one of some."""
+    """Return the tried steps as a replica of this speed measures them, each the median of some."""
     slowness = 1.0 if is_warm else hardware.slowness(0.0)
     return tuple(_try_step(hardware, size, speed, slowness) for size in list_sizes(hardware))
 
 
 def _try_step(hardware: Hardware, size: Size, speed: float, slowness: float) -> TrialStep:
-    rng = random.Random(f"{speed} {size.tokens}")  # noqa: S311  later requests get the same noise without it
+    rng = random.Random(f"{speed} {size.tokens}")  # noqa: S311  its own, so later requests keep their noise
     factor = speed * slowness * math.exp(rng.gauss(0, hardware.noise / 2))
     return TrialStep(factor * hardware.step_seconds(*size), *size)
 
@@ -137,7 +137,7 @@ class Node:
 
 
 class Nodes:
-    """Owner of the nodes and of the room for pods."""
+    """Owner of the nodes. A pod gets a place on one, or waits for a node or for room."""
 
     def __init__(self, seconds: float, pods_per_node: int, capacity: int | None) -> None:
         self._seconds = seconds
@@ -145,12 +145,12 @@ class Nodes:
         self._capacity = capacity
         self._nodes: list[Node] = []
         self.num_pods = 0
-        """Those that have a place, running or starting."""
+        """Pods with a place, running or starting."""
 
     def place(self, now: float, *, is_ready: bool = False) -> Node | None:
-        """Return the node of a new pod, None where the cluster is full.
+        """Return the node of a new pod; None if the cluster is full.
 
-        A node that is missing is ready after its time, or at once where `is_ready`.
+        A new node is ready after its time, or at once if `is_ready`.
         """
         if self._capacity is not None and self.num_pods >= self._capacity:
             return None

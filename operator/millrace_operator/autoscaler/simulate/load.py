@@ -16,11 +16,11 @@ DAY_SECONDS = 86_400.0
 KNOT_SECONDS = 900.0
 """Between two points of a rate that is straight in between."""
 WOBBLE_KNOTS = 8
-"""So many of them are between two random factors: a client's whim lasts about two hours."""
+"""Knots between two random factors: a client's deviation lasts about two hours."""
 
 
 class Request(NamedTuple):
-    """One request: when it comes, in seconds, and how many tokens it has and gets."""
+    """One request: its time in seconds, and the tokens of its prompt and its answer."""
 
     at: float
     prompt_tokens: int
@@ -82,14 +82,14 @@ def step_rates(rates: Iterable[float], seconds: Iterable[float]) -> Callable[[fl
 
 @dataclass(frozen=True)
 class Client:
-    """Somebody whose requests are alike."""
+    """A client whose requests are alike."""
 
     share: float
     """Of all requests, on average."""
     variation: float
     """Standard deviation of the gaps between its requests over their mean; Poisson's is 1."""
     late_seconds: float
-    """By which its day is later than the others'."""
+    """Its day is later than the others' by so much."""
     lengths: Lengths
 
 
@@ -102,7 +102,7 @@ class Clients:
     """On average over a day."""
     seconds: float
     swing: float = 0.42
-    """By which a client's rate rises and falls over a day, relative to its mean."""
+    """The amplitude of a client's rate over a day, relative to its mean."""
     wobble: float = 0.08
     """Standard deviation of a client's rate around its day, relative."""
     peak_at: float = DAY_SECONDS / 2
@@ -146,6 +146,6 @@ def _between(factors: list[float], knot: int) -> float:
 
 
 def share_by_rank(count: int, steepness: float) -> list[float]:
-    """Return each client's share: that of rank k goes with k to the power of -steepness."""
+    """Return each client's share: that of rank k is proportional to k to the power of -steepness."""
     weights = [(rank + 1) ** -steepness for rank in range(count)]
     return [weight / sum(weights) for weight in weights]

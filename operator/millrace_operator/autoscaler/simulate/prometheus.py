@@ -1,7 +1,7 @@
-"""A Prometheus in virtual time: scrapes replicas and gateway, and answers what `queries` asks.
+"""A Prometheus in virtual time: it scrapes replicas and gateway, and answers the questions of `queries`.
 
-So the autoscaler sees what it would see of a real one: samples of some age, rates over windows, quantiles of
-buckets, and nothing of what came since the last scrape.
+So the autoscaler sees the same as with a real one: samples of some age, rates over windows, quantiles of
+buckets, and nothing after the last scrape.
 """
 
 import math
@@ -31,7 +31,7 @@ LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
 """Of a target, at least: more than any window holds."""
 SCRAPES_BEYOND = 2
-"""Kept beyond what a window asks for."""
+"""Scrapes kept beyond a window."""
 KEY = ServiceKey("simulated", "service")
 FULL = "the cluster is full"
 GATEWAY = "gateway"
@@ -39,32 +39,32 @@ _STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context")
 
 
 def never(_: float) -> bool:
-    """Return that nothing is amiss at any time."""
+    """Return False at any time."""
     return False
 
 
 def reach(_target: str, _at: float) -> bool:
-    """Return that no target is unreachable at any time."""
+    """Return False for any target and time."""
     return False
 
 
 @dataclass(frozen=True)
 class Scraping:
-    """How a Prometheus scrapes."""
+    """The behaviour of a Prometheus."""
 
     interval_seconds: float = 5.0
     jitter_seconds: float = 0.1
-    """A scrape is late by up to so much."""
+    """The largest delay of a scrape."""
     lost_share: float = 0.0
-    """Of the scrapes: they fail."""
+    """The part of the scrapes that fail."""
     is_unreachable: Callable[[str, float], bool] = reach
     """Whether the scrapes of a target fail at a time. A target is a pod's name, or GATEWAY."""
     is_down: Callable[[float], bool] = never
-    """Whether it neither scrapes nor answers at a time. What it has stored is there again afterwards."""
+    """Whether it neither scrapes nor answers at a time. It keeps its samples over that time."""
 
 
 class Prometheus:
-    """Keeps a few minutes of samples of one service, and says what they tell."""
+    """Keeps a few minutes of samples of one service, and answers from them."""
 
     def __init__(
         self, agenda: Agenda, service: Service, scraping: Scraping, seed: int, longest_window: float = 0.0
@@ -84,7 +84,7 @@ class Prometheus:
         service.on_ready = self._find_targets
 
     def observe(self, objectives: Sequence[Objective], windows: Windows) -> Signals:
-        """Return what the operator sees now: of Prometheus, and of the pods in the API server.
+        """Return the signals that the operator would see now, with the pods of the API server.
 
         Like the operator it remembers when each replica was seen last.
         """
@@ -106,21 +106,21 @@ class Prometheus:
         return read_signals(reading, KEY, fleet, objectives, before)
 
     def _find_targets(self) -> None:
-        """Begin with pods that are Ready now."""
+        """Begin to scrape the pods that are Ready now."""
         for pod in self._service.ready:
             if pod not in self._targets:
                 self._targets[pod] = Series(self._keep_seconds)
                 self._repeat(lambda pod=pod: self._scrape(pod))  # type: ignore[misc]
 
     def _forget_targets(self) -> None:
-        """Let go of those that ended a while ago."""
+        """Forget pods that ended a while ago."""
         horizon = self._agenda.now - max(self._keep_seconds, LOOKBACK_SECONDS)
         for pod, series in list(self._targets.items()):
             if pod not in self._service.pods and not (series.times and series.times[-1] > horizon):
                 del self._targets[pod]
 
     def _repeat(self, scrape: Callable[[], bool]) -> None:
-        """Scrape every interval, at a phase of its own, until its target is gone."""
+        """Scrape at each interval, with its own phase, until the target is gone."""
         interval, jitter = self._scraping.interval_seconds, self._scraping.jitter_seconds
         due = self._agenda.now + self._rng.random() * interval
 
@@ -139,10 +139,10 @@ class Prometheus:
         return True
 
     def _scrape(self, pod: Pod) -> bool:
-        """Scrape a pod. The series of one that is gone end with a mark, if Prometheus is up to write it."""
+        """Scrape a pod. The series of a gone pod end with a mark, if Prometheus is up to write it."""
         series, is_there = self._targets.get(pod), pod in self._service.pods
         if series is None:
-            return False  # it was gone before its first scrape
+            return False  # the pod was gone before its first scrape
         if not self._is_up():
             return is_there
         if not is_there or pod.ready_at is None:
@@ -155,7 +155,7 @@ class Prometheus:
         return not self._scraping.is_down(self._agenda.now)
 
     def _has_failed(self, target: str, series: Series) -> bool:
-        """Whether a scrape fails, which is marked."""
+        """Whether a scrape fails; if so, mark it."""
         is_lost = self._rng.random() < self._scraping.lost_share
         if is_lost or self._scraping.is_unreachable(target, self._agenda.now):
             series.mark_stale()
@@ -163,7 +163,7 @@ class Prometheus:
         return False
 
     def _query(self, objectives: Sequence[Objective], windows: Windows) -> Iterator[tuple[str, list[Sample]]]:
-        """Yield the samples of every signal, by its name."""
+        """Yield each signal's name and samples."""
         yield from self._list_gauges(windows.max_age)
         recent, rises = self._rises(windows.recent), self._rises(windows.rate)
         yield from self._list_arrivals("", windows.rate, rises)
@@ -188,7 +188,7 @@ class Prometheus:
         return {pod: rise for pod, rise in found.items() if rise is not None}
 
     def _list_gauges(self, fresh: float) -> Iterator[tuple[str, list[Sample]]]:
-        """Yield when each pod was scraped, and its last values of so many seconds."""
+        """Yield when each pod was scraped, and its last values within `fresh` seconds."""
         now = self._agenda.now
         newest = [(pod, series.find_newest(now)) for pod, series in self._targets.items()]
         yield "age", [_of_pod(pod.name, scrape.at) for pod, scrape in newest if scrape is not None]
@@ -230,7 +230,7 @@ def _list_latency(objective: Objective, rises: dict[Pod, Increases]) -> Iterator
 
 
 def _add_up(histogram: str, bounds: Sequence[float], rises: dict[Pod, Increases]) -> list[float]:
-    """Return what was counted in each bucket, over all pods; the last one is +Inf."""
+    """Return the counts of each bucket, over all pods; the last one is +Inf."""
     counts = [0.0] * (len(bounds) + 1)
     for rise in rises.values():
         rise.add_buckets(histogram, counts)

@@ -1,7 +1,4 @@
-"""What a Prometheus keeps of one target: its scrapes of the last minutes, and what they tell.
-
-Prometheus' own arithmetic: increases over a window, and quantiles of histograms.
-"""
+"""Prometheus' samples of one target, and its arithmetic: increases over a window, quantiles of histograms."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -12,11 +9,11 @@ from millrace_operator.autoscaler.signals.queries import ANSWER_LENGTHS
 from millrace_operator.autoscaler.simulate.batch import Counters, Sample
 
 EXTRAPOLATED = 1.1
-"""Samples further apart than this times their mean distance are not extrapolated to a window's end."""
+"""Prometheus does not extrapolate to a window's end that is further away than so many mean distances."""
 
 
 class Span(NamedTuple):
-    """Which samples of a series lie in a window, and how far it reaches beyond them, in seconds."""
+    """The samples of a series in a window, and the seconds from them to the window's ends."""
 
     first: int
     last: int
@@ -26,7 +23,7 @@ class Span(NamedTuple):
 
 
 def find_span(times: Sequence[float], end: float, window: float) -> Span | None:
-    """Return the samples in a window that ends at `end`; None where fewer than two are in it."""
+    """Return the samples in a window that ends at `end`; None if there are fewer than two."""
     begin = end - window
     first = bisect_right(times, begin)
     last = bisect_right(times, end) - 1
@@ -47,7 +44,7 @@ def find_span(times: Sequence[float], end: float, window: float) -> Span | None:
 def increase(span: Span, first: float, delta: float) -> float:
     """Return PromQL's `increase` of a counter that rose by `delta` from a first sample.
 
-    It is not extrapolated to before the counter was zero.
+    It does not extrapolate to times before the counter was zero.
     """
     if delta <= 0:
         return 0.0
@@ -56,7 +53,7 @@ def increase(span: Span, first: float, delta: float) -> float:
 
 
 def histogram_quantile(quantile: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
-    """Return the quantile of counts by bucket, the last of them above all bounds; None of nothing."""
+    """Return the quantile of counts by bucket, the last of them above all bounds; None without counts."""
     rank = quantile * sum(counts)
     if rank <= 0:
         return None
@@ -70,7 +67,7 @@ def histogram_quantile(quantile: float, bounds: Sequence[float], counts: Sequenc
 
 
 LOOKBACK_SECONDS = 300.0
-"""How old a sample may be and still be a series' present value: Prometheus' default."""
+"""The largest age of a series' present value: Prometheus' default."""
 _INDEX = {name: index for index, name in enumerate(Counters.NAMES)}
 Read = Callable[[Sample], tuple[float, ...]]
 _read_counters: Read = attrgetter("counters")
@@ -81,18 +78,18 @@ _READERS: dict[str, Read] = {
     "QueueTime": attrgetter("queue_times"),
     ANSWER_LENGTHS: attrgetter("answer_lengths"),
 }
-"""Of the buckets, by an objective's metric; and of the lengths of answers."""
+"""Readers of the buckets, by an objective's metric, and of the answers' lengths."""
 
 
 class Reset(NamedTuple):
-    """Two scrapes in sequence, between which at least one counter began anew."""
+    """Two scrapes in a row, between which at least one counter was reset."""
 
     before: Sample
     after: Sample
 
 
 class Increases:
-    """What a target's counters rose by in a window."""
+    """The increases of a target's counters in a window."""
 
     def __init__(self, span: Span, first: Sample, last: Sample, resets: Sequence[Reset]) -> None:
         self.span = span
@@ -101,7 +98,7 @@ class Increases:
         self._resets = resets
         self._rises = self._find_rises(_read_counters)
         self._risen: dict[str, list[tuple[int, float, float]]] = {}
-        """By metric: the buckets that rose, each with its first value and by how much."""
+        """By metric: the buckets that rose, each with its first value and its rise."""
 
     def of(self, name: str) -> float:
         """Return the increase of one counter."""
@@ -118,7 +115,7 @@ class Increases:
             counts[index] += increase(self.span, first, rise)
 
     def _find_rises(self, read: Read) -> list[float]:
-        """Return by how much the samples of each counter rose; one that fell began anew at zero."""
+        """Return the rise of each counter's samples; a counter that fell was reset to zero."""
         rises = list(map(sub, read(self.last), read(self.first)))
         for reset in self._resets:
             pairs = zip(read(reset.before), read(reset.after), strict=True)
@@ -153,21 +150,21 @@ class Series:
             self._resets = [reset for reset in self._resets if reset.before.at >= self.times[0]]
 
     def mark_stale(self) -> None:
-        """Have no present value until the next scrape. Prometheus writes such a mark when a scrape fails."""
+        """End the present value until the next scrape. Prometheus writes such a mark when a scrape fails."""
         self._is_stale = True
 
     def find_newest(self, now: float) -> Sample | None:
-        """Return what an instant query sees."""
+        """Return the sample that an instant query sees."""
         return None if self._is_stale else self.find_last(now, LOOKBACK_SECONDS)
 
     def find_last(self, now: float, window: float) -> Sample | None:
-        """Return the last sample in a window, as `last_over_time` does: marks don't matter."""
+        """Return the last sample in a window, as `last_over_time` does, in spite of marks."""
         return self.scrapes[-1] if self.scrapes and self.times[-1] > now - window else None
 
     def increases(self, end: float, window: float) -> Increases | None:
-        """Return by how much its counters rose in a window; None where nothing is known.
+        """Return the increases of its counters in a window; None if they are unknown.
 
-        Marks don't matter here. Between two scrapes only the window's ends move, so what rose is found once.
+        Marks don't matter here. Between two scrapes only the window's ends move, so the rises are found once.
         """
         span = find_span(self.times, end, window)
         if span is None:
@@ -182,5 +179,5 @@ class Series:
 
 
 def _has_fallen(before: Sample, after: Sample) -> bool:
-    """Whether a counter is lower than it was: its process began anew."""
+    """Whether a counter is lower than before: its process has restarted."""
     return any(any(map(lt, read(after), read(before))) for read in (_read_counters, *_READERS.values()))

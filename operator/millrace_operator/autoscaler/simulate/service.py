@@ -1,7 +1,7 @@
-"""A service's replicas in virtual time: created, ready after a cold start, asked by a gateway, drained.
+"""A service's replicas in virtual time: created, ready after a cold start, used by a gateway, drained.
 
-What goes wrong has methods of its own: a pod that is lost, a container that restarts. A rollout replaces all
-pods by ones of other hardware, with the same counts as `rollout/surge.py`.
+Methods cause mishaps: a lost pod, a container that restarts. A rollout replaces all pods by pods of other
+hardware, with the same counts as the operator's surge.
 """
 
 import math
@@ -17,13 +17,13 @@ from millrace_operator.autoscaler.simulate.load import Request
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 DRAIN_SECONDS = 600.0
-"""Within which what was begun has to end, as a draining replica has it (`millrace serve --drain-seconds`)."""
+"""The time of a draining replica for its requests (`millrace serve --drain-seconds`)."""
 LEAST_SHARE = 0.01
-"""Of a full one: what a pod begins with."""
+"""A new pod begins with this part of a full share."""
 _count_in_flight = attrgetter("engine.num_in_flight")
 
 
-def _tell_nobody() -> None:
+def _ignore() -> None:
     pass
 
 
@@ -43,10 +43,10 @@ class Pod:
 
 
 class Service:
-    """The pods of one service behind a gateway that asks the one with the fewest requests in flight.
+    """The pods of one service behind a gateway that chooses the one with the fewest requests in flight.
 
-    A new pod begins with a small share, as in the gateway's `route/balance.py`. Those with equally few
-    take turns, and of those with equally little to do the youngest goes first.
+    A new pod begins with a small share, as in the gateway's `route/balance.py`. Pods with equally few
+    requests take turns. Of several equally idle pods the youngest leaves first.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Service:
         self.ready: list[Pod] = []
         """The pods that take requests."""
         self.desired = 0
-        """The count that was asked for last."""
+        """The desired count."""
         self.num_arrived = 0
         self.num_refused = 0
         """Requests that came while no replica was ready."""
         self.num_killed = 0
         """Requests that ended with their replica, unanswered."""
-        self.on_ready: Callable[[], None] = _tell_nobody
+        self.on_ready: Callable[[], None] = _ignore
         """Called when a pod has become Ready."""
         self.pod_seconds = 0.0
-        """Of all pods from when they have a place until they are gone, up to the last `settle`."""
+        """Of all pods, from their place on a node until they are gone, up to the last `settle`."""
         self._agenda = agenda
         self._hardware = hardware
         self._drain_seconds = drain_seconds
@@ -83,7 +83,7 @@ class Service:
         self._num_created = 0
         self._num_rollouts = 0
         self._is_replacing = False
-        """Whether the rollout found no room for one pod more, so that old ones make room for new ones."""
+        """Whether the rollout found no room for one more pod, so that old pods make room for new ones."""
         self._is_any_draining = False
         self._settled_at = 0.0
 
@@ -94,13 +94,13 @@ class Service:
 
     @property
     def revision(self) -> str:
-        """What new pods are of."""
+        """The revision of new pods."""
         return f"revision-{self._num_rollouts}"
 
     def start(self, count: int) -> None:
-        """Have so many pods, ready and warm: they began a cold start ago.
+        """Start with some pods, ready and warm: they were created a cold start ago.
 
-        Raises ValueError where the cluster is too small.
+        Raises ValueError if the cluster is too small.
         """
         self.desired = count
         for _ in range(count):
@@ -112,13 +112,13 @@ class Service:
         self._refresh()
 
     def scale(self, count: int) -> None:
-        """Create pods, or let the ones with the least to do finish and go."""
+        """Create pods, or drain the idlest ones."""
         self.desired = count
         self._converge()
         self._remove_drained()
 
     def submit(self, request: Request) -> None:
-        """Send a request to a replica. The gateway holds none: without a ready replica it is refused."""
+        """Send a request to a replica. The gateway holds none: without a ready replica it refuses it."""
         self.num_arrived += 1
         if not self.ready:
             self.num_refused += 1
@@ -130,7 +130,7 @@ class Service:
         idlest[self._turn % len(idlest)].engine.submit(request)
 
     def _find_load(self, pod: Pod) -> float:
-        """Return a pod's requests in flight with one more, by the share that it is to have."""
+        """Return a pod's requests in flight with one more, over its share."""
         assert pod.ready_at is not None
         age = self._agenda.now - pod.ready_at
         share = max(age / SLOW_START_SECONDS, LEAST_SHARE) if age < SLOW_START_SECONDS else 1.0
@@ -142,18 +142,18 @@ class Service:
             self._agenda.add(self._agenda.now, self._remove_drained)
 
     def _remove_drained(self) -> None:
-        """Let pods go that have finished what they had: at once, whenever a scaler looks again."""
+        """Remove drained pods at once, even before the scaler's next look."""
         for pod in [pod for pod in self.pods if pod.is_draining and not pod.engine.num_in_flight]:
             self._remove(pod)
 
     def crash(self) -> None:
-        """Lose the busiest pod with all that it had. Another is created in its place."""
+        """Lose the busiest pod with its requests, and create another one."""
         if self.ready:
             self._remove(max(self.ready, key=_count_in_flight))
             self._converge()
 
     def restart(self) -> None:
-        """Let the busiest pod's container begin anew: what it had is lost, and its counters are zero."""
+        """Restart the busiest pod's container: its requests are lost, and its counters are zero."""
         if not self.ready:
             return
         pod = max(self.ready, key=_count_in_flight)
@@ -163,18 +163,18 @@ class Service:
         self._refresh()
 
     def roll_out(self, hardware: Hardware) -> None:
-        """Begin to replace all pods by ones of this hardware."""
+        """Begin to replace all pods by pods of this hardware."""
         self._hardware = hardware
         self._num_rollouts += 1
         self._converge()
 
     def settle(self) -> None:
-        """Count the seconds of pods since this was called last. Called before their number changes."""
+        """Count the pods' seconds since the last call. Call it before their number changes."""
         self.pod_seconds += self._nodes.num_pods * (self._agenda.now - self._settled_at)
         self._settled_at = self._agenda.now
 
     def _converge(self) -> None:
-        """Have as many pods of each revision as there are to be now: one more than desired in a rollout."""
+        """Bring each revision to its number of pods: in a rollout one more than desired in all."""
         active = self.active
         old = [pod for pod in active if pod.revision != self.revision]
         new = [pod for pod in active if pod.revision == self.revision]
@@ -189,7 +189,7 @@ class Service:
         self._fit(new, min(self.desired, self.desired + 1 - slack - kept))
 
     def _choose_slack(self, old: Sequence[Pod], new: Sequence[Pod]) -> int:
-        """Return 1 where an old pod has to make room for a new one, otherwise 0."""
+        """Return 1 if an old pod has to make room for a new one, otherwise 0."""
         is_room_coming = any(pod.is_draining for pod in self.pods)
         if any(pod.node is None for pod in new) and not is_room_coming:
             self._is_replacing = True
@@ -197,7 +197,7 @@ class Service:
         return int(self._is_replacing)
 
     def _fit(self, pods: Sequence[Pod], count: int) -> None:
-        """Create what is missing to the count, or drain the ones with the least to do."""
+        """Create the missing pods, or drain the idlest ones."""
         for _ in range(count - len(pods)):
             self._create(is_warm=False)
             self._place_pending()
@@ -207,14 +207,14 @@ class Service:
             self._drain(pod)
 
     def _drain(self, pod: Pod) -> None:
-        """Give a pod no more requests, and some time for those that it has."""
+        """Stop new requests to a pod, and give it some time for its own."""
         pod.is_draining = True
         self._refresh()
         self._agenda.add(self._agenda.now, self._remove_drained)
         self._agenda.add(self._agenda.now + self._drain_seconds, lambda: self._remove(pod))
 
     def _remove(self, pod: Pod) -> None:
-        """End a pod, if it is there still; what it had not finished is lost, and its room is free."""
+        """End a pod if it still exists; its unfinished requests are lost, and its room is free."""
         if pod not in self.pods:
             return
         self.settle()
@@ -230,7 +230,7 @@ class Service:
         self.ready = [pod for pod in self.pods if pod.ready_at is not None and not pod.is_draining]
 
     def _place_pending(self) -> None:
-        """Give pods that have no node one, while there is room; they are ready after their cold start."""
+        """Place pending pods while there is room; they are ready after their cold start."""
         self.settle()
         for pod in self.pods:
             if pod.node is not None or pod.is_draining:

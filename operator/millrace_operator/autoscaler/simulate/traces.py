@@ -1,7 +1,7 @@
-"""Readers of recorded requests: public traces and a simple table of our own. Nothing is read twice.
+"""Readers of recorded requests: public traces and a simple table of our own. They read each line once.
 
-Every reader yields requests in order, with their seconds from the first. A trace of another kind becomes ours
-with one line a request under the head `seconds,prompt_tokens,generation_tokens`.
+Every reader yields requests in order, with their seconds from the first. To use another kind of trace, write
+one line a request under the head `seconds,prompt_tokens,generation_tokens`.
 """
 
 import heapq
@@ -18,19 +18,19 @@ from millrace_operator.autoscaler.simulate.load import Request
 AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens"
 OUR_HEAD = "seconds,prompt_tokens,generation_tokens"
 LATEST_SECONDS = 1e11
-"""Since 1970 that is the year 5138, so a larger figure is in milliseconds or less."""
+"""From 1970 on that is the year 5138, so a larger figure is in milliseconds or less."""
 LONGEST_SECONDS = 60 * 86_400.0
-"""Two months. A longer log is one whose times are no seconds."""
+"""Two months. In a longer log the times are no seconds."""
 COPIES_WITHIN_SECONDS = 5.0
 """Shorter than any window of an autoscaler: a burst is no flatter when it is scaled."""
 
 
 class TraceError(ValueError):
-    """A trace that can't be read; the text says which line and what to write."""
+    """A trace is not readable; the text says which line and what to write."""
 
 
 class _Row(NamedTuple):
-    """A request as a line has it, with the seconds of the trace's own clock."""
+    """A request of a line, with the seconds of the trace's own clock."""
 
     seconds: float
     prompt_tokens: int
@@ -38,20 +38,20 @@ class _Row(NamedTuple):
 
 
 class _Format(NamedTuple):
-    """One kind of line, and what to say where a line is none."""
+    """A kind of line, with an example for error messages."""
 
     parse: Callable[[str], _Row]
     example: str
 
 
 def read_file(path: Path) -> Iterator[Request]:
-    """Yield a file's requests. Its first line tells its kind."""
+    """Yield a file's requests. Its first line shows its kind."""
     with path.open(encoding="utf-8") as lines:
         yield from read_lines(lines)
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Request]:
-    """Yield the requests of lines. The first line tells their kind."""
+    """Yield the requests of lines. The first line shows their kind."""
     rest = iter(lines)
     head = next(rest, "").strip().removeprefix("\ufeff")
     if head.startswith("{"):
@@ -117,10 +117,10 @@ _MOONCAKE = _Format(_parse_mooncake, '{"timestamp": 250, "input_length": 374, "o
 
 
 def scale(requests: Iterable[Request], factor: int, seed: int) -> Iterator[Request]:
-    """Yield so many copies of each request, each at random within a few seconds after it.
+    """Yield `factor` copies of each request, each at random within a few seconds after it.
 
-    Shorter gaps instead would also shorten a cold start's share of a burst, and copies shifted by minutes
-    would fill each other's lulls. Here the rate's whole shape is kept, and is `factor` times as high.
+    Shorter gaps instead would change a burst's length beside a cold start, and copies shifted by minutes
+    would fill each other's lulls. This keeps the shape of the rate, `factor` times as high.
     """
     if factor < 1:
         raise TraceError(f"a trace can't be scaled by {factor}; write 1 or more")

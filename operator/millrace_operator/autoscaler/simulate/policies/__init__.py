@@ -1,5 +1,5 @@
-"""Other autoscalers' rules, written anew from their descriptions, and a bound that knows the future.
+"""Other autoscalers' rules, written by us from their descriptions, and a bound that knows the future.
 
-Each sees only what `Signals` shows, moves as its own rule says, and has one knob with that rule's default.
-None of them is the original: names say whose rule it is.
+Each rule sees only `Signals`, moves as its description says, and has one knob with that rule's default. None
+of them is the original: a name says whose rule it is.
 """

@@ -1,10 +1,10 @@
-"""A bound that knows the future: counts planned from the very requests that will come, on the true replicas.
+"""A bound that knows the future: counts planned from the requests that will come, on the true replicas.
 
-The time is cut in windows. For each window and each count of interest a simulation of that window alone,
-with a while before it, tells how many of its requests meet every objective. Then, beginning at the smallest
-counts, the step that gains most requests in time for a replica more is taken, until the wanted share of all
-is in time. A cold start begins so much earlier that hardly one is late. No autoscaler can know as much. The
-plan is near the smallest, but not proven to be it: a window does not know what the one before left undone.
+The time is cut into windows. For each window and each count of interest a simulation of that window alone,
+with a lead before it, counts the requests that meet every objective. The plan begins with the smallest
+counts. It adds the step with the most requests in time for one more replica, until the wanted share of all is
+in time. Cold starts begin so early that hardly a replica is late. No autoscaler can know as much. The plan is
+near the smallest one, but not proven to be it: a window ignores the unfinished requests of the one before.
 """
 
 import math
@@ -21,23 +21,23 @@ from millrace_operator.autoscaler.simulate.run import Choice, Run, Static, is_wi
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 SHARES = (0.8, 0.9, 0.96, 0.98, 0.985, 0.99, 0.992, 0.994, 0.996, 0.998, 0.9995)
-"""That are planned for; the cheapest plan that reaches the bar counts."""
+"""The planned shares; the cheapest plan that reaches the bar counts."""
 BAR = 0.99
-"""Of all requests, to be in time."""
+"""The share of all requests that has to be in time."""
 WINDOWS_OF_A_RUN = 40
 LONGEST_WINDOW = 300.0
 LEAD_WINDOWS = 2.0
 LEAD_ANSWERS = 3.0
-"""A window's simulation begins so many windows, and so many mean answers at their target's pace, before it:
-its beginning finds replicas as busy as they would be."""
+"""A window's simulation begins so many windows before it, or so many mean answers at their target's pace, so
+that the window begins with busy replicas."""
 GOOD = 0.999
 POOR = 0.9
 LATE_DEVIATIONS = 2.0
-"""Of a cold start's length: so many more than its mean are waited for."""
+"""The plan allows a cold start so many deviations above its mean."""
 
 
 class Level(NamedTuple):
-    """With so many replicas so many of a window's requests are in time."""
+    """The requests of a window that are in time with some replicas."""
 
     replicas: int
     num_in_time: int
@@ -45,7 +45,7 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """What each window's counts give."""
+    """The levels of each window."""
 
     window_seconds: float
     num_requests: int
@@ -53,7 +53,7 @@ class Table:
     """By window, from few replicas to many."""
 
     def plan(self, share: float) -> tuple[int, ...]:
-        """Return the count of each window that together bring the share of all requests in time."""
+        """Return a count for each window, so that together the share of all requests is in time."""
         check_knob("share", share)
         chosen = [0] * len(self.levels)
         in_time = sum(levels[0].num_in_time for levels in self.levels)
@@ -66,7 +66,7 @@ class Table:
         return tuple(levels[index].replicas for levels, index in zip(self.levels, chosen, strict=True))
 
     def _find_step(self, window: int, index: int) -> "_Step | None":
-        """Return the best step up of one window, over one level or more."""
+        """Return the best step up of one window, over one or more levels."""
         levels = self.levels[window]
         here = levels[index]
         steps = [
@@ -114,7 +114,7 @@ def _find_answer_seconds(workload: Workload, requests: Sequence[Request]) -> flo
 
 @dataclass(frozen=True)
 class _Window:
-    """One window with a while before it."""
+    """One window with a lead before it."""
 
     workload: Workload
     requests: Sequence[Request]
@@ -124,7 +124,7 @@ class _Window:
     seed: int
 
     def climb(self, start: int) -> tuple[Level, ...]:
-        """Return the levels between poor and good, looked for from `start`."""
+        """Return the levels between poor and good, in a search from `start`."""
         low, high = self.workload.min_replicas, self.workload.max_replicas
         found = [self._try(min(max(start, low), high))]
         while found[0].replicas > low and found[0].num_in_time > POOR * self._num_requests:
@@ -169,7 +169,7 @@ class Clairvoyant:
     windows: Windows = DEFAULT_WINDOWS
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Have what is needed from now until a replica begun now would serve."""
+        """Return the largest need from now until a replica created now would serve."""
         del signals
         first = int(now / self.window_seconds)
         last = int((now + self.lead_seconds + self.tick_seconds) / self.window_seconds)
@@ -178,7 +178,7 @@ class Clairvoyant:
 
 
 def foresee(workload: Workload, seed: int, cold_start: float | None = None) -> Run:
-    """Return the run of the cheapest plan that reaches the bar, or else of the one for the most."""
+    """Return the run of the cheapest plan that reaches the bar, or else of the last plan."""
     for run in foresee_shares(workload, seed, cold_start):
         if run.attainment(workload.objectives) >= BAR:
             break
@@ -186,7 +186,7 @@ def foresee(workload: Workload, seed: int, cold_start: float | None = None) -> R
 
 
 def foresee_shares(workload: Workload, seed: int, cold_start: float | None = None) -> Iterator[Run]:
-    """Yield the runs of the plans for each of `SHARES`, from cheap to dear."""
+    """Yield the runs of the plans for each of `SHARES`, the cheapest first."""
     table, lead = tabulate(workload, seed), find_lead(workload, cold_start)
     for share in SHARES:
         counts = table.plan(share)
@@ -195,6 +195,6 @@ def foresee_shares(workload: Workload, seed: int, cold_start: float | None = Non
 
 
 def find_lead(workload: Workload, cold_start: float | None = None) -> float:
-    """Return within how many seconds hardly a replica is not ready."""
+    """Return the seconds within which nearly every new replica is ready."""
     hardware = workload.setting(0, cold_start=cold_start).hardware
     return hardware.cold_start_seconds * math.exp(LATE_DEVIATIONS * hardware.cold_start_spread)

@@ -1,4 +1,4 @@
-"""Knative's and KubeAI's autoscalers: requests in flight, averaged over a window, in units of a target."""
+"""Knative's and KubeAI's autoscalers: the mean requests in flight over a window, in units of a target."""
 
 import math
 from collections import deque
@@ -39,7 +39,9 @@ class Knative:
         self._is_new = True
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Look at both windows. A new autoscaler is in panic, which keeps the count it finds."""
+        """Return the count by the two windows. A new autoscaler is in panic, which keeps the present
+        count.
+        """
         if not signals.in_flight:
             return Choice(signals.fleet.current, "no metric")
         self._seen.append((now, sum(signals.in_flight.values())))
@@ -87,7 +89,7 @@ class KubeAI:
         self._votes = 0
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where nothing is known."""
+        """Return the count; hold if the metric is unknown."""
         del now
         if not signals.in_flight:
             return Choice(signals.fleet.current, "no metric")

@@ -1,6 +1,6 @@
-"""The rules to compare, each with its one knob, the rule's default, and the values that are tried.
+"""The rules of the comparison, each with its one knob, the rule's default, and the values to try.
 
-Ours has no knob here: it is what is shipped.
+Ours has no knob here: it runs as shipped.
 """
 
 from collections.abc import Callable
@@ -39,15 +39,15 @@ class Contestant:
     knob: str
     default: float
     values: tuple[float, ...]
-    """That are tried, the default among them."""
+    """The values to try, the default among them."""
     build: Build = field(repr=False)
     watch: Callable[[tuple[Objective, ...]], tuple[Objective, ...]] = _watch_as_is
-    """Which percentiles it asks for, where they are not the objectives' own."""
+    """Returns the percentiles that the rule reads, if they are not the objectives' own."""
     is_whole: bool = False
     """Whether its knob is a whole number."""
 
     def play(self, workload: Workload, knob: float, setting: Setting) -> Run:
-        """Simulate it. A count that never changes is there from the beginning."""
+        """Simulate it. A static count is there from the beginning."""
         scaler = self.build(workload, knob, fit_windows(setting.scraping.interval_seconds))
         if isinstance(scaler, Static):
             setting = replace(setting, initial_replicas=scaler.replicas)
@@ -63,8 +63,8 @@ def _build_static(workload: Workload, count: float, windows: Windows) -> Scaler:
 
 
 WVA_RULES = Rules(down_window=120.0)
-"""Of the HPA behind it. llm-d's example has 120 s for both ways. With that it kept 99.07 % of W2 in time with
-12.5 replicas, and without the window for going up 99.24 % with 11.2: it gets what is best for it."""
+"""Of the HPA behind it. llm-d's example has 120 s for both directions. With that it kept 99.07 % of W2 in
+time with 12.5 replicas, and without the window for going up 99.24 % with 11.2: it gets the better setting."""
 IN_FLIGHT = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 """Replicas hold 24 to 90 requests at their limit."""
 
@@ -130,5 +130,5 @@ PEERS: dict[str, Contestant] = {
 
 
 def build_ours(workload: Workload) -> Scaler:
-    """Return our autoscaler as it is shipped; it finds its windows by itself."""
+    """Return our autoscaler as shipped; it finds its windows itself."""
     return Ours(Policy(workload.min_replicas, workload.max_replicas, workload.objectives))

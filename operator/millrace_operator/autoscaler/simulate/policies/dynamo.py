@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo's planner, in its throughput mode and its load mode, for replicas that do both phases."""
+"""NVIDIA Dynamo's planner in its two modes, throughput and load, for replicas that do prefill and decode."""
 
 import math
 from dataclasses import replace

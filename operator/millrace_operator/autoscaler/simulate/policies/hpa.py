@@ -1,8 +1,8 @@
-"""Kubernetes' HorizontalPodAutoscaler, KEDA, and a controller whose wish an HPA follows.
+"""Kubernetes' HorizontalPodAutoscaler, KEDA, and an HPA that follows another controller's count.
 
-An HPA looks every 15 s. Pods without a metric count as at the target on the way down, and as idle on the way
-up. Up at most to twice the count or by four, whichever is more; down to the largest count wanted in the last
-300 s.
+An HPA decides every 15 s. Pods without a metric count as at the target on the way down, and as idle on the
+way up. It goes up at most to twice the count or by four, whichever is more, and down to the largest count
+wanted in the last 300 s.
 """
 
 import math
@@ -33,12 +33,12 @@ class Bounds:
             )
 
     def clamp(self, count: float) -> int:
-        """Return the whole count within the bounds that is nearest."""
+        """Return the nearest whole count within the bounds."""
         return int(max(self.least, min(count, self.most)))
 
 
 def check_knob(name: str, value: float) -> None:
-    """Refuse a knob's value that no rule could follow."""
+    """Raise ValueError for a knob's value that makes no sense."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} is {value}; write more than 0")
 
@@ -51,14 +51,14 @@ class Rules:
     """
 
     up_window: float = 0.0
-    """Up to the least count that was wanted in so long."""
+    """A scale-up goes to the smallest count that was wanted in this window."""
     down_window: float = 300.0
-    """Down to the largest count that was wanted in so long."""
+    """A scale-down goes to the largest count that was wanted in this window."""
     up_pods: int = 4
-    """In a period, or to twice the count, whichever is more."""
+    """Pods in a period, or twice the count, whichever is more."""
     up_period: float = 15.0
     down_pods: int | None = None
-    """In a period; None: all."""
+    """Pods in a period; None: all."""
     down_period: float = 15.0
 
 
@@ -71,17 +71,17 @@ class _Wanted(NamedTuple):
 
 
 class Behaviour:
-    """How far an HPA follows a wanted count at once. It remembers what was wanted and what was done."""
+    """How far an HPA follows a wanted count at once. It remembers wanted counts and its own steps."""
 
     def __init__(self, bounds: Bounds, rules: Rules = DEFAULT_RULES) -> None:
         self._bounds = bounds
         self._rules = rules
         self._wanted: list[_Wanted] = []
         self._steps: list[_Wanted] = []
-        """By how much the count went up, or down where it is negative."""
+        """The changes of the count, negative on the way down."""
 
     def follow(self, current: int, wanted: int, now: float) -> int:
-        """Return the count from now on. At first the count that it finds counts as wanted."""
+        """Return the count from now on. The first count counts as wanted."""
         if not self._wanted:
             self._wanted.append(_Wanted(now, current))
         longest = max(self._rules.up_window, self._rules.down_window)
@@ -93,14 +93,14 @@ class Behaviour:
         return count
 
     def _stabilise(self, current: int, now: float) -> int:
-        """Return the count that all that was wanted in the windows agrees on."""
+        """Return the count that agrees with all wanted counts in the windows."""
         rules, latest = self._rules, self._wanted[-1]
         least = min(one.replicas for one in self._wanted if one is latest or one.at > now - rules.up_window)
         most = max(one.replicas for one in self._wanted if one is latest or one.at > now - rules.down_window)
         return min(max(current, least), most)
 
     def _limit(self, current: int, wanted: int, now: float) -> int:
-        """Return what of it is allowed in this period."""
+        """Return how far this period allows to go."""
         rules = self._rules
         longest = max(rules.up_period, rules.down_period)
         self._steps = [step for step in self._steps if step.at > now - longest]
@@ -113,19 +113,19 @@ class Behaviour:
         return wanted
 
     def _sum_steps(self, since: float) -> int:
-        """Return by how much the count has changed since: what a period began with is told by it."""
+        """Return the change of the count since a time, to find the count at the beginning of a period."""
         return sum(step.replicas for step in self._steps if step.at > since)
 
 
 def recommend_by_total(total: float, current: int, target: float, tolerance: float = 0.1) -> int:
-    """Return the count for one metric of the whole service, of which each pod is to have a share."""
+    """Return the count for one metric of the whole service, with a target for each pod's share."""
     if abs(total / (target * current) - 1) <= tolerance:
         return current
     return math.ceil(total / target)
 
 
 def recommend_by_pod(values: Sequence[float], num_missing: int, target: float) -> int:
-    """Return the count for a metric that each pod has, `num_missing` of which show none."""
+    """Return the count for a metric of each pod; `num_missing` pods have none."""
     current = len(values) + num_missing
     ratio = sum(values) / len(values) / target
     assumed = target if ratio <= 1 else 0.0
@@ -136,7 +136,7 @@ def recommend_by_pod(values: Sequence[float], num_missing: int, target: float) -
 
 
 class HpaInFlight:
-    """The average of requests running and waiting over all pods is to be at the target."""
+    """Keeps the mean number of requests that run or wait in a pod at the target."""
 
     tick_seconds = SYNC_SECONDS
 
@@ -147,7 +147,7 @@ class HpaInFlight:
         self._behaviour = Behaviour(bounds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where no pod shows the metric."""
+        """Return the count; hold if no pod has the metric."""
         values = list(signals.in_flight.values())
         if not values:
             return Choice(signals.fleet.current, "no metric")
@@ -157,7 +157,7 @@ class HpaInFlight:
 
 
 class HpaQueue:
-    """The requests that wait, shared among all pods, are to be at the target."""
+    """Keeps the mean number of waiting requests in a pod at the target."""
 
     tick_seconds = SYNC_SECONDS
 
@@ -168,7 +168,7 @@ class HpaQueue:
         self._behaviour = Behaviour(bounds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where the metric is unknown."""
+        """Return the count; hold if the metric is unknown."""
         if signals.waiting is None:
             return Choice(signals.fleet.current, "no metric")
         current = signals.fleet.current
@@ -194,7 +194,7 @@ class Keda:
         self._behaviour = Behaviour(bounds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where the query failed."""
+        """Return the count; hold if the query failed."""
         if EVERYTHING in signals.rejected:
             return Choice(signals.fleet.current, "the query failed")
         current, value = signals.fleet.current, sum(signals.in_flight.values())
@@ -203,7 +203,7 @@ class Keda:
 
 
 class ThroughHpa:
-    """An HPA that follows the count of another controller, which it asks as often as that one decides.
+    """An HPA that follows the count of another controller, which decides at its own interval.
 
     So llm-d's Workload Variant Autoscaler acts: it writes the count as a metric every 60 s, and an HPA or
     KEDA on that metric (an average value of 1 a pod) changes the Deployment.
@@ -219,7 +219,7 @@ class ThroughHpa:
         self._wish = Choice(0, "")
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Follow the last wish."""
+        """Return the count; it follows the last wish."""
         if now - self._asked_at >= self._other.tick_seconds:
             self._asked_at, self._wish = now, self._other.choose(signals, now)
         current = signals.fleet.current

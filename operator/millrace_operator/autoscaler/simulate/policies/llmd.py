@@ -28,7 +28,7 @@ DOWN_PER_UP = 0.40 / 0.55
 RULES = Rules(up_window=30.0, down_window=180.0, up_period=60.0, down_pods=1, down_period=120.0)
 KV_LIMIT = 0.8
 QUEUE_OF_SATURATION = 5.0
-"""Waiting requests a replica, from which on its cache's content is what it can hold at most."""
+"""With so many waiting requests a replica, its cache holds as much as it can."""
 SATURATION_DOWN_PER_UP = 0.70 / 0.85
 SATURATIONS_KEPT = 10
 BATCHES_IN_SYSTEM = 11
@@ -37,7 +37,7 @@ BISECTIONS = 30
 
 
 def watch(objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
-    """Return what it asks Prometheus for: the targets at another percentile."""
+    """Return the objectives that it reads: the targets at another percentile."""
     return tuple(Objective(each.metric, WATCHED_PERCENTILE, each.target_seconds) for each in objectives)
 
 
@@ -62,7 +62,7 @@ class LlmD:
         self._behaviour = Behaviour(bounds, RULES)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Take a latency that nobody has measured for 0, as its rules do; hold where the query failed."""
+        """Return the count; an unknown latency counts as 0, as in its rules. Hold if the query failed."""
         current = signals.fleet.current
         if EVERYTHING in signals.rejected:
             return Choice(current, "the query failed")
@@ -100,7 +100,7 @@ class Wva:
         self._held: deque[float] = deque(maxlen=SATURATIONS_KEPT)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold where a signal is missing."""
+        """Return the count; hold if a signal is missing."""
         del now
         usage, size, ready = signals.kv_usage, signals.kv_tokens, len(signals.reporting)
         if usage is None or not size or not ready:
@@ -127,7 +127,7 @@ class Means(NamedTuple):
     output_token: float
 
     def meet(self, objectives: tuple[Objective, ...]) -> bool:
-        """Whether they are within the targets that it knows; the percentiles are not looked at."""
+        """Whether they are within the targets of these two metrics; the rule ignores the percentiles."""
         known = {"TimeToFirstToken": self.first_token, "TimePerOutputToken": self.output_token}
         return all(known.get(each.metric, 0.0) <= each.target_seconds for each in objectives)
 
@@ -147,11 +147,11 @@ class Queue:
     max_batch: int
 
     def prefill_seconds(self, batch: float) -> float:
-        """Return what computing a prompt takes."""
+        """Return the seconds of a prompt."""
         return self._step_seconds(batch) + (self.model.beta + self.model.gamma) * self.prompt_tokens
 
     def token_seconds(self, batch: float) -> float:
-        """Return what one more token takes."""
+        """Return the seconds of one more token."""
         return self._step_seconds(batch) + self.model.beta + self.model.gamma * self._context
 
     def service_rate(self, batch: int) -> float:
@@ -226,7 +226,7 @@ class Inferno:
         self._fit = Fit(windows, self.tick_seconds)
 
     def choose(self, signals: Signals, now: float) -> Choice:
-        """Hold until there is a model, and where the rate is unknown."""
+        """Return the count; hold until there is a model, and if the rate is unknown."""
         del now
         self._fit.learn(signals)
         prompt, generation = self._fit.prompt_tokens, self._fit.generation_tokens
@@ -242,7 +242,7 @@ class Inferno:
 
 
 def _find_batch(signals: Signals, context: float) -> int:
-    """Return how many sequences a replica's slots and KV cache hold."""
+    """Return the sequences that a replica's slots and KV cache hold."""
     slots = signals.max_sequences or 256.0
     held = (signals.kv_tokens or math.inf) / max(context, 1.0)
     return max(1, int(min(slots, held)))
