@@ -1,5 +1,5 @@
-"""`kubectl millrace`: what people do to a service at night. It asks and writes through the kubectl they have.
+"""`kubectl millrace`: commands for people on call. It reads and writes through their own kubectl.
 
-So every way to sign in that kubectl has works here too. It knows of the operator only the pure parts of its
-resource, and loads nothing heavy: it must answer at once.
+So each of kubectl's ways to sign in works here too. It uses only the pure parts of the operator, and loads no
+heavy library: it must answer at once.
 """

@@ -1,4 +1,4 @@
-"""Why a count was changed: what had become another since it was changed last. Pure."""
+"""Why a count was changed: the figures of the load that had moved since the change before. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from millrace_operator.api.quantities import parse_number
 LEAST_RATIO = 1.1
 MOST_CAUSES = 2
 EDITS = frozenset({"pin", "spec.replicas", "spec.scaling"})
-"""Bindings of a change that a pin or an edit of the spec made, whatever the load did."""
+"""Bindings of a change by a pin or an edit of the spec, independent of the load."""
 PUSHES = {"minReplicas": 1, "maxReplicas": -1}
-"""Bounds that an edit moved, where the count went this way. The other way they stopped it."""
+"""Bounds that an edit moved, if the count went this way. Otherwise the bound stopped the change."""
 EDIT_REASONS = frozenset({"Pinned", "External", "Bounds"})
 
 
 class Figure(NamedTuple):
-    """A figure of the load, and how it is told."""
+    """A figure of the load, and its text."""
 
     field: str
-    words: str
+    text: str
 
 
 TRAFFIC = (
@@ -29,19 +29,19 @@ TRAFFIC = (
     Figure("promptTokens", "prompts {} -> {} tokens"),
     Figure("generationTokens", "answers {} -> {} tokens"),
 )
-"""Of each, more asks for more replicas."""
+"""A larger figure asks for more replicas."""
 CARRIED = Figure("perReplicaPerSecond", "a replica carries {} -> {} req/s")
-"""It follows from the lengths, so it is told where they don't explain the change."""
+"""It follows from the lengths, so it is shown if they do not explain the change."""
 
 
-def describe_causes(change: Obj, former: Obj | None) -> str:
-    """Return what moved the way the count did by a tenth or more, the most first; "" where nothing did.
+def describe_causes(change: Obj, previous: Obj | None) -> str:
+    """Return the figures that moved with the count by a tenth or more, the largest first; "" if none did.
 
-    `former` is the change before. What a pin or an edit made has no cause in the load.
+    A change by a pin or an edit has no cause in the load.
     """
-    if former is None or _is_edit(change):
+    if previous is None or _is_edit(change):
         return ""
-    loads = former.get("load") or {}, change.get("load") or {}
+    loads = previous.get("load") or {}, change.get("load") or {}
     way = _find_way(change)
     moved = sorted(_find_moved(*loads, way), reverse=True) or list(_look_at(CARRIED, *loads, -way))
     return ", ".join(text for _, text in moved[:MOST_CAUSES])
@@ -65,10 +65,10 @@ def _find_moved(before: dict[str, Any], after: dict[str, Any], way: int) -> Iter
 def _look_at(
     figure: Figure, before: dict[str, Any], after: dict[str, Any], way: int
 ) -> Iterator[tuple[float, str]]:
-    """Yield by how much a figure moved this way, and its words."""
+    """Yield the ratio and the text of a figure that moved this way."""
     old, new = (parse_number(load.get(figure.field)) for load in (before, after))
     if old is None or new is None or min(old, new) < 0 or old == new:
         return
     ratio = math.inf if min(old, new) == 0 else max(old, new) / min(old, new)
     if ratio >= LEAST_RATIO and (new > old) == (way > 0):
-        yield ratio, figure.words.format(show_rate(old), show_rate(new))
+        yield ratio, figure.text.format(show_rate(old), show_rate(new))

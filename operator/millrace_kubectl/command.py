@@ -25,7 +25,7 @@ SUB_COMMANDS = {
     "size": size,
     "models": models,
 }
-"""Each with the module that adds and runs it."""
+"""Each with its module."""
 FLAGS = ("namespace", "context", "kubeconfig")
 
 
@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_flags(parser: argparse.ArgumentParser, default: Any) -> None:
-    """Add kubectl's own flags. Behind a sub-command they count too, and don't undo those before it."""
+    """Add kubectl's own flags. They also work after a sub-command, and keep flags before it."""
     add = parser.add_argument
     add("-n", "--namespace", default=default, help="the service's namespace (default: the context's)")
     add("--context", default=default, help="the context of the kubeconfig (default: its current one)")
@@ -52,7 +52,7 @@ def _add_flags(parser: argparse.ArgumentParser, default: Any) -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a sub-command, print what it returns, and return the exit status: 0, 1, or 2 for bad usage."""
+    """Run a sub-command, print its answer, and return the exit status: 0, 1, or 2 for bad usage."""
     arguments = build_parser().parse_args(argv)
     flags = (f"--{flag}={value}" for flag in FLAGS if (value := getattr(arguments, flag)) is not None)
     try:

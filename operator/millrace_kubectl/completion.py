@@ -1,7 +1,7 @@
-"""`kubectl_complete-millrace`: what kubectl (1.26 and newer) runs to complete a command line of the plugin.
+"""`kubectl_complete-millrace`: kubectl (1.26 and newer) runs it to complete a command line of the plugin.
 
-It prints a candidate a line, with a tab before its description, and last what a shell is to do with them.
-The protocol is that of Cobra's `__complete`, which kubectl hands on.
+It prints a candidate on each line, with a tab before its description, and on the last line a directive for
+the shell. The protocol is that of Cobra's `__complete`, which kubectl passes on.
 """
 
 import argparse
@@ -13,14 +13,16 @@ from millrace_kubectl.errors import PluginError
 from millrace_kubectl.kubectl import Services
 
 NO_FILES = ":4"
-"""Cobra's ShellCompDirectiveNoFileComp: file names are no candidates."""
+"""Cobra's ShellCompDirectiveNoFileComp: the shell adds no file names."""
 FILES = ":0"
-"""Cobra's default: where nothing else fits, file names are."""
+"""Cobra's default: the shell offers file names if there is no other candidate."""
 TAKES_A_FILE = frozenset({"FILE", "FOLDER"})
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """Return what is printed for the words behind `kubectl millrace`. The last one is to be completed."""
+    """Return the lines to print for the words after `kubectl millrace`. The last word is the unfinished
+    one.
+    """
     *before, last = words or [""]
     parser = build_parser()
     chosen = find_sub_command(parser, before)
@@ -39,13 +41,13 @@ def complete(words: Sequence[str]) -> list[str]:
 
 
 def find_sub_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser | None:
-    """Return the parser of the sub-command among the words; None where there is none yet."""
+    """Return the parser of the sub-command among the words; None if there is none yet."""
     chosen = _find_choices(parser)
     return next((chosen.choices[word] for word in words if word in chosen.choices), None)
 
 
 def list_names(words: Sequence[str]) -> Iterator[str]:
-    """Yield the services of the cluster and namespace that the words choose; none where nobody tells."""
+    """Yield the services of the cluster and namespace in the words; none if the cluster does not answer."""
     known, _ = build_flags().parse_known_args(list(words))
     flags = (f"--{flag}={value}" for flag in FLAGS if (value := getattr(known, flag)) is not None)
     try:
@@ -55,7 +57,7 @@ def list_names(words: Sequence[str]) -> Iterator[str]:
 
 
 def build_flags() -> argparse.ArgumentParser:
-    """Return a parser of kubectl's own flags alone: the rest of an unfinished line is not its matter."""
+    """Return a parser of kubectl's own flags alone, which ignores the rest of an unfinished line."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("-n", "--namespace")
     for flag in FLAGS:
@@ -69,7 +71,7 @@ def _find_choices(parser: argparse.ArgumentParser) -> "argparse._SubParsersActio
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return parser._actions  # noqa: SLF001  argparse has no other way to tell; argcomplete does so too
+    return parser._actions  # noqa: SLF001  argparse has no public list; argcomplete does so too
 
 
 def _find_option(parser: argparse.ArgumentParser, word: str) -> argparse.Action | None:

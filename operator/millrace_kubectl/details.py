@@ -1,7 +1,4 @@
-"""What `explain -v` and `explain --since` add: every input, candidate, limit and change. Pure.
-
-What `explain -v` says of money: what the replicas cost, and what a static peak would.
-"""
+"""The details of `explain -v` and `explain --since`: inputs, candidates, limits, cost and changes. Pure."""
 
 from collections.abc import Iterator
 
@@ -22,7 +19,7 @@ from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 
 ROUNDING = 1e-5
-"""Of a sum over some replicas, each of which is rounded in status."""
+"""Of a sum over replicas whose costs are rounded in status."""
 NO_PRICE = "no resource of a replica has a price (spec.cost, or cost.resourceHours of the chart)"
 
 
@@ -42,7 +39,7 @@ def _list_parts(cost: Obj) -> Iterator[str]:
 
 
 def _show_sum(cost: Obj, money: str) -> str:
-    """Return how the sum comes about, where all replicas cost the same."""
+    """Return the sum with its terms, if all replicas cost the same."""
     total, replicas = cost.get("perHour", "?"), cost.get("replicas")
     if not _is_uniform(cost):
         return f"{total} {money}/h for {'?' if replicas is None else replicas} replicas that differ"
@@ -52,7 +49,7 @@ def _show_sum(cost: Obj, money: str) -> str:
 
 
 def _is_uniform(cost: Obj) -> bool:
-    """Whether each replica costs what a new one does: in a rollout they may differ."""
+    """Whether each replica costs as much as a new one: in a rollout they may differ."""
     each, total = (parse_number(cost.get(name)) for name in ("replicaPerHour", "perHour"))
     replicas = cost.get("replicas")
     if each is None or total is None or replicas is None or not cost.get("pricedResources"):
@@ -70,9 +67,9 @@ STATES = ("ready", "starting", "failing", "unschedulable")
 
 
 def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Iterator[str]:
-    """Return a line for each change of the last `seconds`, and how far back is known if that is less.
+    """Return a line for each change of the last `seconds`, and how far back the changes are known if less.
 
-    `record` is what the operator has written down; without it status alone is known.
+    `record` is the operator's longer record of changes; without it only those in status are known.
     """
     kept = read_changes(record or "")
     changes = merge_changes(kept, facts.changes)
@@ -84,21 +81,21 @@ def list_changes(facts: Facts, seconds: float, record: str | None = None) -> Ite
         if not kept:
             yield f"  (only the last {NUM_CHANGES} are kept)"
         yield f"  (known back to {describe_moment(oldest, facts.now)})"
-    formers = dict(zip(map(identify, changes[1:]), changes, strict=False))
+    previous = dict(zip(map(identify, changes[1:]), changes, strict=False))
     for one in recent:
         moment = describe_moment(parse_time(one["at"]) or 0.0, facts.now)
-        causes = describe_causes(one, formers.get(identify(one)))
+        causes = describe_causes(one, previous.get(identify(one)))
         beside = f" ({causes})" if causes else ""
         yield f"  {moment} {one['from']} -> {one['to']}{beside} {one.get('message') or one.get('reason', '')}"
 
 
 def list_details(facts: Facts) -> Iterator[str]:
     """Return the lines of -v. Inputs, model and candidates are those of the operator's last decision."""
-    if facts.told:
+    if facts.figures:
         yield from _list_inputs(facts)
         yield from _list_objectives(facts)
         if facts.mode != "External":
-            yield _describe_model(facts.told.get("model"))
+            yield _describe_model(facts.figures.get("model"))
             yield _describe_predictions(facts)
             yield from filter(None, [_describe_next(facts)])
         yield from _list_candidates(facts)
@@ -114,37 +111,37 @@ def list_details(facts: Facts) -> Iterator[str]:
 
 
 def _list_inputs(facts: Facts) -> Iterator[str]:
-    seen, sample = (facts.age(facts.told.get(name)) for name in ("observedAt", "oldestSampleAt"))
+    seen, sample = (facts.age(facts.figures.get(name)) for name in ("observedAt", "oldestSampleAt"))
     beside = "" if sample is None else f"; the oldest replica's sample is of {sample} ago"
     yield f"INPUTS seen {seen} ago{beside}"
     if facts.mode != "External":
         for name, field in RATES.items():
-            value = parse_number(facts.told.get(field))
+            value = facts.find_figure(field)
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' req/s'}"
         yield from _list_cautions(facts)
         for name, field in LENGTHS.items():
-            value = parse_number(facts.told.get(field))
+            value = facts.find_figure(field)
             yield f"  {name:<12} {'unknown' if value is None else show_rate(value) + ' tokens on average'}"
-        tokens = parse_number(facts.told.get("generatedTokensPerSecond"))
+        tokens = facts.find_figure("generatedTokensPerSecond")
         yield f"  {'tokens':<12} {'unknown' if tokens is None else show_rate(tokens) + ' generated/s'}"
         for name in ("running", "waiting"):
-            count = facts.told.get(name)
+            count = facts.figures.get(name)
             yield f"  {name:<12} {'unknown' if count is None else count}"
     yield from _list_states(facts)
-    for one in facts.told.get("rejected", []):
+    for one in facts.figures.get("rejected", []):
         yield f"  REJECTED {one.get('signal', '?')}: {one.get('reason', 'unknown')}"
 
 
 def _list_states(facts: Facts) -> Iterator[str]:
     states = {"ready": "?" if facts.ready is None else facts.ready, **facts.evidence}
-    told = ", ".join(f"{states.get(name, 0)} {name}" for name in STATES)
-    yield f"  {'replicas':<12} {told if facts.evidence else 'unknown'}"
+    counts = ", ".join(f"{states.get(name, 0)} {name}" for name in STATES)
+    yield f"  {'replicas':<12} {counts if facts.evidence else 'unknown'}"
 
 
 def _list_cautions(facts: Facts) -> Iterator[str]:
-    """Say why more is planned for than what is expected, and why the count falls late."""
-    margin, correction = (parse_number(facts.told.get(name)) for name in ("marginPerSecond", "correction"))
-    flaps = facts.told.get("flaps", 0)
+    """Say why the plan is for more than the expected load, and why the count falls late."""
+    margin, correction = (facts.find_figure(name) for name in ("marginPerSecond", "correction"))
+    flaps = facts.figures.get("flaps", 0)
     if margin:
         yield f"  {'margin':<12} {show_rate(margin)} req/s of the forecast, as earlier ones were too low"
     if correction:
@@ -156,11 +153,11 @@ def _list_cautions(facts: Facts) -> Iterator[str]:
 def _list_objectives(facts: Facts) -> Iterator[str]:
     for one in facts.objectives:
         measured = parse_number(one.get("measuredSeconds"))
-        told = "not measured" if measured is None else show_latency(measured)
+        latency = "not measured" if measured is None else show_latency(measured)
         samples = one.get("samples")
         yield (
             f"OBJECTIVE {name_objective(one['metric'], one['percentile'])} {one.get('state', '?')} "
-            f"for {facts.age(one.get('since')) or '?'}: {told}, "
+            f"for {facts.age(one.get('since')) or '?'}: {latency}, "
             f"target {show_latency(parse_number(one.get('targetSeconds')))}, "
             f"{'unknown' if samples is None else samples} requests{_describe_budget(one)}"
         )
@@ -177,42 +174,42 @@ def _describe_model(model: Obj | None) -> str:
     fields = ("alphaSeconds", "betaSecondsPerToken", "gammaSecondsPerContextToken")
     alpha, beta, gamma = (_show_cost(model.get(field)) for field in fields)
     error = parse_number(model.get("relativeError"))
-    told = "its error is not known yet" if error is None else f"{100 * error:.3g}% off"
+    accuracy = "its error is not known yet" if error is None else f"{100 * error:.3g}% off"
     used = "planned with" if model.get("fitted") else "not good enough to plan with"
     if model.get("tried"):
-        used = "tried before the first request and not shown by any"
+        used = "tried before the first request and not proven by requests"
     return (
-        f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {told}, "
+        f"MODEL a step takes {alpha} + {beta} a token + {gamma} a context token; {accuracy}, "
         f"{model.get('samples', '?')} samples, {used}"
     )
 
 
 def _describe_replica(model: Obj) -> str:
     if "serving" not in model:
-        return "REPLICA unknown: no metrics of one of the current revision have been seen"
+        return "REPLICA unknown: the operator has seen no metrics of the current revision"
     return f"REPLICA {model.get('device', '?')}: {model['serving']}"
 
 
 def _describe_predictions(facts: Facts) -> str:
-    attainment = facts.told.get("attainment") or {}
+    attainment = facts.figures.get("attainment") or {}
     error = parse_number(attainment.get("error"))
     if error is None:
-        return "PREDICTIONS not compared with enough requests of settled replicas of late, so none is told"
-    used = "told" if attainment.get("counts") else "too much to be told"
+        return "PREDICTIONS are not shown: too few recent requests of settled replicas to compare them with"
+    used = "shown" if attainment.get("counts") else "too much to show them"
     return f"PREDICTIONS of the part in time were {100 * error:.2g} points off in the last hour: {used}"
 
 
 def _describe_next(facts: Facts) -> str | None:
-    """Return the latency and the part in time with the counts next to the present one; None where unsure."""
-    attainment = facts.told.get("attainment") or {}
+    """Return the latency and the part in time with the counts next to the present one; None if unknown."""
+    attainment = facts.figures.get("attainment") or {}
     metric, percentile = attainment.get("metric"), attainment.get("percentile")
     if metric is None or percentile is None or facts.desired is None:
         return None
     near = [one for one in attainment.get("counts", []) if abs(one["replicas"] - facts.desired) <= 1]
-    told = ", ".join(_show_prediction(one) for one in near)
-    if not told:
+    predictions = ", ".join(_show_prediction(one) for one in near)
+    if not predictions:
         return None
-    return f"NEXT {name_objective(metric, percentile)} {told}; {percentile}% in time is promised"
+    return f"NEXT {name_objective(metric, percentile)} {predictions}; the objective is {percentile}% in time"
 
 
 def _show_prediction(one: Obj) -> str:
@@ -236,11 +233,11 @@ def _show_cost(text: str | None) -> str:
 
 
 def _list_candidates(facts: Facts) -> Iterator[str]:
-    wanted = max((one["replicas"] for one in facts.told.get("candidates", [])), default=None)
-    for one in facts.told.get("candidates", []):
+    wanted = max((one["replicas"] for one in facts.figures.get("candidates", [])), default=None)
+    for one in facts.figures.get("candidates", []):
         largest = "  <- the largest" if one["replicas"] == wanted else ""
         yield f"CANDIDATE {one['name']} asks for {one['replicas']}{largest}"
-    for limit in facts.told.get("limits", []):
+    for limit in facts.figures.get("limits", []):
         yield f"LIMITED by {limit}"
 
 

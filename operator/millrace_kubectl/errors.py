@@ -1,11 +1,11 @@
-"""What can go wrong in the plugin. Each text is one line that says what to do.
+"""The errors of the plugin. Each text is one line that says what to do.
 
 PluginError
-├── UsageError                  an argument can't be used: exit status 2
-├── AnsweredError               the answer is there, and the exit status is 1 all the same
-│   ├── UnwrittenError          a file of it can't be written
-│   └── UnfitError              it says that a model does not fit
-└── ServerError                 kubectl failed: the text is what it said
+├── UsageError                  a bad argument: exit status 2
+├── AnsweredError               there is an answer, but the exit status is 1
+│   ├── UnwrittenError          a file of the answer can't be written
+│   └── UnfitError              the answer says that a model does not fit
+└── ServerError                 kubectl failed: the text is kubectl's message
     └── ConflictError           the object has changed since it was read
 """
 
@@ -15,16 +15,16 @@ class PluginError(Exception):
 
 
 class UsageError(PluginError):
-    """An argument can't be used: exit status 2."""
+    """A bad argument: exit status 2."""
 
 
 class AnsweredError(PluginError):
-    """The answer is there, and the exit status is 1 all the same."""
+    """There is an answer, but the exit status is 1."""
 
     def __init__(self, message: str, answer: str) -> None:
         super().__init__(message)
         self.answer = answer
-        """What is printed."""
+        """The text to print."""
 
 
 class UnwrittenError(AnsweredError):
@@ -36,7 +36,7 @@ class UnfitError(AnsweredError):
 
 
 class ServerError(PluginError):
-    """What kubectl was asked for failed; the text is what it said."""
+    """kubectl failed; the text is kubectl's message."""
 
 
 class ConflictError(ServerError):

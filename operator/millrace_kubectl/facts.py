@@ -1,4 +1,4 @@
-"""What a service's object says, read with care: a field that is absent is unknown, and never zero. Pure."""
+"""The facts in a service's object. An absent field is unknown, and never zero. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from millrace_operator.api.status_lines import (
 )
 
 OLD_SECONDS = 900.0
-"""Figures are written anew every ten minutes: older ones have no operator."""
+"""The operator refreshes its figures every ten minutes: older ones have no operator."""
 NO_NODE = " cannot be scheduled: "
 UPTAKE_SECONDS = 60.0
-"""An operator that leads takes up a pin within seconds."""
+"""A leading operator takes up a pin within seconds."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Facts:
     now: float
     """In seconds since 1970."""
     decision: Obj | None = None
-    """What the operator that leads tells of its last decision; None where nobody asked it."""
+    """The leading operator's report of its last decision; None if the plugin did not ask it."""
     silence: str | None = None
-    """Since when no operator leads, in words; None where one does, or nobody looked."""
+    """Since when no operator leads, in words; None if one leads, or the plugin did not look."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Facts:
 
     @property
     def full_name(self) -> str:
-        """The model name by which clients reach the service wherever it is: `<namespace>/<name>`."""
+        """The model name by which clients reach the service from any namespace: `<namespace>/<name>`."""
         return f"{self.service['metadata'].get('namespace', 'default')}/{self.name}"
 
     @property
@@ -70,7 +70,7 @@ class Facts:
 
     @property
     def cost(self) -> Obj:
-        """`status.cost`, empty while nothing has a price."""
+        """`status.cost`, empty while no resource has a price."""
         return self.status.get("cost") or {}
 
     @property
@@ -80,7 +80,7 @@ class Facts:
 
     @property
     def mode(self) -> str:
-        """Who decides the count."""
+        """`spec.scaling.mode`, which says who decides the count."""
         return str(self.spec.get("mode", "Automatic"))
 
     @property
@@ -95,22 +95,22 @@ class Facts:
 
     @property
     def desired(self) -> int | None:
-        """The count that the Deployments follow."""
+        """The desired count, which the Deployments follow."""
         return self.scaling.get("desiredReplicas")
 
     @property
     def ready(self) -> int | None:
-        """Replicas that answer."""
+        """The number of replicas that answer."""
         return self.status.get("readyReplicas") if self.status.get("conditions") else None
 
     @property
     def num_unready(self) -> int:
-        """Replicas that exist and do not answer; `status.replicas` leaves out the one that a rollout adds."""
+        """Replicas that do not answer. `status.replicas` leaves out the additional one of a rollout."""
         return max(0, int(self.status.get("replicas", 0)) - (self.ready or 0))
 
     @property
     def wanted(self) -> int | None:
-        """What the largest candidate asked for, before any limit."""
+        """The largest candidate, before any limit."""
         return self.evidence.get("wantedReplicas")
 
     @property
@@ -119,18 +119,22 @@ class Facts:
         return read_changes(self.scaling.get("lastChanges", []))
 
     @property
-    def told(self) -> Obj:
-        """All figures of the operator's last decision, empty where nobody asked it."""
+    def figures(self) -> Obj:
+        """All figures of the operator's last decision; empty if the plugin did not ask for it."""
         return (self.decision or {}).get("evidence") or {}
+
+    def find_figure(self, name: str) -> float | None:
+        """Return a number among the figures of the last decision; None if it is unknown."""
+        return parse_number(self.figures.get(name))
 
     @property
     def is_only_tried(self) -> bool:
-        """Whether of a replica only that is known which it tried before its first request."""
+        """Whether the model knows only steps that a replica tried before its first request."""
         return self.evidence.get("learning") == TRIED
 
     @property
     def reason(self) -> str:
-        """Why the count is what it is, in one word."""
+        """The reason for the count, in one word."""
         return str(self.scaling.get("reason", ""))
 
     @property
@@ -140,14 +144,14 @@ class Facts:
 
     @cached_property
     def pin(self) -> Pin | None:
-        """The pin that holds now, where the mode obeys one."""
+        """The pin that holds now, if the mode obeys one."""
         return None if self.mode == "External" else find_active_pin(self.service, self.now)
 
     @property
     def is_old(self) -> bool:
-        """Whether no operator leads, or nobody has written figures for longer than one would wait.
+        """Whether no operator leads, or its figures are older than a working operator's could be.
 
-        It waits for ever where there are none: where it can't read the spec, in mode External, and at rest.
+        An operator writes no figures if it can't read the spec, in mode External, and at rest.
         """
         at = parse_time(self.evidence.get("observedAt"))
         writes = not self.is_refused and self.mode != "External" and not self.is_at_rest
@@ -160,17 +164,17 @@ class Facts:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the operator can't read the spec, so that it writes no figures and obeys no order."""
+        """Whether the operator can't read the spec. Then it writes no figures and obeys no order."""
         return find_unread(self.status) is not None
 
     @property
     def is_pin_taken_up(self) -> bool:
-        """Whether the count that there is was decided with the pin that holds now."""
+        """Whether the present pin has decided the present count."""
         return self.reason == "Pinned" and str(self.pin) in self.scaling.get("message", "")
 
     @property
     def is_pin_overdue(self) -> bool:
-        """Whether an operator that leads would have taken up the pin."""
+        """Whether a leading operator would have taken up the pin by now."""
         if self.pin is None or self.is_pin_taken_up:
             return False
         entry = self._find_entry("f:metadata", "f:annotations", f"f:{PIN_ANNOTATION}")
@@ -193,7 +197,7 @@ class Facts:
         return [objective for objective in self.objectives if objective.get("state") == state]
 
     def find_doubt(self, objective: Obj) -> str | None:
-        """Return why enough requests don't tell if an objective is met; None if they do, or are too few."""
+        """Return why an objective is uncertain in spite of enough requests; None if it is not."""
         percentile, samples = objective["percentile"], objective.get("samples") or 0
         if objective.get("state") != "Unknown" or not _are_enough(samples, percentile):
             return None
@@ -201,7 +205,7 @@ class Facts:
         return reason.partition(":")[0] if reason else NOT_JUDGED
 
     def condition(self, name: str) -> Obj:
-        """Return a condition, empty where it is not there."""
+        """Return a condition, empty if it is absent."""
         return find_condition(self.status, name) or {}
 
     def is_true(self, name: str) -> bool:
@@ -210,7 +214,7 @@ class Facts:
 
     @property
     def shortage_words(self) -> str | None:
-        """The scheduler's words on a pod that finds no node; None where every pod has one."""
+        """The scheduler's message about a pod without a node; None if every pod has one."""
         messages = (one.get("message", "") for one in self.status.get("conditions", []))
         return next((text.split(NO_NODE, 1)[1] for text in messages if NO_NODE in text), None)
 
@@ -222,7 +226,7 @@ class Facts:
 
     @property
     def waits_for_feedback(self) -> bool:
-        """Whether a replica will be asked for if an objective stays missed: its budget is being spent."""
+        """Whether feedback will ask for a replica if an objective stays missed: its budget is being spent."""
         spent = (parse_number(one.get("spentSeconds")) for one in self.objectives_in("Missed"))
         is_whole = self.desired is not None and self.ready == self.desired
         is_followed = self.mode == "Automatic" and self.pin is None and is_whole
@@ -231,7 +235,7 @@ class Facts:
 
     @property
     def is_futile(self) -> bool:
-        """Whether more replicas left as many requests late, so that no more are asked for."""
+        """Whether more replicas have left as many requests late, so that feedback asks for no more."""
         return bool(self.objectives_in("Missed")) and self.evidence.get("futileSteps", 0) >= FUTILE_STEPS
 
     @property
@@ -240,35 +244,35 @@ class Facts:
         return self.condition("Ready").get("reason") == Reason.WAKING
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of the evidence, None where it is unknown."""
+        """Return a figure of the evidence in status; None if it is unknown."""
         return parse_number(self.evidence.get(name))
 
     def age(self, text: str | None) -> str | None:
-        """Return how long ago a time of the API was, None where there is none."""
+        """Return how long ago a time of the API was; None without a time."""
         at = parse_time(text)
         return None if at is None else describe_seconds(self.now - at)
 
     def find_writer(self) -> tuple[str, str | None] | None:
-        """Return who wrote `spec.replicas` last, and how long ago; None where the object does not say."""
+        """Return the last writer of `spec.replicas`, and how long ago it wrote; None if it is unknown."""
         last = self._find_entry("f:spec", "f:replicas")
         return None if last is None else (str(last.get("manager", "")), self.age(last.get("time")))
 
     def _find_entry(self, *path: str) -> Obj | None:
-        """Return the last of managedFields' entries that has a field, None where the object does not say."""
+        """Return the last entry of managedFields that has a field; None if there is none."""
         entries: list[Obj] = self.service["metadata"].get("managedFields") or []
         own = [entry for entry in entries if _has_field(entry.get("fieldsV1", {}), path)]
         return max(own, key=lambda entry: entry.get("time", ""), default=None)
 
 
 def find_unread(status: Obj) -> str | None:
-    """Return why the operator can't read a service's spec; None where it can."""
+    """Return why the operator can't read a service's spec; None if it can."""
     degraded = find_condition(status, "Degraded") or {}
     message = str(degraded.get("message", ""))
     return message if degraded.get("status") == "True" and message.startswith(UNREAD) else None
 
 
 def _are_enough(samples: int, percentile: int) -> bool:
-    """Whether the operator judges a percentile by so many requests."""
+    """Whether so many requests are enough for the operator to judge a percentile."""
     return percentile < 100 and samples >= MIN_LATENCY_SAMPLES / (1 - percentile / 100)
 
 

@@ -1,4 +1,4 @@
-"""Reads and annotates InferenceServices by running kubectl, with the flags that the user gave."""
+"""Reads and annotates InferenceServices by running kubectl with the user's flags."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ from millrace_runtime import contract
 
 Obj = dict[str, Any]
 RESOURCE = "inferenceservices.v1alpha1.millrace.dev"
-"""Spelled out: another project's resource may have the same short name."""
+"""The full name: another project's resource may have the same short name."""
 REVISIONS = "controllerrevisions.v1.apps"
 LEASES = "leases.v1.coordination.k8s.io"
 REQUEST_TIMEOUT = "--request-timeout=15s"
@@ -25,26 +25,26 @@ class Services:
     """The InferenceServices of one namespace, as kubectl reaches them."""
 
     flags: tuple[str, ...] = ()
-    """kubectl's own: which cluster, which namespace."""
+    """kubectl's own flags for cluster and namespace."""
 
     def fetch(self, name: str) -> Obj:
-        """Return a service, with who wrote which field. Raises PluginError."""
+        """Return a service with its managedFields. Raises PluginError."""
         return self._run(name, ["get", RESOURCE, name, "--show-managed-fields"])
 
     def list_names(self) -> list[str]:
-        """Return the names of all. Raises PluginError."""
+        """Return the names of all services. Raises PluginError."""
         return [str(one["metadata"]["name"]) for one in self.list_all()]
 
     def list_all(self, *, everywhere: bool = False) -> list[Obj]:
-        """Return all of them; of all namespaces where asked for. Raises PluginError."""
+        """Return all services, of one or of all namespaces. Raises PluginError."""
         return self._list(RESOURCE, everywhere=everywhere)
 
     def list_revisions(self, *, everywhere: bool = False) -> list[Obj]:
-        """Return what the operator has recorded of their revisions. Raises PluginError."""
+        """Return the services' ControllerRevisions. Raises PluginError."""
         return self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}", everywhere=everywhere)
 
     def list_nodes(self) -> list[Obj] | None:
-        """Return the cluster's nodes; None for whoever may not list them. Raises PluginError too."""
+        """Return the cluster's nodes; None if the user may not list them. Raises PluginError."""
         try:
             return self._list("nodes", everywhere=False)
         except ServerError:
@@ -60,10 +60,10 @@ class Services:
         return items
 
     def fetch_record(self, name: str) -> str | None:
-        """Return the changes that the operator has written down; None where there are none, or none to see.
+        """Return the operator's record of changes; None if there is none, or the user may not see it.
 
-        Who may not list ControllerRevisions is told no error: status has the last changes. Raises PluginError
-        where there is no kubectl.
+        A user without the right to list ControllerRevisions gets no error, because status has the last
+        changes. Raises PluginError if there is no kubectl.
         """
         try:
             text = (self.fetch_learned(name) or {}).get(KEY)
@@ -72,17 +72,17 @@ class Services:
         return text if isinstance(text, str) else None
 
     def fetch_learned(self, name: str) -> Obj | None:
-        """Return what the operator has written on a service's revisions; None where it has nothing yet.
+        """Return the operator's annotation on a service's revisions; None if there is none yet.
 
-        Raises PluginError, also for whoever may not list ControllerRevisions.
+        Raises PluginError, also if the user may not list ControllerRevisions.
         """
         records = self._list(REVISIONS, f"--selector={contract.LABEL_SERVICE}={name}", everywhere=False)
         return find_newest(records)
 
     def annotate(self, name: str, key: str, value: str | None, version: str | None = None) -> Obj:
-        """Set an annotation, None removing it, and return the service. Raises PluginError.
+        """Set an annotation, or remove it with None, and return the service. Raises PluginError.
 
-        Raises ConflictError where the service's resourceVersion is not `version`, if that is given.
+        Raises ConflictError if the service's resourceVersion is not the given `version`.
         """
         metadata: Obj = {"annotations": {key: value}}
         if version is not None:
@@ -99,7 +99,7 @@ class Services:
 
 
 def find_program() -> str:
-    """Return kubectl's path. Raises PluginError without one."""
+    """Return kubectl's path. Raises PluginError if there is none."""
     program = shutil.which("kubectl")
     if program is None:
         raise PluginError("there is no kubectl on PATH: install it, or add its folder to PATH")
@@ -117,7 +117,7 @@ def _parse(text: str) -> Obj:
 
 
 def _read_failure(name: str, text: str) -> PluginError:
-    """Return kubectl's refusal with what to do. Warnings may stand before it."""
+    """Return kubectl's error with what to do. Warnings may precede it."""
     line = _last_line(text.splitlines())
     if "(NotFound)" in line and f'"{name}"' in line:
         return ServerError(

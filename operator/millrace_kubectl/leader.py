@@ -1,9 +1,7 @@
-"""Asks the operator that leads what its last decision rests on, through `kubectl port-forward`.
+"""The leading operator: whether one renews its Lease, and its last decision, through `kubectl port-forward`.
 
-Only clients within its pod may ask, so it takes the right to forward a port in the operator's namespace, and
-to list Leases.
-
-Whether an operator leads, by the Lease that it renews.
+The operator answers only clients within its pod, so the user needs the right to forward a port in the
+operator's namespace, and to list Leases.
 """
 
 import contextlib
@@ -21,11 +19,11 @@ from millrace_operator.api.conditions import parse_time
 from millrace_runtime import contract
 
 SILENT_SECONDS = 60.0
-"""A Lease is renewed every 2 s. The clocks here and there may differ."""
+"""The leader renews its Lease every 2 s. Its clock and ours may differ."""
 
 
 def find_silence(services: Services, now: float) -> str | None:
-    """Return since when no operator leads, in words; None where one does, or who asks may not know it."""
+    """Return since when no operator leads, in words; None if one leads, or the user may not list Leases."""
     try:
         leases = services.list_leases(contract.LEASE_OPERATOR)
     except PluginError:
@@ -46,8 +44,8 @@ _FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+) ")
 def fetch_decision(services: Services, service: Obj) -> Obj:
     """Return the last decision for a service, with its inputs. Raises PluginError.
 
-    Each operator knows its own services alone. Whoever holds the oldest Lease is asked first: a tenant may
-    make one too, in a namespace of theirs, and hardly before the operator is installed.
+    Each operator knows its own services alone. The holder of the oldest Lease comes first: a tenant may make
+    a Lease of this name in a namespace of their own, but hardly before the operator was installed.
     """
     path = "/decisions/{namespace}/{name}".format_map(service["metadata"])
     fault = ServerError("no operator leads: see kubectl get lease -A")
@@ -61,7 +59,7 @@ def fetch_decision(services: Services, service: Obj) -> Obj:
 
 
 def _find_leaders(services: Services) -> list[tuple[str, str]]:
-    """Return the namespace and the name of each pod that holds a Lease of the operator's name."""
+    """Return namespace and name of each pod that holds a Lease of the operator's name."""
     leases = services.list_leases(contract.LEASE_OPERATOR)
     leases.sort(key=lambda lease: str(lease["metadata"].get("creationTimestamp")))
     holders = [(lease, str((lease.get("spec") or {}).get("holderIdentity") or "")) for lease in leases]

@@ -1,7 +1,4 @@
-"""What to do about a service, in the order of need. Pure.
-
-The command to type next: for the pod or the object that a condition names.
-"""
+"""What to do about a service, the most pressing first, with the next command to type. Pure."""
 
 import re
 from collections.abc import Iterator
@@ -54,11 +51,11 @@ LOOKS = {
     "Late": LOG,
     "Quota": "kubectl describe quota",
 }
-"""What shows more, by the name of a remedy."""
+"""The commands that show more, by the name of a remedy."""
 
 
 def find_look(facts: Facts, remedy: str, condition: Obj) -> str | None:
-    """Return the command that shows more; None where there is none, or the message does not name the pod."""
+    """Return the command that shows more; None if there is none, or the message does not name the pod."""
     template = LOOKS.get(remedy)
     try:
         return (
@@ -69,7 +66,7 @@ def find_look(facts: Facts, remedy: str, condition: Obj) -> str | None:
 
 
 def name_place(facts: Facts, command: str) -> str:
-    """Return the command with the service's namespace, which need not be that of the terminal."""
+    """Return the command with the service's namespace, because the terminal's may be another."""
     return command + find_place(facts.service)
 
 
@@ -98,7 +95,7 @@ def _find(pattern: re.Pattern[str], text: str, group: int = 1) -> str:
 
 
 ABORTED = "Aborted"
-"""Of status.rejectedRevision.reason."""
+"""A value of status.rejectedRevision.reason."""
 OF_REVISIONS = frozenset(
     {
         Reason.CRASHING,
@@ -118,20 +115,20 @@ OF_REVISIONS = frozenset(
         Reason.DEADLINE_EXCEEDED,
     }
 )
-"""Reasons that a new revision may have brought. Then the one before is the way back."""
+"""Reasons that a new revision may have caused. Then the previous revision is the way back."""
 SHORTAGE = re.compile(r"Insufficient ([\w./-]+?)[.,]?(?:\s|$)")
-"""In the scheduler's words, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
+"""In the scheduler's message, once for each resource: 0/12 nodes are available: 4 Insufficient cpu, 8 ..."""
 
 
 ABSENT = re.compile(r"there is no (\w+) (\S+) in this namespace: create it, or (.+)$")
 CORDONED = "were unschedulable"
-"""In the scheduler's words: 2 node(s) were unschedulable."""
-LOOKING = ("read ", "see ")
-"""How advice begins that the command beside it follows."""
+"""In the scheduler's message: 2 node(s) were unschedulable."""
+LOOKING = ("read ", "see ", "find ")
+"""The beginnings of advice that the command beside it carries out."""
 
 
 def find_shortage(facts: Facts) -> str | None:
-    """Return what no node has enough of, such as 2 nvidia.com/gpu; None where nodes lack different things."""
+    """Return the resource that nodes lack, such as 2 nvidia.com/gpu; None if they lack different ones."""
     found = set(SHORTAGE.findall(facts.shortage_words or ""))
     if len(found) != 1:
         return None
@@ -142,7 +139,7 @@ def find_shortage(facts: Facts) -> str | None:
 
 
 def find_remedies(facts: Facts) -> Iterator[str]:
-    """Return what to do, the most pressing first; nothing where all is well."""
+    """Yield what to do, the most pressing first; nothing if all is well."""
     if not facts.status or facts.is_old or facts.is_pin_overdue:
         yield NO_OPERATOR
         return
@@ -164,7 +161,7 @@ def find_remedies(facts: Facts) -> Iterator[str]:
 
 
 def _describe_room(words: str, shortage: str | None) -> str:
-    """Return how a pod gets a node, by what the operator or the scheduler says of those that are there."""
+    """Return how a pod gets a node, from the message of the operator or the scheduler."""
     if words.startswith(NO_NODE_HAS):
         return LOWER_OR_ADD
     ways = ["uncordon a node"] if CORDONED in words else []
@@ -173,7 +170,7 @@ def _describe_room(words: str, shortage: str | None) -> str:
 
 
 def _name_absent(message: str) -> str | None:
-    """Return how to bring what is not there, by its name."""
+    """Return how to create the absent object that a message names."""
     found = ABSENT.search(message)
     return None if found is None else f"create {found[1]} {found[2]}, or {found[3]}"
 
@@ -195,13 +192,13 @@ def _find_rollout_remedies(facts: Facts) -> Iterator[str]:
 
 
 def _is_to_be_promoted(facts: Facts) -> bool:
-    """Whether a canary waits for its owner, and the operator would hear what that one orders."""
+    """Whether a canary waits for its owner's order, and the operator would obey one."""
     is_waiting = facts.condition("Progressing").get("reason") == Reason.AWAITING_PROMOTION
     return is_waiting and not facts.is_refused
 
 
 def _name_remedy(facts: Facts) -> str | None:
-    """Return the reason why the service is degraded, or what says more; None where it is not."""
+    """Return the reason of Degraded, or a more specific name; None if the service is not degraded."""
     degraded, rejected = facts.condition("Degraded"), facts.status.get("rejectedRevision") or {}
     if degraded.get("status") != "True":
         return None
@@ -216,14 +213,14 @@ def _name_remedy(facts: Facts) -> str | None:
 
 
 def _is_revisions_fault(facts: Facts) -> bool:
-    """Whether the service is degraded for what a new revision may have brought."""
+    """Whether a new revision may be the cause of Degraded."""
     if facts.is_refused:
         return False
     return facts.is_true("Degraded") and facts.condition("Degraded").get("reason") in OF_REVISIONS
 
 
 def _has_way_back(facts: Facts) -> bool:
-    """Whether a revision takes over from another one, which `abort` would bring back."""
+    """Whether a rollout replaces another revision, which `abort` would bring back."""
     return bool(facts.status.get("rollout") and facts.status.get("currentRevision"))
 
 
@@ -254,7 +251,7 @@ def _find_count_remedies(facts: Facts) -> Iterator[str]:
 
 
 def _find_help(facts: Facts, *, is_missing: bool) -> Iterator[str]:
-    """Say which replicas would help, or why none would."""
+    """Yield how more replicas would help, or why none would."""
     desired, states = facts.desired, facts.evidence
     is_lacking = facts.ready is not None and desired is not None and facts.ready < desired
     if is_lacking and (is_missing or facts.is_blind or facts.ready == 0):
@@ -272,6 +269,6 @@ def _unpin(facts: Facts) -> str:
 
 
 def _is_pin_enough(facts: Facts) -> bool:
-    """Whether a pinned count is what the autoscaler would have at least, as far as it is known."""
+    """Whether a pinned count is at least the autoscaler's, as far as that is known."""
     recommended = facts.scaling.get("recommendedReplicas")
     return recommended is None or facts.desired is None or recommended <= facts.desired

@@ -1,4 +1,6 @@
-"""One screen about a service: what is wanted, what is there, what is in the way, and what to do. Pure."""
+"""The screen of `status`: what is wanted of a service, what is there, what is in the way, what to do.
+Pure.
+"""
 
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -10,11 +12,11 @@ from millrace_kubectl.wording import NOTHING, OBEY, UNSEEN, WAIT, describe_momen
 from millrace_operator.api.conditions import Reason, parse_time
 
 WIDTH = 110
-"""Columns: longer lines go on below their own words."""
+"""Columns: a longer text continues on the next line, indented."""
 GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
-"""Of each condition the status that is as wanted; True for the others."""
+"""The good status of each condition; True for the others."""
 WORDS_LENGTH = 400
-"""Of why there is this count; `explain -v` shows all of it."""
+"""Of the reason for the count; `explain -v` shows all of it."""
 
 
 def render_screen(facts: Facts) -> list[str]:
@@ -28,19 +30,19 @@ def render_screen(facts: Facts) -> list[str]:
         *(("DO", text) for text in _list_remedies(facts)),
     ]
     width = max(len(label) for label, _ in parts) + 2
-    lines, former = [], ""
+    lines, previous = [], ""
     for label, text in parts:
-        beside = "" if label == former else label
+        beside = "" if label == previous else label
         lines += textwrap.wrap(
             text, WIDTH, initial_indent=f"{beside:<{width}}", subsequent_indent=" " * width,
             break_on_hyphens=False, break_long_words=False,
         )  # fmt: skip
-        former = label
+        previous = label
     return [*lines, "", *_list_conditions(facts)] if facts.status else lines
 
 
 def describe_phase(facts: Facts) -> str:
-    """Return the gravest truth in a word, as Argo CD is told it, and how many replicas answer."""
+    """Return the gravest state in a word, as Argo CD shows it, and how many replicas answer."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
     past = "OLD, was " if facts.is_old else ""
@@ -82,13 +84,13 @@ def _judge_phases(facts: Facts) -> Iterator[tuple[str, bool]]:
 
 
 def _list_remedies(facts: Facts) -> Iterator[str]:
-    """Yield what to do. A command is on a line of its own, to be copied."""
+    """Yield what to do. A command is on its own line, to be copied."""
     for text in list(find_remedies(facts)) or [find_patience(facts)]:
         yield from text.replace(": kubectl ", ":\nkubectl ").split("\n")
 
 
 def find_patience(facts: Facts) -> str:
-    """Return what to do where nothing is wrong."""
+    """Return what to do without a remedy."""
     if not facts.is_seen:
         return UNSEEN
     if facts.is_true("Progressing"):
@@ -177,15 +179,15 @@ def _ago(facts: Facts, text: str | None) -> str:
 
 
 def find_obstacles(facts: Facts) -> list[str]:
-    """Return what is not as wanted, in the operator's words, the gravest first and each once."""
+    """Return the bad conditions with the operator's messages, the gravest first and each once."""
     if not facts.status:
         return ["no operator has written a status"]
     found: dict[str, str] = {}
     for one in sorted(facts.status.get("conditions", []), key=lambda one: str(one["type"]) != "Degraded"):
         is_good = one["status"] == GOOD.get(one["type"], "True")
-        is_told = any(one.get("message", "").rstrip(".") in other for other in found)
+        is_known = any(one.get("message", "").rstrip(".") in other for other in found)
         is_past = facts.is_refused and one["type"] == "Progressing"
-        if not (is_good or is_told or is_past or _is_harmless(one)):
+        if not (is_good or is_known or is_past or _is_harmless(one)):
             found[one.get("message", "")] = f"{_describe_state(facts, one)}, now {one['reason']}"
     found |= dict(_find_decisions(facts))
     unseen = [] if facts.is_seen else ["the operator has not seen the last edit"]
@@ -198,7 +200,7 @@ def find_obstacles(facts: Facts) -> list[str]:
 
 
 def _find_decisions(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield what keeps the count from being the autoscaler's: a person's doing."""
+    """Yield a pin or mode by which a person keeps the count from the autoscaler's."""
     would = facts.scaling.get("recommendedReplicas")
     if facts.pin is not None and facts.is_pin_taken_up:
         yield facts.scaling["message"], f"Pinned for {_age(facts, facts.condition('Pinned'))}"
@@ -207,19 +209,19 @@ def _find_decisions(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _leave_out(message: str, others: Iterable[str]) -> str:
-    """Return the message without what it repeats of another one at its end."""
+    """Return the message without an end that repeats another message."""
     head, _, tail = message.partition("; ")
     is_repeated = any(tail.rstrip(".") in other for other in others if other != message)
     return head if tail and is_repeated else message
 
 
 def _is_harmless(condition: Obj) -> bool:
-    """Whether a condition is Unknown as nothing was measured yet, or tells of a pin that is over."""
+    """Whether a condition is Unknown because nothing was measured yet, or reports a lapsed pin."""
     return bool(condition["status"] == "Unknown" or condition["reason"] == Reason.PIN_LAPSED)
 
 
 def _describe_state(facts: Facts, condition: Obj) -> str:
-    """Return for how long a condition has been true or not. Its reason may be younger."""
+    """Return for how long a condition has had its status. Its reason may be younger."""
     name = condition["type"] if condition["status"] == "True" else f"not {condition['type']}"
     return f"{name} for {_age(facts, condition)}"
 

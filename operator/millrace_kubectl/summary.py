@@ -1,4 +1,4 @@
-"""The few lines to read at night: how a service is, what is wanted, why, since when, and what to do. Pure."""
+"""The summary of `explain`: how a service is, what is wanted, why, since when, and what to do. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,18 +28,18 @@ from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.quantities import parse_number
 
 TROUBLE_LENGTH = 240
-"""The setting to correct stands behind the pod's name, and what to write behind the setting."""
+"""A message names the pod, then the setting to correct, then what to write."""
 OF_REQUESTS = frozenset({"scaleToZeroAfter", "activation"})
-"""Bindings that follow from requests at the gateways, whatever the load is."""
+"""Bindings that follow from requests at the gateways, and not from the load."""
 STATES = {"Missed": "MISSING", "Infeasible": "CAN'T MEET", "Unknown": "UNKNOWN", "Met": "MEETING"}
 DAY_SECONDS = 86400.0
 BUDGET_DAYS = 30
-"""Which an error budget is for: what the chart's alerts reckon with."""
+"""The period of an error budget, as in the chart's alerts."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What is to say of a service."""
+    """The summary of a service."""
 
     state: str
     lines: tuple[str, ...]
@@ -112,8 +112,8 @@ def _describe_shortage(facts: Facts) -> str:
 
 def _describe_trouble(facts: Facts) -> str | None:
     degraded = facts.condition("Degraded")
-    is_told = degraded.get("reason") == "Unschedulable" and facts.evidence.get("unschedulable")
-    if degraded.get("status") != "True" or is_told:
+    is_shown = degraded.get("reason") == "Unschedulable" and facts.evidence.get("unschedulable")
+    if degraded.get("status") != "True" or is_shown:
         return None
     return f"DEGRADED {degraded.get('reason')}: {shorten(degraded.get('message', ''), TROUBLE_LENGTH)}"
 
@@ -212,7 +212,7 @@ def _describe_load(facts: Facts) -> str:
 
 
 def _describe_limit(limit: str) -> str:
-    """Return what bounds a replica: "P95 TimeToFirstToken" is TTFT p95-bound."""
+    """Return a replica's limit in words: "P95 TimeToFirstToken" is TTFT p95-bound."""
     percentile, _, metric = limit.partition(" ")
     if metric in METRICS:
         return f"{METRICS[metric]} {percentile.lower()}-bound"
@@ -220,20 +220,20 @@ def _describe_limit(limit: str) -> str:
 
 
 def _describe_change(facts: Facts) -> str | None:
-    """Return the last change in a few words, and what had changed of the load since the one before."""
+    """Return the last change in a few words, with its causes in the load since the one before."""
     changes = facts.changes
     if not changes:
         return None
-    change, former = changes[-1], changes[-2] if len(changes) > 1 else None
+    change, previous = changes[-1], changes[-2] if len(changes) > 1 else None
     at = parse_time(change["at"])
     moment = "?" if at is None else describe_moment(at, facts.now)
     by = change.get("binding") or change.get("reason", "")
-    causes = describe_causes(change, former)
+    causes = describe_causes(change, previous)
     return f"{moment} {change['from']} -> {change['to']} {by}" + (f": {causes}" if causes else "")
 
 
 def describe_state(facts: Facts) -> str:
-    """Return how the service is: the worst of its objectives first."""
+    """Return the state of the service in one line, the worst objective first."""
     if not facts.status:
         return "NOT SEEN by an operator yet"
     if facts.ready == 0 or (facts.ready is None and not facts.status.get("currentRevision")):
@@ -260,8 +260,8 @@ def _describe_absence(facts: Facts) -> str:
     if facts.is_waking:
         return "WAKING: requests wait for the first replica"
     word = "DOWN" if facts.is_true("Degraded") or not facts.is_true("Progressing") else "STARTING"
-    told = facts.condition("Ready") or facts.condition("Degraded")
-    return f"{word}: {_lower(shorten(told.get('message', 'no replica answers'), 60))}"
+    condition = facts.condition("Ready") or facts.condition("Degraded")
+    return f"{word}: {_lower(shorten(condition.get('message', 'no replica answers'), 60))}"
 
 
 def _lower(text: str) -> str:
@@ -291,7 +291,7 @@ def _count_requests(samples: int | None) -> str:
 
 
 def _describe_burn(missed: list[Obj]) -> str:
-    """Return how soon an error budget is used up if it goes on so."""
+    """Return how long an error budget would last at this burn."""
     burns = [parse_number(objective.get("burnRate")) for objective in missed]
     burn = max((burn for burn in burns if burn is not None), default=0.0)
     if burn <= 1:

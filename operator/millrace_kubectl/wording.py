@@ -1,4 +1,4 @@
-"""All texts that the plugin prints, each in one place, and how it writes figures, times and tables. Pure."""
+"""The texts that the plugin prints, each in one place, and how it writes figures, times and tables. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ BINDINGS = {
     "inFlight": "{running} run, more than such a load explains",
     "kvCache": "the KV caches are nearly full",
     "feedback": "requests are late or queue up, so more are tried",
-    "tooFew": "fewer were too few for such a load in the last hour",
+    "tooFew": "fewer replicas were too few for such a load in the last hour",
     "idle": "nothing arrives",
     "scaleToZeroAfter": "no request has come for long enough",
     "activation": "a request came, and there was no replica",
@@ -36,43 +36,43 @@ BINDINGS = {
     "rollout": "{wanted} would do; no lower while replicas of two revisions serve",
     "spec.scaling": "no decision yet since the start or a change of the bounds",
 }
-"""Of status.scaling.binding, after the load. An unknown one is told by status.scaling.message."""
+"""By status.scaling.binding, after the load. For an unknown one status.scaling.message stands."""
 
 LIMITS = {"saturation": "saturated beyond", "kvCache": "KV-bound", "slots": "bound by its slots"}
-"""Of a replica, beside its objectives."""
+"""The limits of a replica beside its objectives."""
 
 REMEDIES = {
-    "Conflict": "see whose that object is, and rename it or this service",
+    "Conflict": "find the owner of that object, and rename it or this service",
     "Contested": "delete that autoscaler, or let it scale the InferenceService in mode External",
-    "ChildRefused": "do what the API server says",
+    "ChildRefused": "follow the API server's message",
     "PodsRefused": "change the policy",
     "Quota": "raise the quota",
-    "PodFailed": "do what the node says",
+    "PodFailed": "follow the node's message",
     "ImageUnavailable": "make the image pullable from the nodes",
-    "ContainerRefused": "do what the node says",
+    "ContainerRefused": "follow the node's message",
     "SecretMissing": "create the Secret, or correct its name in the spec",
     "DoesNotFit": "write the setting that would fit, or ask for a larger device",
-    "CacheUnusable": "do what it says of the claim",
+    "CacheUnusable": "follow the message about the claim",
     "ClaimMissing": "create the claim, or correct its name in spec.model.uri",
-    "FetchFailed": "do what the source says, or correct spec.model",
+    "FetchFailed": "follow the source's message, or correct spec.model",
     "ModelInvalid": "correct spec.model",
     "DeviceUnusable": "check the node's driver, or remove nvidia.com/gpu from spec.resources.limits",
     "SettingsInvalid": "correct the setting it names",
     "OutOfMemory": "raise spec.resources.limits.memory",
     "Crashing": "read the pod's log",
     "Killed": "read the pod's Events",
-    "SidecarFailed": "read that container's log, and ask who adds it to the pods",
+    "SidecarFailed": "read that container's log, and find out what adds it to the pods",
     "ProbeFailed": "read the pod's log and its Events",
     "NotReady": "see that the pod's node is Ready, and read the pod's Events",
-    "RolledBack": "correct what it names and edit the spec, or undo the last edit",
+    "RolledBack": "correct the named cause and edit the spec, or undo the last edit",
     "Aborted": "edit the spec, or undo the last edit",
     "DeadlineExceeded": "read the pod's log, or wait",
     "Late": "read the pod's log, or raise spec.rollout.progressDeadline",
 }
-"""Of the condition Degraded, by its reason; where that says too little, by a name of its own."""
+"""By the reason of Degraded, or by a more specific name if the reason says too little."""
 
 DIGITS, MOST_DIGITS = 3, 9
-"""Of a latency. What is equal with the most is equal."""
+"""Of a latency. Two latencies that are equal with the most digits are equal."""
 
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
@@ -81,8 +81,8 @@ NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOT_JUDGED = "its target is between two bounds of what is measured"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"
 NOTHING = "nothing"
-OBEY = "do what it says; a newer kubectl millrace may say more"
-"""Of a reason that only a newer operator knows."""
+OBEY = "follow the message; a newer kubectl millrace may say more"
+"""For a reason that only a newer operator knows."""
 WAIT = "wait: nothing fails"
 UNMEASURED = "no replica has been Ready for long enough to be measured"
 UNSEEN = f"wait a moment; if it stays so, {NO_OPERATOR}"
@@ -94,7 +94,7 @@ ENOUGH_FOR_LOAD = "wait: the load asks for no more replicas than there are"
 WAIT_FOR_LOAD = "wait for some seconds of load"
 WAIT_FOR_REPLICAS = "wait for the replicas that are not ready"
 EXACT_BELOW = 600.0
-"""A length is told to the second below ten minutes: with a count beside it, it is reckoned with."""
+"""Below ten minutes a length has seconds: beside a count people compute with it."""
 
 
 def name_objective(metric: str, percentile: int) -> str:
@@ -103,21 +103,21 @@ def name_objective(metric: str, percentile: int) -> str:
 
 
 def strip_unprintable(text: str) -> str:
-    """Return the text without what steers a terminal. Its lines stay.
+    """Return the text without characters that control a terminal. Its lines stay.
 
-    A condition may have the last line of a pod's log, and a prompt may have chosen that.
+    A condition may contain the last line of a pod's log, which a prompt may have chosen.
     """
     return "".join(char for char in text if char.isprintable() or char == "\n")
 
 
 def shorten(text: str, most: int = 100) -> str:
-    """Return the text's first line, cut where it is long; -v shows all of it."""
+    """Return the text's first line, cut if it is long; -v shows all of it."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def show_whole_share(share: float) -> str:
-    """Return a share of requests in percent. It is rounded down: 99.999 % is not all."""
+    """Return a share of requests in percent, rounded down: 99.999 % is not all."""
     return f"{math.floor(10_000 * share + 1e-6) / 100:.2f} %"
 
 
@@ -130,23 +130,23 @@ def show_latency(seconds: float | None, digits: int = DIGITS) -> str:
 
 
 def _show_digits(number: float, digits: int) -> str:
-    """Return a number with so many digits, and all of those before the point."""
+    """Return a number with some digits, and all digits before the point."""
     return f"{number:.{digits}g}" if number < 10**digits - 0.5 else f"{number:.0f}"
 
 
 def show_apart(seconds: float, other: float | None) -> str:
-    """Return a latency with so many digits more that it does not look like another one beside it: 2.004s."""
+    """Return a latency with enough digits to differ from another one beside it: 2.004s."""
     texts = (show_latency(seconds, digits) for digits in range(DIGITS, MOST_DIGITS))
     return next((text for text in texts if text != show_latency(other)), show_latency(seconds))
 
 
 def show_rate(rate: float | None) -> str:
-    """Return requests a second: 14.2; a question mark where they are unknown."""
+    """Return requests a second: 14.2; a question mark if they are unknown."""
     return "?" if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
 
 
 def show_share(share: float) -> str:
-    """Return a part of the requests as people write it: 97%, 99.4%; the last 0.1 % is not told apart."""
+    """Return a part of the requests as people write it: 97%, 99.4%, over 99.9%."""
     percent = 100 * share
     if percent >= 99.9:
         return "over 99.9%"
@@ -161,7 +161,7 @@ def describe_moment(at: float, now: float) -> str:
 
 
 def describe_length(seconds: float) -> str:
-    """Return how long something is that was recorded or set: 80s, 1m47s, 2m, 1h05m."""
+    """Return a recorded or configured length: 80s, 1m47s, 2m, 1h05m."""
     minutes, rest = divmod(int(seconds), 60)
     is_exact = seconds < EXACT_BELOW and rest and describe_seconds(seconds).endswith("m")
     return f"{minutes}m{rest:02d}s" if is_exact else describe_seconds(seconds)

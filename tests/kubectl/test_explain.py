@@ -257,7 +257,7 @@ def test_verbose_shows_each_input_candidate_and_condition(shop: Terminal) -> Non
 def test_without_the_right_to_ask_the_operator_it_tells_what_status_has(shop: Terminal) -> None:
     answer = shop.run("explain", "chat", "-v")
     assert answer.status == 0
-    assert "NOT ASKED what the last decision rests on: kubectl says: error: pods" in answer.out
+    assert "NOT ASKED for the inputs of the last decision: kubectl says: error: pods" in answer.out
     assert "OBJECTIVE TTFT p95 Missed" in answer.out
     assert "CONDITION Ready" in answer.out
 

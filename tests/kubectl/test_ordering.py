@@ -130,8 +130,9 @@ async def test_no_order_is_confirmed_while_nobody_obeys_one(terminal: Terminal) 
         answer = terminal.run(action, "chat")
         assert (answer.status, answer.out) == (1, "")
         assert answer.error == (
-            "kubectl millrace: no order for chat is obeyed now: this version of the operator cannot read the "
-            "spec: scaling.mode should be 'Automatic', 'External' or 'DryRun'. Correct that first\n"
+            "kubectl millrace: the operator obeys no order for chat now: this version of the operator "
+            "cannot read the spec: scaling.mode should be 'Automatic', 'External' or 'DryRun'. "
+            "Correct that first\n"
         )
     assert order_of(terminal) is None
 
@@ -146,7 +147,7 @@ async def test_a_source_is_asked_anew(terminal: Terminal) -> None:
     terminal.put(world.service)
     answer = terminal.run("refresh", "chat")
     assert answer.status == 0
-    assert f"where hf://acme/chat@main is no longer {'1' * 40}, that is rolled out" in answer.out
+    assert f"rolls out hf://acme/chat@main if it is no longer {'1' * 40}" in answer.out
     annotations = terminal.service["metadata"]["annotations"]
     assert re.fullmatch(rf"{world.status['updateRevision']} at 20\S+Z", annotations[REFRESH])
 
@@ -163,15 +164,15 @@ async def test_a_model_in_a_claim_that_was_refused_is_looked_at_again(terminal: 
     world.annotate(REFRESH, terminal.service["metadata"]["annotations"][REFRESH])
     await world.settle()
     terminal.put(world.service)
-    assert "it is being looked at already" in terminal.run("refresh", "chat").error
+    assert "the operator looks at it already" in terminal.run("refresh", "chat").error
 
 
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("hf://acme/chat@main", "its source is being asked already"),
+        ("hf://acme/chat@main", "the operator asks its source already"),
         ("file:///models/m", "never has another content"),
-        ("pvc://models/m", "replicas read what is in pvc://models/m as they start"),
+        ("pvc://models/m", "replicas read pvc://models/m themselves when they start"),
         (f"hf://acme/chat@{'1' * 40}", "never has another content"),
     ],
 )

@@ -211,7 +211,7 @@ def test_no_pin_is_confirmed_while_nobody_can_read_the_spec(
     degraded = {"type": "Degraded", "status": "True", "reason": "SettingsInvalid", "message": words}
     service["status"]["conditions"] = [degraded]
     terminal.put(service)
-    told = f"kubectl millrace: no pin of chat is obeyed now: {words}. Correct that first\n"
+    told = f"kubectl millrace: the operator obeys no pin of chat now: {words}. Correct that first\n"
     assert terminal.run(*arguments) == (1, "", told)
 
 

@@ -140,7 +140,7 @@ def test_what_is_not_known_is_never_taken_for_no_load(shop: Shop) -> None:
     shop.prometheus.signals["arrivals"] = lambda share: None if 0.3 < share < 0.7 else 2.0
     found = shop.replay("--since", "1h")
     assert found["load"]["requests"] == pytest.approx(3600 * 2, rel=0.06)
-    assert "steps of 60s have no samples: each is taken to be like the one before" in found["notes"][1]
+    assert "steps of 60s have no samples: each is a copy of the one before" in found["notes"][1]
 
 
 def test_a_service_that_is_younger_begins_with_its_first_sample(shop: Shop) -> None:
@@ -222,7 +222,7 @@ def test_without_credentials_it_says_which_flag_has_them(shop: Shop, status: int
 
 def test_credentials_go_to_no_other_address(shop: Shop) -> None:
     shop.prometheus.location = "http://127.0.0.2:9/"
-    assert "is elsewhere: write http://127.0.0.2:9/" in shop.fail()
+    assert "redirects: write http://127.0.0.2:9/" in shop.fail()
 
 
 @pytest.mark.parametrize(

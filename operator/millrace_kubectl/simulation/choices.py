@@ -1,4 +1,4 @@
-"""Which autoscalers are compared: `ours,hpa,keda:24,static:6`. Pure."""
+"""The autoscalers to compare, as `--policy` names them: `ours,hpa,keda:24,static:6`. Pure."""
 
 from typing import NamedTuple
 
@@ -21,22 +21,22 @@ NAMES = {
     "static": STATIC,
     "clairvoyant": CLAIRVOYANT,
 }
-"""By what people write."""
+"""The policies by the names for `--policy`."""
 OTHER_NAMES = {"kpa": "knative", **{policy: policy for policy in PEERS}, OURS: OURS}
-"""Knative's autoscaler by its own name, and all by those in the table."""
+"""Knative's autoscaler by its own name, and all policies by their names in the table."""
 NO_KNOB = (OURS, CLAIRVOYANT)
 MOST_COUNTS = 12
 
 
 class Choice(NamedTuple):
-    """A rule with its knob; None where it has none."""
+    """A rule with its knob; None if it has none."""
 
     policy: str
     knob: float | None = None
 
     @property
     def setting(self) -> str:
-        """The knob as the table has it."""
+        """The knob as in the table."""
         return "" if self.knob is None else f"{PEERS[self.policy].knob} {self.knob:g}"
 
     @property
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 def read_choices(text: str, least: int, most: int) -> list[Choice]:
-    """Return what `--policy` names, each once. Raises UsageError."""
+    """Return the choices in `--policy`, each once. Raises UsageError."""
     return list(dict.fromkeys(_read_choice(word.strip(), least, most) for word in text.split(",")))
 
 
@@ -80,7 +80,7 @@ def _read_knob(word: str, name: str, value: str, default: float) -> float:
 
 
 def list_sweep(choices: list[Choice], least: int, most: int) -> list[Choice]:
-    """Return every rule that is chosen with each value of its knob."""
+    """Return every chosen rule with each value of its knob."""
     found = [
         Choice(choice.policy, value)
         for choice in choices
@@ -91,7 +91,7 @@ def list_sweep(choices: list[Choice], least: int, most: int) -> list[Choice]:
 
 
 def _list_counts(least: int, most: int) -> list[float]:
-    """Return at most `MOST_COUNTS` counts between the bounds, both included, each larger by a like part."""
+    """Return at most `MOST_COUNTS` counts from bound to bound, with about the same ratio between them."""
     steps = MOST_COUNTS - 1
     found = (least * (most / least) ** (step / steps) for step in range(MOST_COUNTS))
     return sorted({float(round(count)) for count in found})

@@ -1,4 +1,4 @@
-"""From flags to the answer: read everything and refuse early, simulate, print, draw."""
+"""The sub-command `simulate`: reads all input and refuses bad one early, simulates, prints, and draws."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from millrace_kubectl.simulation.manifest import (
     Manifest,
     pick_service,
     read_documents,
-    read_lent_price,
     read_manifest,
+    read_reported_price,
 )
 from millrace_kubectl.simulation.measure import Measured
 from millrace_kubectl.simulation.prometheus import read_flags
@@ -34,7 +34,7 @@ NOTHING_KNOWN = (
 
 
 class _Wanted(NamedTuple):
-    """What is to be simulated, and how."""
+    """The simulations to run."""
 
     session: Session
     choices: list[Choice]
@@ -42,7 +42,7 @@ class _Wanted(NamedTuple):
 
 
 def compare(arguments: argparse.Namespace, services: Services, now: float, stream: TextIO) -> str:
-    """Simulate, and return what is printed. Raises PluginError."""
+    """Simulate, and return the answer. Raises PluginError."""
     _check_flags(arguments)
     if arguments.output is not None:
         report.prepare(arguments.output, with_sweep=arguments.sweep)
@@ -75,7 +75,7 @@ def _render_text(
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags that would do nothing, and the lack of what is needed. Raises UsageError."""
+    """Refuse flags without effect, and missing ones. Raises UsageError."""
     if arguments.filename is None and arguments.like is None:
         raise UsageError("which service? write -f FILE with its manifest, or --like NAME of one that runs")
     if arguments.replica is None and arguments.like is None:
@@ -91,10 +91,10 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 
 def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wanted:
-    alike = services.fetch(arguments.like) if arguments.like else None
-    manifest = _read_manifest(arguments.filename, alike)
+    model_service = services.fetch(arguments.like) if arguments.like else None
+    manifest = _read_manifest(arguments.filename, model_service)
     choices = read_choices(arguments.policy, manifest.min_replicas, manifest.max_replicas)
-    fitted = {} if alike is None else read_fit(arguments.like, services.fetch_learned(arguments.like))
+    fitted = {} if model_service is None else read_fit(arguments.like, services.fetch_learned(arguments.like))
     replica = _read_replica(arguments, fitted, manifest)
     hardware = replica.hardware
     traffic = _read_traffic(arguments, manifest, hardware, now)
@@ -117,13 +117,13 @@ def _read(arguments: argparse.Namespace, services: Services, now: float) -> _Wan
     return _Wanted(session, choices, list(_list_notes(replica, manifest, choices)))
 
 
-def _read_manifest(path: Path | None, alike: Mapping[str, Any] | None) -> Manifest:
+def _read_manifest(path: Path | None, model_service: Mapping[str, Any] | None) -> Manifest:
     if path is None:
-        assert alike is not None
-        return read_manifest(alike)
+        assert model_service is not None
+        return read_manifest(model_service)
     manifest = read_manifest(pick_service(read_documents(path), str(path)))
-    if manifest.price is None and alike is not None:
-        return replace(manifest, price=read_lent_price(alike))
+    if manifest.price is None and model_service is not None:
+        return replace(manifest, price=read_reported_price(model_service))
     return manifest
 
 
@@ -150,7 +150,7 @@ def _read_traffic(
 
 
 def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> list[str]:
-    """Return what a reader has to know of the replica and the mode."""
+    """Return the notes about the replica, the mode and the policies."""
     notes = []
     if replica.assumed:
         notes.append(f"assumed of a replica: {replica.assumed}; --replica FILE sets them")
@@ -162,5 +162,5 @@ def _list_notes(replica: Replica, manifest: Manifest, choices: list[Choice]) -> 
             f"{Policy.scale_down_window_seconds:g}s, and nodes have room for all"
         )
     if Choice(CLAIRVOYANT) in choices:
-        notes.append("clairvoyant plans with the future load, window by window: not proven to be the least")
+        notes.append("clairvoyant plans with the future load, window by window: not proven to be the minimum")
     return notes

@@ -1,6 +1,6 @@
-"""Reads an InferenceService's manifest, and what of it a simulation needs: bounds, objectives, sizes, price.
+"""Reads an InferenceService's manifest for a simulation: bounds, objectives, sizes, price.
 
-The API server checks a manifest when it is applied. Here only what is used is checked.
+The API server checks a manifest when it is applied. Here only the used fields are checked.
 """
 
 import importlib
@@ -65,7 +65,7 @@ def _parse_yaml(path: Path, text: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Price:
-    """What a replica costs."""
+    """The cost of a replica."""
 
     per_replica_hour: float
     currency: str
@@ -73,11 +73,11 @@ class Price:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One service, as far as it is simulated."""
+    """The simulated part of one service."""
 
     name: str
     namespace: str
-    """Empty where the manifest names none."""
+    """Empty if the manifest names none."""
     mode: str
     min_replicas: int
     max_replicas: int
@@ -98,7 +98,7 @@ def pick_service(documents: Sequence[Mapping[str, Any]], path: str) -> Mapping[s
 
 
 def read_manifest(service: Mapping[str, Any]) -> Manifest:
-    """Return what a service's object says. Raises UsageError, which names the field."""
+    """Return the manifest of a service's object. Raises UsageError that names the field."""
     metadata, spec = _part(service, "metadata"), _part(service, "spec")
     scaling, engine = _part(spec, "spec.scaling"), _part(spec, "spec.engine")
     least = _read_count(scaling, "spec.scaling.minReplicas") or 1
@@ -117,7 +117,7 @@ def read_manifest(service: Mapping[str, Any]) -> Manifest:
         objectives=_read_objectives(scaling.get("objectives")),
         max_sequences=_read_count(engine, "spec.engine.maxSequences"),
         max_batched_tokens=_read_count(engine, "spec.engine.maxBatchedTokens"),
-        price=read_lent_price(service) or _read_price(spec),
+        price=read_reported_price(service) or _read_price(spec),
         has_accelerator=any(is_accelerator(str(name)) for name in _read_limits(spec)),
     )
 
@@ -171,15 +171,15 @@ def _read_limits(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     return _part(_part(spec, "spec.resources"), "spec.resources.limits")
 
 
-def read_lent_price(service: Mapping[str, Any]) -> Price | None:
-    """Return what the operator says of a running service, which knows the cluster's prices too."""
+def read_reported_price(service: Mapping[str, Any]) -> Price | None:
+    """Return the price in a running service's status: the operator knows the cluster's prices, too."""
     cost = (service.get("status") or {}).get("cost") or {}
     each = parse_number(cost.get("replicaPerHour"))
     return None if each is None else Price(each, str(cost.get("currency", "?")))
 
 
 def _read_price(spec: Mapping[str, Any]) -> Price | None:
-    """Return what a replica costs an hour, by the operator's own rules. Raises UsageError."""
+    """Return the price in the spec, by the operator's own rules. Raises UsageError."""
     cost = _part(spec, "spec.cost")
     hours = {str(name): str(text) for name, text in _part(cost, "spec.cost.resourceHours").items()}
     currency, accelerator = (

@@ -1,4 +1,4 @@
-"""What came out of one simulation: the row of the table, and its course over time. Pure."""
+"""The result of one simulation: the row of the table, and the course over time. Pure."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from millrace_operator.autoscaler.simulate.run import Run, is_within
 
 HOUR = 3600.0
 POINTS = 120
-"""Of a line over the whole time: more than a picture shows."""
+"""Of a line over the whole time: more than a picture can show."""
 
 
 class Point(NamedTuple):
-    """A value from a time on."""
+    """A value at a time, and until the next point."""
 
     at: float
     value: float
@@ -26,34 +26,34 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Course:
-    """How one simulation went over time."""
+    """One simulation over time."""
 
     replicas: list[Point]
-    """That were ready, at every change."""
+    """Ready replicas, at every change."""
     latencies: list[list[Point]]
-    """By objective: its percentile of the requests that came in each bin. Infinity: not answered."""
+    """For each objective its percentile of the requests of each bin. Infinity: not answered."""
     pod_hours: list[Point]
     """Of all pods from the beginning."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What one policy kept, and what it took."""
+    """The result of one policy."""
 
     choice: Choice
     attainment: float
-    """The share of requests that met every target. Those without an answer did not."""
+    """The share of requests that met every target. Requests without an answer did not."""
     average_replicas: float
     """Pods, with those that start or drain."""
     replica_hours: float
     cost: float | None
-    """None where the manifest names no price."""
+    """None if the manifest names no price."""
     reversals: int
-    """How often the count turned back within ten minutes."""
+    """How often the count reversed within ten minutes."""
     missed_minutes: int
     """Minutes in which too few requests met an objective's target."""
     busy_minutes: int
-    """Minutes in which any came."""
+    """Minutes with requests."""
     course: Course
 
 
@@ -75,7 +75,7 @@ def measure(choice: Choice, run: Run, traffic: Traffic, manifest: Manifest) -> M
 
 
 def find_width(seconds: float) -> float:
-    """Return how long a bin of a line is: whole minutes, at most `POINTS` of them."""
+    """Return the length of a line's bin: whole minutes, for at most `POINTS` bins."""
     return MINUTE * math.ceil(seconds / POINTS / MINUTE)
 
 
@@ -141,6 +141,6 @@ def _bin_latencies(
 
 
 def _find_percentile(values: list[float], count: int, percentile: int) -> float:
-    """Return the percentile by the nearest rank; those of `count` that have no value are the last."""
+    """Return the percentile by the nearest rank; requests without a value rank last."""
     rank = math.ceil(percentile / 100 * count)
     return sorted(values)[rank - 1] if rank <= len(values) else math.inf

@@ -1,6 +1,6 @@
-"""Draws what was simulated: load, replicas, latencies and cost over time, and the sweep. Knows no files.
+"""Draws load, replicas, latencies and cost over time, and the sweep. It knows no files.
 
-Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart; lines differ in
+The colours are Okabe and Ito's, which people with any kind of colour vision can distinguish. Lines differ in
 their dashes as well.
 """
 
@@ -28,16 +28,16 @@ RESOLUTION = 130
 TIME_UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0))
 LEAST_UNITS = 3.0
 HIGHEST, LOWEST = 8.0, 0.02
-"""A latency's axis goes to so many times its target, and down to such a part of it at most."""
+"""A latency's axis goes up to so many times its target, and down to at most this part of it."""
 LEAST_LATE = 0.01
 """In percent, at the upper edge of the sweep's picture."""
 
 LABEL_WIDTH, LABEL_HEIGHT = 0.026, 0.025
-"""Of a knob's value in the sweep's picture, as parts of the axes. The largest, such as 0.475, is so wide."""
+"""Of a knob's value in the sweep's picture, as parts of the axes, for wide values such as 0.475."""
 
 
 class _Pen(NamedTuple):
-    """How one policy is drawn."""
+    """The style of one policy."""
 
     color: str
     linestyle: str | tuple[int, tuple[int, ...]]
@@ -97,7 +97,7 @@ def draw_sweep(session: Session, sweep: Sequence[Measured]) -> "Figure":
 
 
 def _draw_promise(axes: "Axes", session: Session) -> None:
-    """Draw the share that is promised to be in time; points at or above the line keep every objective."""
+    """Draw the strictest objective's share in time; points at or above the line keep every objective."""
     promised = max((each.percentile for each in session.manifest.objectives), default=None)
     if promised is None:
         return
@@ -119,10 +119,10 @@ def to_png(figure: "Figure") -> bytes:
 
 
 def to_svg(figure: "Figure") -> str:
-    """Return the picture as an SVG element to stand in a page: it refers to nothing outside."""
+    """Return the picture as an SVG element for a page, without any reference to other files."""
     text = _save(figure, "svg").decode()
     element = text[text.index("<svg") :]
-    element = re.sub(r' xmlns(?::\w+)?="[^"]*"', "", element)  # a page of HTML knows them
+    element = re.sub(r' xmlns(?::\w+)?="[^"]*"', "", element)  # HTML has them built in
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     return re.sub(r' (?:width|height)="[\d.]+pt"', "", element, count=2)
 
@@ -145,12 +145,12 @@ def _ticker() -> Any:
 
 
 def _find_unit(seconds: float) -> tuple[str, float]:
-    """Return a unit of time in which the whole is at least a few; minutes otherwise."""
+    """Return a unit of time in which the whole time is at least a few; otherwise minutes."""
     return next(((name, unit) for name, unit in TIME_UNITS if seconds >= LEAST_UNITS * unit), TIME_UNITS[-1])
 
 
 def _list_pens(policies: Sequence[object]) -> Iterator[_Pen]:
-    """Yield a pen for each; the first, which is ours by default, is the boldest."""
+    """Yield a pen for each policy; the first one, by default ours, is the boldest."""
     for index, _ in enumerate(policies):
         width, order = (2.4, 3.0) if index == 0 else (1.5, 2.0)
         yield _Pen(COLOURS[index % len(COLOURS)], DASHES[index % len(DASHES)], width, order)
@@ -245,7 +245,7 @@ def _read_knob(measured: Measured) -> float:
 
 
 def _read_late(measured: Measured) -> float:
-    """Return the share in percent that is not in time, as a logarithmic axis can show it."""
+    """Return the late share in percent, above zero for a logarithmic axis."""
     return max(100 * (1 - measured.attainment), LEAST_LATE)
 
 
@@ -259,7 +259,7 @@ def _name_cost(session: Session) -> str:
 
 
 def _name_points(axes: "Axes", sweep: Sequence[Measured]) -> None:
-    """Write the knobs' values beside their points: one value where points are equal, or nearly so."""
+    """Write the knobs' values beside their points, once for points that are nearly equal."""
     axes.autoscale_view()
     to_axes, taken = axes.transData - axes.transAxes, list[tuple[float, float]]()
     for each in sweep:

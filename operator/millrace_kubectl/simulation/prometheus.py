@@ -1,4 +1,4 @@
-"""Asks a Prometheus as the operator does: the same flags, files, headers and certificates."""
+"""Queries a Prometheus like the operator: with the same flags, files, headers and certificates."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ PREFIX, OWN_FLAG = "--prometheus-url", "--from-prometheus"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows nobody: credentials are for the address that was written."""
+    """Follows no redirect: the credentials are for the user's address alone."""
 
     def redirect_request(  # noqa: PLR0917  as urllib has it
         self,
@@ -41,7 +41,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Prometheus:
-    """Where a Prometheus is, and who asks."""
+    """A Prometheus, with the access to it."""
 
     access: Access
 
@@ -79,7 +79,7 @@ class Prometheus:
         if error.code in CREDENTIALS:
             return ServerError(f"Prometheus at {self.url} answered {error.code}: {CREDENTIALS[error.code]}")
         if "location" in error.headers:
-            return ServerError(f"Prometheus at {self.url} is elsewhere: write {error.headers['location']}")
+            return ServerError(f"Prometheus at {self.url} redirects: write {error.headers['location']}")
         try:
             self._parse(error.read(), error.code)
         except ServerError as refused:
@@ -104,7 +104,7 @@ class Prometheus:
 
 
 def read_flags(arguments: argparse.Namespace) -> Prometheus:
-    """Return how to ask, from the flags. Raises UsageError for settings that contradict each other."""
+    """Return the Prometheus of the flags. Raises UsageError if they contradict each other."""
     if not _is_address(arguments.from_prometheus):
         raise UsageError(
             f"{OWN_FLAG} {arguments.from_prometheus}: write an address such as http://127.0.0.1:9090"
@@ -117,7 +117,7 @@ def read_flags(arguments: argparse.Namespace) -> Prometheus:
 
 
 def _is_address(url: str) -> bool:
-    """Whether that can be asked at all."""
+    """Whether a URL can be queried at all."""
     try:
         parts = urllib.parse.urlsplit(url)
         return parts.scheme in ("http", "https") and parts.port != 0 and not re.search(r"[^!-~]", url)
@@ -126,5 +126,5 @@ def _is_address(url: str) -> bool:
 
 
 def _rename(error: AccessError) -> str:
-    """Return the operator's words with the plugin's flag."""
+    """Return the operator's message with the plugin's flag."""
     return str(error).replace(PREFIX, OWN_FLAG)

@@ -1,7 +1,7 @@
-"""What one replica is made of: from a file that people write, from a running service's fit, or both. Pure.
+"""The simulated replica's hardware: from a user's file, from a running service's fit, or from both. Pure.
 
-The fit is α + β·tokens + γ·context tokens. So of the replica that is simulated a step's overhead is α, a
-computed token takes β and a context token γ, and nothing is the least time for the weights: α has it.
+The fit is α + β·tokens + γ·context tokens. So in the simulated replica a step's overhead is α, a computed
+token takes β and a context token γ. The minimum for the weights is zero, because α contains it.
 """
 
 import dataclasses
@@ -17,23 +17,23 @@ from millrace_operator.autoscaler.simulate.hardware import Hardware
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Hardware)}
 POSITIVE = ("max_sequences", "max_batched_tokens", "kv_tokens", "pods_per_node")
 NEEDED = ("overhead_seconds", "weights_seconds", "token_seconds", "context_seconds", "kv_tokens")
-"""Of a file alone: nobody's replica has the default ones by chance."""
+"""A file without a fit needs them: no real replica has the defaults by chance."""
 FITTED = ("overhead_seconds", "token_seconds", "context_seconds")
-"""What α, β and γ are of a replica."""
+"""The fields for α, β and γ."""
 RUNTIMES = {"cpu": (32, 512), "cuda": (256, 4096)}
-"""The runtime's own sizes of a batch, where neither file nor `spec.engine` has any."""
+"""The runtime's default batch sizes, if neither file nor `spec.engine` has any."""
 
 
 class Replica(NamedTuple):
-    """The replica that is simulated, and what of it nobody said."""
+    """The simulated replica, with its assumed values."""
 
     hardware: Hardware
     assumed: str
-    """The fields with their values; empty where all are known."""
+    """The assumed fields with their values; empty if all are known."""
 
 
 def read_fields(found: Mapping[str, Any], path: str) -> dict[str, float]:
-    """Return a file's fields of `Hardware`. Raises UsageError, which names the field."""
+    """Return a file's fields of `Hardware`. Raises UsageError that names a bad field."""
     if unknown := sorted(set(found) - set(DEFAULTS)):
         raise UsageError(
             f"{path}: {unknown[0]} is no field of a replica; write some of {', '.join(DEFAULTS)}"
@@ -44,7 +44,7 @@ def read_fields(found: Mapping[str, Any], path: str) -> dict[str, float]:
 def _read_field(name: str, value: Any, path: str) -> float:
     is_whole, least = isinstance(DEFAULTS[name], int), 1 if name in POSITIVE else 0
     try:
-        number = math.nan if isinstance(value, bool) else float(value)  # YAML takes 2e-5 for a text
+        number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 2e-5 as a text
     except (TypeError, ValueError):
         number = math.nan
     if not least <= number < math.inf or (is_whole and number != int(number)):
@@ -56,9 +56,9 @@ def _read_field(name: str, value: Any, path: str) -> float:
 
 
 def read_fit(name: str, learned: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the fields that a service's own fit tells, as the operator wrote it on the service's revision.
+    """Return the fields from a service's own fit, which the operator has written on the service's revision.
 
-    Raises PluginError where it has none.
+    Raises PluginError if there is no fit.
     """
     text = (learned or {}).get(PRIOR)
     if not isinstance(text, str):
@@ -66,7 +66,7 @@ def read_fit(name: str, learned: Mapping[str, Any] | None) -> dict[str, float]:
     try:
         memory = read_prior(parse_prior(text), None, None)
     except PriorError as error:
-        raise PluginError(f"what {name} learned can't be used: {error}; write --replica FILE") from error
+        raise PluginError(f"the prior of {name} can't be used: {error}; write --replica FILE") from error
     if memory is None or not memory.model.is_proven or not sum(memory.model.coefficients):
         raise PluginError(
             f"the latency model of {name} does not fit yet: see kubectl millrace explain {name} -v, "
@@ -81,7 +81,7 @@ def read_fit(name: str, learned: Mapping[str, Any] | None) -> dict[str, float]:
 def build_hardware(
     fields: Mapping[str, float], manifest: Manifest, cold_start: float | None, *, is_fitted: bool
 ) -> Replica:
-    """Return the replica. Flag and manifest win over the file, as they do on a cluster. Raises UsageError."""
+    """Return the replica. Flag and manifest override the file, as on a cluster. Raises UsageError."""
     if not is_fitted and (missing := [name for name in NEEDED if name not in fields]):
         lacking = ", ".join(missing)
         raise UsageError(f"the replica's file lacks {lacking}; docs/how-to/simulate.md says what each is")
@@ -102,7 +102,7 @@ def build_hardware(
 
 
 def describe_hardware(hardware: Hardware) -> str:
-    """Return the figures that decide, in one line."""
+    """Return the main figures in one line."""
     read, compute = 1000 * hardware.weights_seconds, 1e6 * hardware.token_seconds
     shown = [
         f"a step takes {1000 * hardware.overhead_seconds:.3g}ms",

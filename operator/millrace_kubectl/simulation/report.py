@@ -1,6 +1,6 @@
-"""What a simulation prints and writes: a table for people, JSON for programs, and a page with pictures.
+"""The report of a simulation: a table for people, JSON for programs, and a page with pictures.
 
-The page is one file of HTML with the table and the pictures in it. It loads nothing.
+The page is one file of HTML with the table and the pictures in it. It loads no other file.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from millrace_kubectl.wording import describe_length, name_objective, show_laten
 
 HEAD = ("POLICY", "KNOB", "IN TIME", "REPLICAS", "REPLICA-HOURS", "REVERSALS", "MISSED MINUTES")
 LEFT = 2
-"""Columns of words; the others are figures and stand to the right."""
+"""The number of columns with words. The others have figures and are aligned to the right."""
 NO_PICTURES = "--output draws with matplotlib, which is not installed: pip install 'millrace[simulate]'"
 COURSES, SWEEP, PAGE = "simulation.png", "sweep.png", "simulation.html"
 STYLE = """
@@ -41,17 +41,17 @@ li { margin: .2rem 0; }
 """
 LIMITS = """
 In time: the share of requests that met every target. Refused and lost ones did not.
-Missed minutes: those in which an objective's percentile was not kept.
-Replicas, replica-hours, cost: of every pod until it is gone. Those that start or drain cost, too.
-Reversals: how often the count turned back within ten minutes.
-Other autoscalers' rules are written anew from their descriptions, each with one knob. None is the original.
+Missed minutes: minutes in which an objective's percentile was not kept.
+Replicas, replica-hours, cost: of every pod until it is gone. Pods that start or drain cost, too.
+Reversals: how often the count reversed within ten minutes.
+Other autoscalers' rules are written by us from their descriptions, each with one knob. None is the original.
 Latencies are those of the replica. Gateway and network are not simulated.
 A simulation is as true as its replica: compare one count with a real one before you trust it.
 """.strip().splitlines()
 
 
 def describe(session: Session, notes: Sequence[str]) -> list[str]:
-    """Return what was simulated, one line each."""
+    """Return the lines that describe the simulations."""
     manifest, hardware = session.manifest, session.hardware
     pace = f"cold start {describe_length(hardware.cold_start_seconds)}"
     counts = (
@@ -112,7 +112,7 @@ def _pad(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 def render_json(
     session: Session, measured: Sequence[Measured], sweep: Sequence[Measured], notes: Sequence[str]
 ) -> str:
-    """Return the same for programs, with the course of each policy over time."""
+    """Return the report as JSON, with the course of each policy over time."""
     manifest, traffic = session.manifest, session.traffic
     found = {
         "service": manifest.name,
@@ -147,7 +147,7 @@ def _flatten(measured: Measured) -> dict[str, Any]:
 
 
 def _flatten_course(course: Course) -> dict[str, Any]:
-    """Return the points; a latency of null is that of requests without an answer."""
+    """Return the points; a latency of null means requests without an answer."""
 
     def flatten(points: Sequence[Point]) -> list[list[float | None]]:
         return [[point.at, round(point.value, 6) if math.isfinite(point.value) else None] for point in points]
@@ -160,7 +160,7 @@ def _flatten_course(course: Course) -> dict[str, Any]:
 
 
 def prepare(folder: Path, *, with_sweep: bool) -> None:
-    """Refuse before anything is simulated what would fail afterwards. Raises UsageError."""
+    """Check before the simulations that the files can be written. Raises UsageError."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError(NO_PICTURES)
     try:
@@ -172,7 +172,7 @@ def prepare(folder: Path, *, with_sweep: bool) -> None:
 
 
 def _try_to_write(file: Path) -> None:
-    """Open a file as a writer does, and leave all as it was. Raises OSError."""
+    """Open a file for writing, and leave it as it was. Raises OSError."""
     is_new = not os.path.lexists(file)
     file.open("ab").close()
     if is_new:

@@ -17,9 +17,9 @@ from millrace_operator.autoscaler.simulate.run import Run, Static
 from millrace_operator.autoscaler.simulate.workloads import Workload
 
 FIRST_SECONDS = 300.0
-"""The count at the beginning is as many as these need."""
+"""The initial count is the need of the first seconds."""
 NEARLY_BEST = 0.005
-"""So much less than with all replicas still is enough."""
+"""A count is enough if its attainment is at most so much lower than with all replicas."""
 Follow = Callable[[float], None]
 """Called with the virtual time, in seconds."""
 CELLS = 30
@@ -40,12 +40,12 @@ class Progress:
     _shown: int = -1
 
     def begin(self, label: str) -> None:
-        """Say which one comes now."""
+        """Show the label of the next simulation."""
         self.label, self._shown = label, -1
         self._show(0.0)
 
     def end(self) -> None:
-        """Count it as done, and clear the line after the last."""
+        """Count the simulation as done, and clear the line after the last one."""
         self.num_done += 1
         if self.num_done == self.total:
             self.close()
@@ -57,7 +57,7 @@ class Progress:
             self.stream.flush()
 
     def follow(self, at: float) -> None:
-        """Show how far the virtual time is, in seconds."""
+        """Show the virtual time, in seconds."""
         self._show(at / self.seconds)
 
     def _show(self, share: float) -> None:
@@ -72,19 +72,19 @@ class Progress:
 
 @dataclass(frozen=True)
 class Replay:
-    """Requests that are there already."""
+    """A source of requests that exist already."""
 
     recorded: Sequence[Request]
 
     def requests(self, seed: int) -> Iterator[Request]:
-        """Yield them. The seed has been used already."""
+        """Yield them. The seed was used when they were read or drawn."""
         del seed
         return iter(self.recorded)
 
 
 @dataclass(frozen=True)
 class Session:
-    """What all simulations have in common."""
+    """The common part of all simulations."""
 
     manifest: Manifest
     traffic: Traffic
@@ -100,7 +100,7 @@ class Session:
     def sweep(
         self, choices: Sequence[Choice], known: Sequence[Measured], progress: Progress
     ) -> list[Measured]:
-        """Simulate every choice with every value of its knob; those that are known are taken from there."""
+        """Simulate every choice with every value of its knob, except the known ones."""
         done = {measured.choice: measured for measured in known}
         found = [done.get(choice) or self._measure(choice, progress) for choice in self.list_sweep(choices)]
         found += self._sweep_future(progress) if Choice(CLAIRVOYANT) in choices else []
@@ -108,7 +108,7 @@ class Session:
         return sorted(found, key=lambda each: (order.index(each.choice.policy), each.replica_hours))
 
     def list_sweep(self, choices: Sequence[Choice]) -> list[Choice]:
-        """Return what a sweep simulates, but for the plans that know the future."""
+        """Return the choices of a sweep, without the clairvoyant plans."""
         return list_sweep(list(choices), self.manifest.min_replicas, self.manifest.max_replicas)
 
     def _measure(self, choice: Choice, progress: Progress) -> Measured:
@@ -139,7 +139,7 @@ class Session:
 
 
 def count_simulations(session: Session, choices: Sequence[Choice], *, with_sweep: bool) -> int:
-    """Return how many simulations there will be."""
+    """Return the number of simulations."""
     if not with_sweep:
         return len(choices)
     more = [choice for choice in session.list_sweep(choices) if choice not in choices]
@@ -165,10 +165,10 @@ def build_workload(
 
 
 def find_initial(manifest: Manifest, traffic: Traffic, hardware: Hardware, seed: int) -> int:
-    """Return the least count that does the first minutes nearly as well as `maxReplicas` would.
+    """Return the smallest count that serves the first minutes nearly as well as `maxReplicas` would.
 
-    The service was there before its trace began: nobody is to begin with a queue or with idle replicas.
-    An objective that `maxReplicas` misses tells nothing between counts.
+    The service was running before its trace began: no policy should begin with a queue or idle replicas. An
+    objective that `maxReplicas` misses does not help to choose a count.
     """
     seconds = min(FIRST_SECONDS, traffic.seconds)
     first = [request for request in traffic.requests if request.at < seconds]

@@ -1,7 +1,7 @@
-"""The requests that are replayed: a recorded trace, or drawn from what a Prometheus recorded of a service.
+"""The requests to replay: a recorded trace, or requests drawn from a Prometheus' records of a service.
 
 A Prometheus keeps no single requests, but rates and mean lengths, step by step. So arrivals within a step are
-Poisson's, and lengths are lognormal round the step's means.
+a Poisson process, and lengths are lognormal around the step's means.
 """
 
 import math
@@ -34,12 +34,12 @@ Series = dict[float, float]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Requests in order, of so many seconds."""
+    """Requests in order."""
 
     requests: Sequence[Request]
     seconds: float
     notes: tuple[str, ...] = ()
-    """What of it was not recorded."""
+    """The differences from a record."""
 
     def describe(self) -> str:
         """Return its figures in one line."""
@@ -53,7 +53,7 @@ class Traffic:
         )
 
     def _find_peak(self) -> float:
-        """Return the requests a second of the busiest minute, wherever it begins, or of a shorter whole."""
+        """Return the requests a second of the busiest minute, or of the whole time if that is shorter."""
         width = min(MINUTE, self.seconds)
         times = [request.at for request in self.requests]
         most = max(bisect_left(times, at + width) - index for index, at in enumerate(times))
@@ -77,7 +77,7 @@ class Traffic:
 
 
 def read_trace(path: Path, span: str | None, factor: int, seed: int) -> Traffic:
-    """Return a recorded trace, or the part from one time to another. Raises UsageError."""
+    """Return a recorded trace, or a part of it. Raises UsageError."""
     try:
         recorded = list(read_lines(read_text(path).splitlines()))
         if not recorded:
@@ -94,7 +94,7 @@ def read_trace(path: Path, span: str | None, factor: int, seed: int) -> Traffic:
 
 
 def _find_gap(requests: Sequence[Request]) -> float:
-    """Return the mean gap: so long after its last request a trace ends."""
+    """Return the mean gap: the trace ends so long after its last request."""
     return max(requests[-1].at / len(requests), 1.0)
 
 
@@ -112,7 +112,7 @@ def _read_span(text: str | None, length: float) -> tuple[float, float]:
 
 
 class Past(NamedTuple):
-    """Which time is asked for."""
+    """The time to query."""
 
     now: float
     seconds: float
@@ -125,7 +125,7 @@ class Past(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is known of one step."""
+    """The load of one step."""
 
     rate: float
     prompt_tokens: float
@@ -134,12 +134,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """The steps, from the first that is known."""
+    """The steps, from the first known one."""
 
     steps: list[Step]
     step_seconds: float
     num_filled: int
-    """Of which nothing was known: they are taken to be like the one before."""
+    """Unknown steps, which are copies of the one before."""
 
 
 def fetch_history(prometheus: Prometheus, namespace: str, name: str, past: Past) -> History:
@@ -177,9 +177,9 @@ def _sort(found: Any, namespace: str, name: str) -> dict[str, Series]:
 
 
 def _list_steps(series: Mapping[str, Series], times: list[float]) -> tuple[list[Step], int]:
-    """Return the steps from the first known rate on, and how many of them are not known.
+    """Return the steps from the first known rate on, and the number of unknown ones.
 
-    Lengths are known where requests finish. Until the first they are those of the first.
+    A step has lengths if requests finished in it. The steps before the first such one get its lengths.
     """
     prompt, generation = _first(series, "prompt_tokens"), _first(series, "generation_tokens")
     steps: list[Step] = []
@@ -200,7 +200,7 @@ def _first(series: Mapping[str, Series], signal: str) -> float:
 
 
 def _find_rate(series: Mapping[str, Series], at: float) -> float | None:
-    """Return the larger of the rates at the gateway and at the replicas, as the autoscaler does."""
+    """Return the larger one of the rates at gateway and replicas, like the autoscaler."""
     known = [series["arrivals"][at]] if at in series.get("arrivals", {}) else []
     if at in series.get("received", {}):
         known.append(series["received"][at] - series.get("refused", {}).get(at, 0.0))
@@ -224,7 +224,7 @@ def draw_traffic(history: History, kv_tokens: int, seed: int) -> Traffic:
     if history.num_filled:
         notes.append(
             f"{history.num_filled} of {len(history.steps)} steps of {length} have no samples: "
-            "each is taken to be like the one before"
+            "each is a copy of the one before"
         )
     longest = _find_longest(kv_tokens)
     cut = sum(longest in (each.prompt_tokens, each.generation_tokens) for each in requests)
@@ -254,10 +254,10 @@ def _draw_step(
 
 
 def _find_longest(kv_tokens: int) -> int:
-    """Return how long a prompt or an answer may be, so that any two fit."""
+    """Return the largest length of a prompt or an answer, so that any two fit."""
     return max(1, kv_tokens // 2)
 
 
 def _find_mean(tokens: float, spread: float) -> float:
-    """Return the mean of the logarithm of lengths whose mean is so many tokens."""
+    """Return the mean of the logarithm of lognormal lengths with this mean."""
     return math.log(max(tokens, 1.0)) - spread * spread / 2

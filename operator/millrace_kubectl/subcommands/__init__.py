@@ -1,1 +1,1 @@
-"""The sub-commands by subject: `add_parsers` adds them, and a function of each returns what is printed."""
+"""The sub-commands by subject: `add_parsers` adds them, and each has a function that returns its answer."""

@@ -1,4 +1,4 @@
-"""`kubectl millrace explain`: why a service has the count that it has, and what to do."""
+"""`kubectl millrace explain`: why a service has its count, and what to do."""
 
 import argparse
 import json
@@ -12,9 +12,9 @@ from millrace_kubectl.summary import Summary, summarise
 from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "why a service has its count, and what to do"
-DESCRIPTION = """Say how a service does, why it has its count, and what to do. It takes the right to get
+DESCRIPTION = """Say how a service is, why it has its count, and what to do. It needs the right to get
 inferenceservices, and no other. With the right to list controllerrevisions, --since looks further back.
--v asks the leading operator: it takes the right to list leases, and to port-forward in its namespace."""
+-v asks the leading operator: it needs the right to list leases, and to port-forward in its namespace."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -22,13 +22,13 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser("explain", help=SUMMARY, description=DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="the InferenceService")
     parser.add_argument(
-        "--since", type=_parse_since, metavar="DURATION", help="also list the changes of so long, such as 6h"
+        "--since", type=_parse_since, metavar="DURATION", help="also list the changes since then, such as 6h"
     )
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="also show what the last decision rests on, replica, cost and conditions",
+        help="also show the inputs of the last decision, replica, cost and conditions",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     parser.set_defaults(run=run)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
         try:
             facts = replace(facts, decision=fetch_decision(services, service))
         except ServerError as error:
-            trouble = f"NOT ASKED what the last decision rests on: {error}"
+            trouble = f"NOT ASKED for the inputs of the last decision: {error}"
     summary = summarise(facts)
     if arguments.output == "json":
         return render_json(facts, summary)

@@ -13,8 +13,8 @@ from millrace_runtime import contract
 
 SUMMARY = "which models there are, where they are kept, how large, used by whom"
 DESCRIPTION = """List the models of the namespace's services, and of earlier revisions those that a claim
-or nodes may still have. It takes the right to list inferenceservices and controllerrevisions. Whoever may
-list nodes sees which of them keep a model. It looks into no volume."""
+or nodes may still have. It needs the right to list inferenceservices and controllerrevisions. With the right
+to list nodes it shows which of them keep a model. It looks into no volume."""
 TITLES = ("NAMESPACE", "MODEL", "REVISION", "SIZE", "KEPT", "USED BY")
 NOTHING = "no service has a model yet"
 EACH_POD = "by each pod"
@@ -57,10 +57,10 @@ class Users:
 
     now: set[str] = field(default_factory=set)
     earlier: set[str] = field(default_factory=set)
-    """Those of which an earlier revision had it: a rollback serves it again."""
+    """Services with an earlier revision of it: a rollback serves it again."""
 
     def describe(self) -> str:
-        """Return who uses it, else who may again."""
+        """Return the services that use it, or else those that may use it again."""
         return ", ".join(sorted(self.now)) or f"(earlier: {', '.join(sorted(self.earlier))})"
 
 
@@ -72,7 +72,7 @@ def is_any_on_nodes(revisions: Iterable[Obj]) -> bool:
 def render_models(
     services: Sequence[Obj], revisions: Iterable[Obj], nodes: Sequence[Obj] | None, *, has_namespaces: bool
 ) -> str:
-    """Return a table, a line for each model and place. `nodes` is None where they may not be listed."""
+    """Return a table with a line for each model and place. `nodes` is None if the user may not list them."""
     found = _gather({_name(one): one for one in services}, revisions, nodes)
     rows = [(*place, users.describe()) for place, users in sorted(found.items())]
     if not rows:
@@ -105,22 +105,22 @@ def _list_used(service: Obj) -> set[Any]:
 
 
 def _is_kept(revision: Obj) -> bool:
-    """Whether the model stays where it is when no pod has it any more."""
+    """Whether the model stays when no pod uses it any more."""
     return "cache" in (revision.get("data") or {})
 
 
 def _read_place(revision: Obj, nodes: Sequence[Obj] | None) -> Place | None:
-    """Return where a revision's model is; None where its record has none."""
+    """Return the place of a revision's model; None if the revision has no model."""
     data = revision.get("data") or {}
     uri = _read(data, "inputs", "model", "uri")
     if not isinstance(uri, str):
         return None
-    told, size = _read(data, "model", "revision"), _read(data, "model", "numBytes")
+    commit, size = _read(data, "model", "revision"), _read(data, "model", "numBytes")
     namespace = revision["metadata"].get("namespace", "")
     return Place(
         namespace,
         uri,
-        _shorten(told) if isinstance(told, str) else "-",
+        _shorten(commit) if isinstance(commit, str) else "-",
         show_bytes(size) if isinstance(size, int) else "-",
         _describe_place(namespace, data, uri, nodes),
     )
@@ -138,7 +138,7 @@ def _describe_place(namespace: str, data: Obj, uri: str, nodes: Sequence[Obj] | 
 
 
 def _describe_nodes(kept: str, nodes: Sequence[Obj] | None) -> str:
-    """Return which nodes have all of a model, as their labels tell."""
+    """Return the nodes with the complete model, by their labels."""
     if nodes is None:
         return ON_NODES
     label = f"{contract.LABEL_KEPT_ON_NODE}{kept}"

@@ -1,4 +1,4 @@
-"""`kubectl millrace pin`, `freeze` and `unpin`: a person holds a service's count for a time."""
+"""`kubectl millrace pin`, `freeze` and `unpin`: hold a service's count for a time."""
 
 import argparse
 import math
@@ -13,14 +13,14 @@ from millrace_kubernetes.durations import parse_duration
 from millrace_operator.api.annotations import PIN_ANNOTATION, Pin, parse_moment
 
 PIN_DESCRIPTION = """Hold a service's count for a time. The autoscaler goes on from there afterwards.
-It writes the annotation millrace.dev/pin, which takes the right to patch inferenceservices."""
+It writes the annotation millrace.dev/pin, which needs the right to patch inferenceservices."""
 FREEZE_DESCRIPTION = """Hold the count that the service has now, for a time: as `pin` with that count. If the
 service changes meanwhile, the count is read again."""
 UNPIN_DESCRIPTION = """End a pin before its time. The autoscaler goes on from the count that there is, and
 lowers it as slowly as ever."""
 DEFAULT_LAPSE = "1h"
 LONGEST_SECONDS = 7 * 24 * 3600.0
-"""A pin is for an emergency. What is to hold longer belongs into the spec: minReplicas and maxReplicas."""
+"""A pin is for an emergency. A longer bound belongs into the spec: minReplicas and maxReplicas."""
 NUM_TRIES = 5
 
 
@@ -53,7 +53,7 @@ def _parse_count(text: str) -> int:
 
 
 def _add_lapse(parser: argparse.ArgumentParser, *, with_moment: bool) -> None:
-    """Add the flags that say until when. They exclude each other."""
+    """Add the flags for the end of a pin. They exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--for",
@@ -174,14 +174,14 @@ def _find_lapse(arguments: argparse.Namespace, now: float) -> float:
 
 
 def _check_mode(service: Obj) -> None:
-    """Raise PluginError where no pin is obeyed."""
+    """Raise PluginError if the operator would obey no pin."""
     name, unread = service["metadata"]["name"], find_unread(service.get("status") or {})
     if unread is not None:
-        raise PluginError(f"no pin of {name} is obeyed now: {unread}. Correct that first")
+        raise PluginError(f"the operator obeys no pin of {name} now: {unread}. Correct that first")
     if _read_scaling_spec(service).get("mode") == "External":
         raise PluginError(
-            f"{name} is in mode External, where spec.replicas is the count and a pin is not obeyed; write: "
-            f"kubectl scale infsvc {name} --replicas=COUNT, or stop what writes it first"
+            f"{name} is in mode External, which obeys spec.replicas and no pin; write: "
+            f"kubectl scale infsvc {name} --replicas=COUNT, or stop the writer of spec.replicas first"
         )
 
 

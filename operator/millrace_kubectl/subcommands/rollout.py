@@ -1,4 +1,4 @@
-"""`kubectl millrace promote`, `abort` and `refresh`: a person decides about a service's new revision."""
+"""`kubectl millrace promote`, `abort` and `refresh`: decide about a service's new revision."""
 
 import argparse
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from millrace_operator.api.model_uri import can_change, is_looked_at
 
 PROMOTE_DESCRIPTION = """End the canary of the revision that the spec asks for: it gets all replicas, and
 those of its canary go on. A revision that was given up is tried again. It writes the annotation
-millrace.dev/rollout, which takes the right to patch inferenceservices."""
+millrace.dev/rollout, which needs the right to patch inferenceservices."""
 ABORT_DESCRIPTION = """Give up the revision that is rolled out: the one before gets all replicas back. It is
 not tried again until the spec changes or somebody promotes it. It writes the annotation
-millrace.dev/rollout, which takes the right to patch inferenceservices."""
-REFRESH_DESCRIPTION = """Ask the source of a service's model which revision it has now. Another one than
-before is rolled out as by an edit. It writes the annotation millrace.dev/refresh, which takes the right to
-patch inferenceservices."""
+millrace.dev/rollout, which needs the right to patch inferenceservices."""
+REFRESH_DESCRIPTION = """Ask the source of a service's model which revision it has now. A new one is rolled
+out like an edit. It writes the annotation millrace.dev/refresh, which needs the right to patch
+inferenceservices."""
 REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
-"""Of a model in a claim: no pod of it was made. Once one was, its replicas read what is there."""
+"""Of a model in a claim, before any pod. Once there is a pod, replicas read the claim themselves."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -75,7 +75,7 @@ def _order(services: Services, name: str, order: Order) -> None:
 
 
 def refresh(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Have the source asked, and return what happens now. Raises PluginError."""
+    """Let the operator ask the source, and return what happens now. Raises PluginError."""
     name = arguments.name
     service = services.fetch(name)
     uri, found = service["spec"]["model"]["uri"], _read_revisions(service)
@@ -83,24 +83,24 @@ def refresh(arguments: argparse.Namespace, services: Services, now: float) -> st
     if is_looked_at(uri):
         _check_refused(uri, status)
         services.annotate(name, REFRESH_ANNOTATION, wanted)
-        return f"the model of {name} is looked at again; where it can be served now, it is rolled out"
+        return f"the operator looks at the model of {name} again, and rolls it out if it can be served now"
     if not can_change(uri):
         raise PluginError(f"{uri} never has another content: write another address into spec.model.uri")
     known = (status.get("model") or {}).get("resolvedRevision")
     if known is None:
-        raise PluginError(f"what {uri} has is not known yet: its source is being asked already")
+        raise PluginError(f"the revision of {uri} is not known yet: the operator asks its source already")
     services.annotate(name, REFRESH_ANNOTATION, wanted)
-    return f"the source of {name} is asked now; where {uri} is no longer {known}, that is rolled out"
+    return f"the operator asks the source of {name} now, and rolls out {uri} if it is no longer {known}"
 
 
 def _check_refused(uri: str, status: dict[str, Any]) -> None:
-    """Raise PluginError where a look at a model in a claim would change nothing."""
+    """Raise PluginError if a look at a model in a claim would change nothing."""
     reason = (find_condition(status, "ModelReady") or {}).get("reason")
     if reason == Reason.RESOLVING:
-        raise PluginError(f"what {uri} has is not known yet: it is being looked at already")
+        raise PluginError(f"the model in {uri} is not known yet: the operator looks at it already")
     if reason not in REFUSED:
         raise PluginError(
-            f"replicas read what is in {uri} as they start: write another folder into spec.model.uri"
+            f"replicas read {uri} themselves when they start: write another folder into spec.model.uri"
         )
 
 
@@ -129,13 +129,13 @@ class _Revisions:
 
 
 def _read_revisions(service: Obj) -> _Revisions:
-    """Return them. Raises PluginError while the operator would obey no order."""
+    """Return the revisions. Raises PluginError while the operator would obey no order."""
     metadata, status = service["metadata"], service.get("status") or {}
     asked, name = status.get("updateRevision"), metadata["name"]
     is_seen = status.get("observedGeneration") == metadata.get("generation")
     unread = find_unread(status) or (_find_fault(status) if asked is None else None)
     if is_seen and unread:
-        raise PluginError(f"no order for {name} is obeyed now: {unread}. Correct that first")
+        raise PluginError(f"the operator obeys no order for {name} now: {unread}. Correct that first")
     if asked is None or not is_seen:
         raise PluginError(
             f"the operator has not seen the last edit of {name} yet; try again in a moment, "

@@ -1,4 +1,4 @@
-"""`kubectl millrace simulate`: what the autoscaler and others would have done with one's own traffic."""
+"""`kubectl millrace simulate`: replays a service's traffic against the autoscaler and others' rules."""
 
 import argparse
 import sys
@@ -8,8 +8,8 @@ from millrace_kubectl.kubectl import Services
 from millrace_kubernetes.durations import parse_duration
 
 SUMMARY = "replay traffic against the autoscaler and others' rules"
-DESCRIPTION = """Replay a service's traffic in virtual time: who keeps the objectives, and with how many
-replicas. It starts nothing and changes nothing. It asks no cluster, unless --like is given."""
+DESCRIPTION = """Replay a service's traffic in virtual time: which rules keep the objectives, with how many
+replicas. It starts nothing and changes nothing. It asks a cluster only with --like."""
 PROMETHEUS_FILES = {
     "token": "bearer token to send",
     "username": "name to send, with a password",
@@ -19,8 +19,8 @@ PROMETHEUS_FILES = {
     "certificate": "PEM certificate to show, with its key",
     "key": "PEM key of that certificate",
 }
-SINCE = """of --from-prometheus (default: 6h). What reached a service at zero only the gateway counts: it is
-missing where a scrape renames the label `service` of the gateway's metrics"""
+SINCE = """of --from-prometheus (default: 6h). Only the gateway counts requests to a service at zero: they are
+missing if a scrape renames the label `service` of the gateway's metrics"""
 POLICIES = "ours,hpa,keda,knative,static"
 
 
@@ -42,12 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--since", type=_parse_length, metavar="DURATION", help=SINCE)
     _add_prometheus_flags(parser)
-    add("--part", metavar="BEGIN-END", help="of --trace: from when to when, such as 0s-30m (default: all)")
-    add(
-        "--scale", type=_parse_count, metavar="COUNT", help="of --trace: so many of each request (default: 1)"
-    )
-    add("--replica", type=Path, metavar="FILE", help="what a replica can do: see the docs")
-    add("--like", metavar="NAME", help="what a replica of this service does, as the operator learned")
+    add("--part", metavar="BEGIN-END", help="of --trace: the part to replay, such as 0s-30m (default: all)")
+    add("--scale", type=_parse_count, metavar="COUNT", help="of --trace: copies of each request (default: 1)")
+    add("--replica", type=Path, metavar="FILE", help="a replica's step times and limits: see the docs")
+    add("--like", metavar="NAME", help="a running service whose learned step times to use")
     add("--policy", default=POLICIES, metavar="NAMES", help=f"NAME or NAME:KNOB each (default: {POLICIES})")
     add(
         "--cold-start",
@@ -66,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_prometheus_flags(parser: argparse.ArgumentParser) -> None:
-    """Add how --from-prometheus is asked: the flags of `millrace operator`."""
+    """Add the flags of `millrace operator` that say how to query --from-prometheus."""
     group = parser.add_argument_group("of --from-prometheus, as the operator has them")
     for name, text in PROMETHEUS_FILES.items():
         group.add_argument(f"--prometheus-{name}-file", type=Path, metavar="FILE", help=text)

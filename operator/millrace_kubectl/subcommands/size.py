@@ -1,4 +1,4 @@
-"""`kubectl millrace size`: what a model takes of a device's memory, as `millrace size` tells it."""
+"""`kubectl millrace size`: the memory that a model takes of a device, as `millrace size` prints it."""
 
 import argparse
 
@@ -16,7 +16,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def run(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Return the screen. No cluster is asked. Raises PluginError: UnfitError with a screen of its own."""
+    """Return the screen, without asking a cluster. Raises PluginError: UnfitError with its own screen."""
     del services, now
     from millrace_fetch.cli.size import make_report  # noqa: PLC0415  explain must not load it
 

@@ -14,12 +14,12 @@ from millrace_kubectl.wording import align, shorten
 
 SUMMARY = "what is wanted, what is there, what is in the way"
 DESCRIPTION = """Show a service on one screen: what is wanted of it, what is there, what is in the way, and
-what to do. Without NAME show a line for each. It takes the right to get or list inferenceservices. With the
-right to list leases it knows also whether an operator leads. `explain` says more about a count."""
+what to do. Without NAME show a line for each. It needs the right to get or list inferenceservices. With the
+right to list leases it also shows whether an operator leads. `explain` says more about a count."""
 TITLES = ("NAMESPACE", "NAME", "STATE", "IN THE WAY")
 NOTHING = "there is no InferenceService here; kubectl millrace status -A lists those of all namespaces"
 WORDS_LENGTH = 80
-"""Of what is in the way; `status NAME` shows all of it."""
+"""Of the column IN THE WAY; `status NAME` shows all of it."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
