@@ -115,13 +115,13 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
 
 def _plan_refusal(snapshot: Snapshot, error: ValueError, now: float) -> Plan:
     """Return the status of a spec that cannot be read or served. Its children stay as they are."""
-    old, observed = snapshot.service.get("status", {}), observe(snapshot, Moment(now))
+    old, observed = snapshot.status, observe(snapshot, Moment(now))
     status = render_refused_status(snapshot.service, observed, error)
     return Plan(status=status if status != old else None, events=tuple(find_notes(old, status)))
 
 
 def _find_rest(snapshot: Snapshot, spec: Spec, observed: Observed) -> Rest:
-    old, deadline = snapshot.service.get("status", {}), spec.rollout.progress_deadline_seconds
+    old, deadline = snapshot.status, spec.rollout.progress_deadline_seconds
     return find_rest(snapshot.gateways.demand, old, observed, deadline)
 
 
@@ -130,7 +130,7 @@ def _decide_count(
 ) -> Count:
     return choose_count(
         spec,
-        snapshot.service.get("status", {}).get("scaling", {}),
+        snapshot.status.get("scaling", {}),
         snapshot.advice,
         pin,
         running=observed.num_wanted,

@@ -247,6 +247,12 @@ class Snapshot:
     """When this leader last wrote a status of which only words were new, in seconds since 1970."""
 
     @property
+    def status(self) -> dict[str, Any]:
+        """The status that the service has now."""
+        status: dict[str, Any] = self.service.get("status", {})
+        return status
+
+    @property
     def uid(self) -> str:
         """The service's uid, which its children's ownerReferences name."""
         return str(self.service["metadata"]["uid"])

@@ -132,40 +132,57 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
     Raises VersionError if that one has no image, and no revision has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
-    served = snapshot.service.get("status", {}).get("currentRevision")
-    wanted = find_asked(snapshot.service, spec, revisions)
-    digest = wanted.hash
-    recorded = revisions.get(digest)
-    report = find_report(snapshot.jobs, revision_name(snapshot.service, digest), spec.model.uri)
+    asked, served = find_asked(snapshot.service, spec, revisions), snapshot.status.get("currentRevision")
+    recorded = revisions.get(asked.hash)
     if recorded is not None and not recorded.is_pending:
         return _choose_same(revisions, recorded, served)
-    known_model = None if recorded is None else recorded.model
-    model = report or known_model
     try:
-        template = render_pod_template(settings, snapshot.service, spec, digest, model)
+        made = _make_revision(settings, snapshot, spec, asked, revisions)
     except VersionError as error:
         if served not in revisions:
             raise
         return Known(revisions, served, error)
-    place = find_place(spec.model, model)
-    number = next_number(revisions.values()) if recorded is None else recorded.number
-    made = Revision(
-        hash=digest, number=number, inputs=wanted.inputs, template=template, model=model, cached=place
-    )
-    known = _choose_same({**revisions, digest: made}, made, served)
+    known = _choose_same({**revisions, made.hash: made}, made, served)
     if known.refreshed is not None:
         return known
-    is_kept = place is not None and served in revisions and revisions[served].cached == place
-    is_read = is_kept and any(pod.revision == served and pod.is_ready for pod in map(read_pod, snapshot.pods))
-    pending = _find_pending(snapshot, spec, digest, model, now, is_read=is_read)
+    is_read = _is_read(snapshot, made, revisions.get(served or ""))
+    pending = _find_pending(snapshot, spec, made, now, is_read=is_read)
     if pending is None:
-        is_pending = None if recorded is None else False
-        return known._replace(revisions={**known.revisions, digest: replace(made, is_pending=is_pending)})
-    if model is not None:
-        made = replace(made, template={}, is_pending=True)
-        known = known._replace(revisions={**known.revisions, digest: made}, answered=made)
-    pending = replace(note_asking(pending, snapshot.jobs, snapshot.service), known_as=wanted.before)
-    return known._replace(asked=_choose_meanwhile(snapshot, revisions, wanted), pending=pending)
+        return _put(known, replace(made, is_pending=None if recorded is None else False))
+    if made.model is not None:
+        answered = replace(made, template={}, is_pending=True)
+        known = _put(known, answered)._replace(answered=answered)
+    pending = replace(note_asking(pending, snapshot.jobs, snapshot.service), known_as=asked.before)
+    return known._replace(asked=_choose_meanwhile(snapshot, revisions, asked), pending=pending)
+
+
+def _make_revision(
+    settings: RenderSettings, snapshot: Snapshot, spec: Spec, asked: Asked, revisions: dict[str, Revision]
+) -> Revision:
+    """Return the revision that the spec asks for, as it is made now. Raises VersionError without an image."""
+    recorded = revisions.get(asked.hash)
+    job = revision_name(snapshot.service, asked.hash)
+    reported = find_report(snapshot.jobs, job, spec.model.uri)
+    model = reported or (None if recorded is None else recorded.model)
+    return Revision(
+        hash=asked.hash,
+        number=next_number(revisions.values()) if recorded is None else recorded.number,
+        inputs=asked.inputs,
+        template=render_pod_template(settings, snapshot.service, spec, asked.hash, model),
+        model=model,
+        cached=find_place(spec.model, model),
+    )
+
+
+def _is_read(snapshot: Snapshot, made: Revision, serving: Revision | None) -> bool:
+    """Whether serving replicas read the same model from the same folder, so that the model is there."""
+    if serving is None or made.cached is None or serving.cached != made.cached:
+        return False
+    return any(pod.revision == serving.hash and pod.is_ready for pod in map(read_pod, snapshot.pods))
+
+
+def _put(known: Known, revision: Revision) -> Known:
+    return known._replace(revisions={**known.revisions, revision.hash: revision})
 
 
 def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted: Asked) -> str:
@@ -173,9 +190,8 @@ def _choose_meanwhile(snapshot: Snapshot, revisions: dict[str, Revision], wanted
 
     A refresh stops no rollout: the revision requested before it goes on, unless it was given up.
     """
-    status = snapshot.service.get("status", {})
-    served, before = status.get("currentRevision"), revisions.get(wanted.before or "")
-    rejected = status.get("rejectedRevision", {}).get("revision")
+    served, before = snapshot.status.get("currentRevision"), revisions.get(wanted.before or "")
+    rejected = snapshot.status.get("rejectedRevision", {}).get("revision")
     if before is not None and not before.is_pending and before.hash != rejected:
         return find_same(before, revisions.values(), served).hash
     return served if served in revisions else wanted.hash
@@ -188,29 +204,39 @@ def _choose_same(revisions: dict[str, Revision], wanted: Revision, served: str |
 
 
 def _find_pending(
-    snapshot: Snapshot, spec: Spec, digest: str, model: FoundModel | None, now: float, *, is_read: bool
+    snapshot: Snapshot, spec: Spec, made: Revision, now: float, *, is_read: bool
 ) -> Pending | None:
     """Return why a revision can't be made yet, or never; None if it can.
 
-    `is_read` means that serving replicas read the same model from the same folder, so that the model is
-    there.
+    `is_read` means that serving replicas read the model already.
     """
-    if model is None and not is_fetched(spec.model.uri):
-        return find_looking(snapshot, spec, digest, now)
-    if model is None:
-        job = revision_name(snapshot.service, digest)
-        unread = explain_unread(snapshot.jobs, job)
-        cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.model.claim)
-        pending = Pending(revision=digest, uri=spec.model.uri, cause=cause)
-        return find_lateness(pending, snapshot, spec, job, now)
-    # A model in a claim has started on any node that an autoscaler added, so the labels of the present nodes
-    # refuse nothing.
-    is_free = is_begun(snapshot, digest) or not is_fetched(spec.model.uri)
+    if made.model is not None:
+        refusal = _find_refusal(snapshot, spec, made)
+        if refusal is not None:
+            return refusal
+        return None if is_read else find_filling(snapshot, spec, made.hash, made.model, now)
+    if not is_fetched(spec.model.uri):
+        return find_looking(snapshot, spec, made.hash, now)
+    job = revision_name(snapshot.service, made.hash)
+    unread = explain_unread(snapshot.jobs, job)
+    cause = snapshot.jobs.explain_delay(job) or unread or judge_claim(spec, snapshot.model.claim)
+    pending = Pending(revision=made.hash, uri=spec.model.uri, cause=cause)
+    return find_lateness(pending, snapshot, spec, job, now)
+
+
+def _find_refusal(snapshot: Snapshot, spec: Spec, made: Revision) -> Pending | None:
+    """Return that no pod can serve the model of a revision; None if one may.
+
+    A model in a claim has started on any node that an autoscaler added. So the labels of the present nodes
+    refuse nothing there.
+    """
+    is_free = is_begun(snapshot, made.hash) or not is_fetched(spec.model.uri)
     nodes = () if is_free else snapshot.nodes.gpus.values()
-    refusal = judge_fit(spec, model.facts, nodes).refusal if model.facts else None
-    if refusal is not None:
-        return Pending(revision=digest, uri=spec.model.uri, stage=Stage.NEVER, cause=refusal, found=model)
-    return None if is_read else find_filling(snapshot, spec, digest, model, now)
+    facts = None if made.model is None else made.model.facts
+    cause = judge_fit(spec, facts, nodes).refusal if facts else None
+    if cause is None:
+        return None
+    return Pending(revision=made.hash, uri=spec.model.uri, stage=Stage.NEVER, cause=cause, found=made.model)
 
 
 class Awaited(NamedTuple):

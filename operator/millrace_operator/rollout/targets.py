@@ -1,16 +1,18 @@
 """Which revisions of a service get how many replicas. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from millrace_operator.api.annotations import Action
 from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.rollout_types import Rollback
 from millrace_operator.api.types import Spec
 from millrace_operator.observed.pod_status import find_fetch_time
-from millrace_operator.observed.pods import describe_fetch
+from millrace_operator.observed.pods import Pod, describe_fetch
 from millrace_operator.observed.revisions import Observed
 from millrace_operator.observed.snapshot import Snapshot
-from millrace_operator.rollout.canary import has_failed, watch_canary
+from millrace_operator.rollout.canary import Canary, has_failed, watch_canary
 from millrace_operator.rollout.choice import (
     Choice,
     Progress,
@@ -52,87 +54,107 @@ class Targets:
         return {digest: count for digest, count in self.step.counts.items() if digest != pending}
 
 
+class Attempt(NamedTuple):
+    """The revision to run, and its progress."""
+
+    choice: Choice
+    progress: Progress
+
+    @property
+    def revision(self) -> str:
+        """The revision to run."""
+        return self.choice.chosen
+
+
 def choose_targets(snapshot: Snapshot, spec: Spec, observed: Observed, count: Count, known: Known) -> Targets:
     """Return which of the revisions get how many replicas."""
-    revisions, digest = known.revisions, known.asked
-    old = snapshot.service.get("status", {})
-    rollout = old.get("rollout", {})
-    stable = old.get("currentRevision") or digest
-    choice, progress = _choose(snapshot, spec, observed, digest, revisions, desired=count.desired)
-    chosen = choice.chosen
-    method = read_method(rollout) if rollout.get("revision") == chosen else Method.SURGE
-    beside = {*observed.states, stable} & revisions.keys() - {chosen}
-    others = sorted(
-        map(observed.state, beside),
-        key=lambda state: (state.hash != stable, -revisions[state.hash].number),
-    )
-    most = progress.canary.most if progress.canary else None
-    step = plan_rollout(
-        count.desired,
-        observed.state(chosen),
-        others,
-        method,
-        spec.rollout.strategy,
-        most=most,
-        served=old.get("currentRevision"),
-    )
-    stable = (chosen if step.is_done else old.get("currentRevision")) or digest
-    evacuation = plan_evacuation(
-        step,
-        chosen,
-        count.desired,
-        observed,
-        snapshot.nodes.departures,
-        start_seconds=spec.rollout.progress_deadline_seconds,
-        since=parse_time(old.get("replacement", {}).get("startedAt")),
-        refused={refused.kind for refused in snapshot.obstacles.refusals},
-    )
-    step = evacuation.add_extra(step, chosen)
-    waits_for = known.pending.name if known.pending else digest
-    is_given_up = choice.rejected is not None
-    spent = find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up)
+    served = snapshot.status.get("currentRevision")
+    attempt = _attempt(snapshot, spec, observed, known, desired=count.desired)
+    step = _plan_step(snapshot, spec, observed, known, attempt, desired=count.desired)
+    evacuation = _plan_evacuation(snapshot, spec, observed, step, attempt.revision, desired=count.desired)
+    waits_for = known.pending.name if known.pending else known.asked
+    is_given_up = attempt.choice.rejected is not None
     return Targets(
         known=known,
-        target=revisions[chosen],
-        step=step,
-        stable=stable,
-        choice=choice,
-        progress=progress,
+        target=known.revisions[attempt.revision],
+        step=evacuation.add_extra(step, attempt.revision),
+        stable=(attempt.revision if step.is_done else served) or known.asked,
+        choice=attempt.choice,
+        progress=attempt.progress,
         evacuation=evacuation,
-        spent_order=spent,
+        spent_order=find_spent_order(snapshot.service, waits_for, is_given_up=is_given_up),
     )
 
 
-def _choose(
-    snapshot: Snapshot,
-    spec: Spec,
-    observed: Observed,
-    asked: str,
-    revisions: Collection[str],
-    *,
-    desired: int,
-) -> tuple[Choice, Progress]:
-    old, now = snapshot.service.get("status", {}), observed.moment.now
-    rollout, stable = old.get("rollout", {}), old.get("currentRevision")
+def _attempt(snapshot: Snapshot, spec: Spec, observed: Observed, known: Known, *, desired: int) -> Attempt:
+    """Return the revision that the spec asks for, or the last one that served, if it was given up."""
+    old, now, asked = snapshot.status, observed.moment.now, known.asked
+    rollout, state = old.get("rollout", {}), observed.state(asked)
+    served = old.get("currentRevision") if old.get("currentRevision") in known.revisions else None
     order = find_action(snapshot.service, asked)
     canary = None
-    if stable in revisions and stable != asked:
-        canary = watch_canary(spec.rollout, rollout, observed.state(asked), desired, order=order, now=now)
-    own, state = observed.pods_of(asked), observed.state(asked)
-    fetched_at = find_fetch_time((pod.fetch for pod in own), state.num_ended, now)
+    if served is not None and served != asked:
+        canary = watch_canary(spec.rollout, rollout, state, desired, order=order, now=now)
+    fetches = (pod.fetch for pod in observed.pods_of(asked))
+    fetched_at = find_fetch_time(fetches, state.num_ended, now)
     deadline = spec.rollout.progress_deadline_seconds
     progress = Progress.read(rollout, state, now, canary, deadline=deadline, fetched_at=fetched_at)
-    faults = [pod.cause for pod in own if pod.cause]
-    fetches = [describe_fetch(pod, snapshot.model.fetched.get(pod.name)) for pod in own if pod.is_fetching]
-    trial = Trial(
-        deadline,
-        spec.rollout.describe(),
+    trial = _describe_trial(snapshot, spec, observed.pods_of(asked), canary, order)
+    choice = choose_revision(asked, served, old, progress, trial)
+    if choice.chosen != asked:
+        progress = Progress.read(rollout, observed.state(choice.chosen), now, deadline=deadline)
+    return Attempt(choice, progress)
+
+
+def _describe_trial(
+    snapshot: Snapshot, spec: Spec, pods: Sequence[Pod], canary: Canary | None, order: Action | None
+) -> Trial:
+    """Return how a revision is tried. A fault, or else a fetch, explains why it is not ready."""
+    faults = [pod.cause for pod in pods if pod.cause]
+    fetches = [describe_fetch(pod, snapshot.model.fetched.get(pod.name)) for pod in pods if pod.is_fetching]
+    return Trial(
+        deadline=spec.rollout.progress_deadline_seconds,
+        way=spec.rollout.describe(),
         words=next(iter([*(fault.message for fault in faults), *fetches]), ""),
         can_return=spec.rollout.rollback is Rollback.AUTOMATIC,
         has_failed_as_canary=has_failed(canary, faults),
         order=order,
     )
-    choice = choose_revision(asked, stable if stable in revisions else None, old, progress, trial)
-    if choice.chosen != asked:
-        progress = Progress.read(rollout, observed.state(choice.chosen), now, deadline=deadline)
-    return choice, progress
+
+
+def _plan_step(
+    snapshot: Snapshot, spec: Spec, observed: Observed, known: Known, attempt: Attempt, *, desired: int
+) -> Step:
+    """Return the next counts. Of the other revisions the last stable one is kept first, then the newest."""
+    served, rollout = snapshot.status.get("currentRevision"), snapshot.status.get("rollout", {})
+    target, stable = attempt.revision, served or known.asked
+    beside = {*observed.states, stable} & known.revisions.keys() - {target}
+    others = sorted(
+        map(observed.state, beside),
+        key=lambda state: (state.hash != stable, -known.revisions[state.hash].number),
+    )
+    canary = attempt.progress.canary
+    return plan_rollout(
+        desired,
+        observed.state(target),
+        others,
+        read_method(rollout) if rollout.get("revision") == target else Method.SURGE,
+        spec.rollout.strategy,
+        most=None if canary is None else canary.most,
+        served=served,
+    )
+
+
+def _plan_evacuation(
+    snapshot: Snapshot, spec: Spec, observed: Observed, step: Step, revision: str, *, desired: int
+) -> Evacuation:
+    return plan_evacuation(
+        step,
+        revision,
+        desired,
+        observed,
+        snapshot.nodes.departures,
+        start_seconds=spec.rollout.progress_deadline_seconds,
+        since=parse_time(snapshot.status.get("replacement", {}).get("startedAt")),
+        refused={refused.kind for refused in snapshot.obstacles.refusals},
+    )

@@ -70,8 +70,7 @@ class StatusInputs:
     @property
     def old(self) -> dict[str, Any]:
         """The old status."""
-        status: dict[str, Any] = self.snapshot.service.get("status", {})
-        return status
+        return self.snapshot.status
 
     @property
     def name(self) -> str:

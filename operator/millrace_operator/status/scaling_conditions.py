@@ -62,9 +62,8 @@ def judge_objectives(inputs: StatusInputs) -> Truth | None:
     if spec.scaling.mode is ScalingMode.EXTERNAL:
         return Truth(OBJECTIVES_MET, None, Reason.EXTERNAL, "in mode External the operator measures nothing")
     if inputs.count.desired == 0:
-        return Truth(
-            OBJECTIVES_MET, None, Reason.SCALED_TO_ZERO, "there is no replica, so nothing is measured"
-        )
+        text = "there is no replica, so nothing is measured"
+        return Truth(OBJECTIVES_MET, None, Reason.SCALED_TO_ZERO, text)
     evidence = advice.evidence if advice else _read_previous(inputs.old.get("scaling", {}).get("evidence"))
     if not _is_of(spec, evidence):
         return _UNMEASURED

@@ -25,9 +25,9 @@ def test_a_line_in_which_nothing_changed_copies_nothing() -> None:
     loads = Loads()
     loads.expect(["one"], NOW)
     loads.note("one", {"in_flight": {"a": 2}, "ready": {"a": 1}, "open": {"shop/chat": 2}}, NOW)
-    before = loads._told["one"]
+    before = loads._reports["one"]
     loads.note("one", {}, NOW)
-    after = loads._told["one"]
+    after = loads._reports["one"]
     pairs = zip(
         (before.in_flight, before.ready, before.num_open),
         (after.in_flight, after.ready, after.num_open),
