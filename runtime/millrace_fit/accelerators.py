@@ -1,4 +1,4 @@
-"""Accelerators by name, with the memory that a process finds there; and what nodes' labels say of theirs."""
+"""Accelerators by name, with the memory that a process finds there; and those that nodes' labels name."""
 
 import re
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ LABEL_MEMORY: Final = "nvidia.com/gpu.memory"
 """MiB, as nvidia-smi shows them: by NVIDIA's GPU feature discovery."""
 LABEL_PRODUCT: Final = "nvidia.com/gpu.product"
 NO_GPU: Final = "torch finds no GPU that works"
-"""In the words of a replica that has none, by which the operator knows them in its last line."""
+"""The words of a replica without a GPU. The operator recognises them in the last line of its log."""
 _RESERVED_BYTES = 512 << 20
 _RESERVED_SHARE = 0.002
-"""What the driver keeps of nvidia-smi's total: from 0.3 GiB (T4) to 0.7 GiB (B200), by the figures below."""
+"""The driver's part of nvidia-smi's total: from 0.3 GiB (T4) to 0.7 GiB (B200), by the figures below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Accelerator:
 
     name: str
     memory_bytes: int
-    """What torch finds free in an empty one; on CPUs the pod's limit."""
+    """The free memory that torch finds on an empty device; on CPUs the pod's limit."""
     device: Device = "cuda"
     has_bfloat16: bool = True
-    """GPUs before compute capability 8.0 have none."""
+    """GPUs below compute capability 8.0 have none."""
     maker: str = "NVIDIA"
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a part of a GPU (MIG). Parts can't exchange sums, so they share no model."""
+        """Whether it is a part of a GPU (MIG). Parts can't exchange sums, so they can't share a model."""
         return bool(re.search(r"(^|MIG-)\dg\.\d+gb$", self.name))
 
 
@@ -42,9 +42,9 @@ def _gpu(
     return name, Accelerator(name, int(gib * GIB), has_bfloat16=has_bfloat16, maker=maker)
 
 
-# What torch reports as a device's total capacity, as people's out-of-memory messages quote it; of several
-# figures for one product the least. Not measured by us. MIG's are those of NVIDIA's MIG user guide, and of
-# several generations the least.
+# A device's total capacity that torch reports, from people's out-of-memory messages; the least of several
+# figures for one product. Not measured by us. MIG's are from NVIDIA's MIG user guide, the least of several
+# generations.
 GPUS: Final[Mapping[str, Accelerator]] = dict(
     [
         _gpu("h100-80g", 79.1),
@@ -79,7 +79,7 @@ GPUS: Final[Mapping[str, Accelerator]] = dict(
 )
 CPU: Final = "cpu"
 COMMON: Final = ("l4-24g", "a100-40g", "l40s-48g", "h100-80g", "h200-141g")
-"""Those that are shown where nobody names one."""
+"""The overview shows these if nobody names an accelerator."""
 _PRODUCTS: Final[Mapping[str, str]] = {
     r"H100.*(NVL|94GB)": "h100-94g",
     r"H100": "h100-80g",
@@ -94,24 +94,24 @@ _PRODUCTS: Final[Mapping[str, str]] = {
     r"T4": "t4-16g",
     r"V100.*32GB": "v100-32g",
 }
-"""By a part of the label's value, the first one that is found."""
+"""By a part of the label's value. The first match counts."""
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """Return the GPU, or the MIG profile, of a name such as h100-80g; None where it is not known."""
+    """Return the GPU, or the MIG profile, of a name such as h100-80g; None for an unknown name."""
     lowered = name.lower()
     return GPUS.get(lowered) or next((gpu for gpu in GPUS.values() if lowered == _stem(gpu.name)), None)
 
 
 def _stem(name: str) -> str:
-    """Return the name without its size: h100-80g and h100-94g share one, of which the first counts."""
+    """Return the name without its size. h100-80g and h100-94g have the same one; the first counts."""
     return name.rpartition("-")[0]
 
 
 def read_labels(labels: Mapping[str, str]) -> Accelerator | None:
-    """Return the GPU that a node's labels tell of; None where they tell nothing that is known.
+    """Return the GPU of a node's labels; None if they name no known GPU.
 
-    The label with the memory counts before the product's usual memory: it knows of MIG and of variants.
+    The label with the memory overrides the product's usual memory: it is right for MIG and for variants.
     """
     product, megabytes = labels.get(LABEL_PRODUCT, ""), labels.get(LABEL_MEMORY, "")
     known = _find_product(product)

@@ -1,7 +1,4 @@
-"""A Llama-family config.json, checked.
-
-How the rotary position embedding is stretched for contexts beyond those of the first training.
-"""
+"""A Llama-family config.json, checked, with the scaling of its rotary position embedding."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ class LinearScaling:
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1: long wavelengths stretched by `factor`, short ones kept, a ramp between."""
+    """Llama 3.1: it stretches long wavelengths by `factor`, keeps short ones, and has a ramp between."""
 
     factor: float
     low_frequency_factor: float
@@ -32,28 +29,28 @@ RotaryScaling = LinearScaling | Llama3Scaling
 
 
 MAX_COUNT: Final = 2**53 - 1
-"""Of whatever is counted: JSON carries no larger one for everybody."""
+"""The largest count: not every JSON parser reads larger numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """An architecture's values for fields that config.json leaves out, as transformers has them."""
+    """An architecture's defaults for fields that config.json leaves out, as in transformers."""
 
     has_qkv_bias: bool = False
     """Whether the projections of query, key and value have biases, and the output's has none."""
     reads_biases: bool = True
     """Whether `attention_bias` and `mlp_bias` are read."""
     num_kv_heads: int | None = None
-    """`num_key_value_heads` where it is left out; None: as many as heads."""
+    """The default of `num_key_value_heads`; None: as many as heads."""
     window: int | None = None
-    """`sliding_window` where it is left out."""
+    """The default of `sliding_window`."""
     has_window: bool | None = True
-    """`use_sliding_window` where it is left out; None: the architecture does not read it."""
+    """The default of `use_sliding_window`; None: the architecture does not read it."""
     num_unwindowed: int | None = None
-    """`max_window_layers` where it is left out; None: a window is every layer's."""
+    """The default of `max_window_layers`; None: every layer has the window."""
 
 
-# A stray window is one: transformers' Llama has none in its mask, but its cache drops the keys behind it.
+# Llama's `sliding_window` counts: transformers' mask ignores it, but its cache drops the keys outside it.
 LLAMA: Final = Family()
 MISTRAL: Final = Family(reads_biases=False, num_kv_heads=8, window=4096, has_window=None)
 QWEN2: Final = Family(
@@ -69,7 +66,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "MistralForCausalLM": MISTRAL,
     "Qwen2ForCausalLM": QWEN2,
 }
-"""The architectures that are served, by their names in config.json."""
+"""The supported architectures, by their names in config.json."""
 
 ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
@@ -109,7 +106,7 @@ class LlamaConfig:
 
 
 def find_architecture_name(raw: Mapping[str, Any]) -> str:
-    """Return the first architecture of a config.json that is served. Raises ArchitectureError."""
+    """Return the first supported architecture of a config.json. Raises ArchitectureError."""
     names = raw.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArchitectureError(f"config.json has architectures {names!r}; it must be a list of names")
@@ -123,7 +120,7 @@ def find_architecture_name(raw: Mapping[str, Any]) -> str:
 
 
 def parse_llama_config(raw: Mapping[str, Any], family: Family) -> LlamaConfig:
-    """Return a Hugging Face config, checked. Raises ArchitectureError naming the field."""
+    """Check and return a Hugging Face config. Raises ArchitectureError, which names the field."""
     _refuse_unsupported(raw)
     num_heads, width = _count(raw, "num_attention_heads"), _count(raw, "hidden_size")
     num_kv_heads = _num_kv_heads(raw, family, num_heads)
@@ -168,9 +165,9 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
 
 
 def _num_kv_heads(raw: Mapping[str, Any], family: Family, num_heads: int) -> int:
-    """Return the number of KV heads. A null means as many as heads; a missing field the family's number."""
-    left_out = None if "num_key_value_heads" in raw else family.num_kv_heads
-    return _count(raw, "num_key_value_heads", left_out or num_heads)
+    """Return the number of KV heads. null means as many as heads. A missing field has a default."""
+    default = None if "num_key_value_heads" in raw else family.num_kv_heads
+    return _count(raw, "num_key_value_heads", default or num_heads)
 
 
 def _window(raw: Mapping[str, Any], family: Family) -> int | None:
@@ -182,7 +179,7 @@ def _window(raw: Mapping[str, Any], family: Family) -> int | None:
 
 
 def _has_windowed_layer(raw: Mapping[str, Any], family: Family) -> bool:
-    """Whether any layer has the window: `layer_types` names each, `max_window_layers` counts those before."""
+    """Whether any layer has the window. `layer_types` names all; the first `max_window_layers` have none."""
     if family.num_unwindowed is None:
         return True
     kinds = raw.get("layer_types")
@@ -210,7 +207,7 @@ def _count(raw: Mapping[str, Any], name: str, default: int | None = None, *, lea
             f"config.json has {name} {value!r}; it must be a whole number of at least {least}"
         )
     if value > MAX_COUNT:
-        raise ArchitectureError(f"config.json has {name} {value}; more than {MAX_COUNT} are refused")
+        raise ArchitectureError(f"config.json has {name} {value}; it must be at most {MAX_COUNT}")
     return value
 
 
@@ -231,9 +228,9 @@ def _is_finite(value: float) -> bool:
 
 
 def _rotary(raw: Mapping[str, Any]) -> tuple[float, RotaryScaling | None]:
-    """Return base and scaling in either spelling: rope_theta with rope_scaling, or the newer rope_parameters.
+    """Return base and scaling, from rope_theta with rope_scaling or from the newer rope_parameters.
 
-    Where both are there, transformers reads the older one and no number of the newer one.
+    If a config has both spellings, transformers reads only the older one.
     """
     rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     if not isinstance(rope, Mapping):
@@ -264,7 +261,7 @@ def _scaling(rope: Mapping[str, Any], kind: str) -> RotaryScaling | None:
 
 
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
-    """Raise ArchitectureError for a number that would change the angles and is not read here."""
+    """Raise ArchitectureError for an unread number that would change the angles."""
     _refuse_partial(rope)
     read = ROPE_KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     for name in sorted(rope.keys() - read):

@@ -1,4 +1,4 @@
-"""Types of numbers: as files name them, as config.json does, and as they are served."""
+"""Number types: their names in files and in config.json, and the types that replicas serve."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,19 +6,19 @@ from typing import Any, Final
 from millrace_fit.errors import ArchitectureError
 
 STORED_TYPES: Final[Mapping[str, str]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-"""Types whose numbers are the weights themselves, by their names in a file's header."""
+"""Types that hold the weights without scales, by their names in a file's header."""
 SERVED_AS: Final[Mapping[str, str]] = {
     "float32": "float32",
     "bfloat16": "bfloat16",
     "float16": "bfloat16",
 }
-"""By the type that config.json names: float16 has no kernels."""
+"""By the type that config.json names. float16 has no kernels."""
 ITEM_BYTES: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2}
-"""Of the types that are served."""
+"""By the served type."""
 
 
 def choose_served_type(raw: Mapping[str, Any], stored: str) -> str:
-    """Return the type to serve: config.json's, or that of the stored weights if it names none.
+    """Return the type to serve: config.json's, or the stored type if config.json names none.
 
     Raises ArchitectureError.
     """
@@ -32,9 +32,9 @@ def choose_served_type(raw: Mapping[str, Any], stored: str) -> str:
 
 
 def choose_stored_type(num_numbers: Mapping[str, int]) -> str:
-    """Return the type that most numbers are stored in, by how many there are of each type of a header.
+    """Return the stored type of most numbers, by the count of numbers of each header type.
 
-    A type that is not known counts as float32: it is refused as it is read.
+    An unknown type counts as float32. The reader refuses it later.
     """
     most = max(num_numbers, key=lambda name: num_numbers[name], default="")
     return STORED_TYPES.get(most, "float32")

@@ -1,11 +1,11 @@
-"""What can go wrong in telling what a model takes.
+"""The failures of computing a model's memory.
 
 FitError
 ├── ArchitectureError     config.json describes a model that is not supported
 ├── HeaderError           a file's header is no safetensors header
-├── FactsError            text that holds no facts of a model
+├── FactsError            a text has no facts of a model
 ├── NoRoomError           a KV cache has no room for one sequence
-└── SettingError          an accelerator or an amount of memory that can't be read
+└── SettingError          an accelerator or an amount of memory can't be parsed
 """
 
 
@@ -14,7 +14,7 @@ class FitError(Exception):
 
 
 class ArchitectureError(FitError):
-    """config.json describes a model that is not supported; the text says which part and what is."""
+    """config.json describes a model that is not supported. The text names the part and the supported ones."""
 
 
 class HeaderError(FitError):
@@ -22,12 +22,12 @@ class HeaderError(FitError):
 
 
 class FactsError(FitError):
-    """Text that holds no facts of a model, or those of a newer version."""
+    """A text has no facts of a model, or the facts of a newer version."""
 
 
 class NoRoomError(FitError):
-    """A KV cache has no room for one sequence of the length asked for."""
+    """A KV cache has no room for one sequence of the required length."""
 
 
 class SettingError(FitError):
-    """An accelerator or an amount of memory that can't be read; the text says what to write."""
+    """An accelerator or an amount of memory can't be parsed. The text says what to write."""

@@ -1,4 +1,4 @@
-"""What is known of a model before it is fetched: small enough to travel in a pod's termination message."""
+"""The facts of a model before it is fetched. They are small enough for a pod's termination message."""
 
 import json
 from collections import Counter
@@ -22,31 +22,31 @@ from millrace_fit.headers import StoredTensor
 from millrace_fit.tensors import find_fault
 
 MAX_FAULT: Final = 400
-"""Bytes in JSON. Names of tensors and values of config.json are the author's, in any letters and length."""
+"""Bytes in JSON. A model's author chooses names of tensors and values of config.json, of any length."""
 MAX_NAME: Final = 80
 """Bytes in JSON."""
 MAX_TYPES: Final = 8
-"""Of stored numbers, the most common ones: few models have more than three."""
+"""Stored types, the most common ones. Few models have more than three."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """All that the arithmetic needs. What follows of it, such as a shard's part, `memory.py` computes."""
+    """All inputs of the arithmetic. `memory.py` computes the rest, such as a shard's part."""
 
     architecture: str
-    """As config.json names it; empty where it names none."""
+    """The name in config.json; empty without one."""
     stored: Mapping[str, int]
-    """How many numbers the files have, by the types that their headers name."""
+    """The count of numbers in the files, by the types in their headers."""
     served_type: str
-    """In which numbers a replica serves them and keeps the KV cache, such as bfloat16."""
+    """The type in which a replica serves the weights and keeps the KV cache, such as bfloat16."""
     shape: LlamaConfig | None
-    """None of an architecture that no replica serves."""
+    """None for an unsupported architecture."""
     fault: str | None
     """Why no replica can serve the model, in a sentence."""
 
     @property
     def num_parameters(self) -> int:
-        """How many numbers the files have."""
+        """The count of numbers in the files."""
         return sum(self.stored.values())
 
     def to_json(self) -> str:
@@ -55,7 +55,7 @@ class ModelFacts:
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFacts":
-        """Return what `to_json` wrote. Fields that are not known are ignored. Raises FactsError."""
+        """Return what `to_json` wrote, without unknown fields. Raises FactsError."""
         try:
             values = json.loads(text)
             shape, fault = values["shape"], values["fault"]
@@ -73,9 +73,9 @@ class ModelFacts:
 
 
 def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> ModelFacts:
-    """Return a model's facts, by its config.json and the tensors of all of its files' headers.
+    """Return a model's facts, by its config.json and the tensors in all of its files' headers.
 
-    A model that no replica can serve has facts too: they say why.
+    The facts of a model that no replica can serve say why.
     """
     stored: Counter[str] = Counter()
     for tensor in tensors.values():
@@ -103,7 +103,7 @@ def _name_architecture(config: Mapping[str, Any]) -> str:
 
 
 def shorten(text: str, most: int = MAX_FAULT) -> str:
-    """Return a text that others may have written as one line of at most so many bytes in JSON."""
+    """Return a text of any origin as one line of at most so many bytes in JSON."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     if len(line) <= most and _count_bytes(line) <= most:
         return line
@@ -134,14 +134,14 @@ def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:
 
 
 def _read_count(value: Any, least: int) -> int:
-    """Return a number that somebody has told. Raises ValueError where nobody can have counted it."""
+    """Return a reported count. Raises ValueError if it can be no count."""
     if type(value) is not int or not least <= value <= MAX_COUNT:
         raise ValueError(value)
     return value
 
 
 def _read_factor(value: Any) -> float:
-    """Return a number that a computation uses. Raises ValueError of one that none can have been made with."""
+    """Return a reported factor. Raises ValueError if no config can have it."""
     if type(value) not in (int, float) or not 0 < value <= MAX_COUNT:  # and not NaN
         raise ValueError(value)
     return float(value)

@@ -1,4 +1,4 @@
-"""What other formats a model's files have, where none of them is safetensors."""
+"""The other formats of a model's files, if none of them is safetensors."""
 
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -23,21 +23,21 @@ FORMATS: Final[Mapping[str, str]] = {
 }
 """By the ending of a file's name."""
 USUAL_NAMES: Final = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack")
-"""Of a model's weights in one file, where a source lists no files."""
+"""Names of a single weights file, for sources that list no files."""
 _OF_TRAINING: Final = (
     *("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*"),
     *("*optim_states.pt", "*model_states.pt"),  # of DeepSpeed
 )
-"""What training leaves beside the weights. While somebody uploads both, these are often there first."""
+"""Files that training writes beside the weights. During an upload these often arrive first."""
 _CONFIG: Final = "config.json"
 _MAX_NAME: Final = 80
 
 
 def find_formats(names: Collection[str]) -> dict[str, str]:
-    """Return the formats of weights that files have beside safetensors, each with the first file's name.
+    """Return the formats of weights other than safetensors, each with the first file's name.
 
-    A folder below that has safetensors may be a whole model of its own, with all that is below it. Where
-    there is no config.json, any folder may: somebody wrote the one above a model's.
+    A subfolder with safetensors may be a separate model, with everything below it. Without a config.json any
+    subfolder may be one: the path may name the folder above a model's.
     """
     models = {name.rpartition("/")[0] for name in names if name.endswith(SERVED)} - {""}
     if models and _CONFIG not in names:
@@ -52,7 +52,7 @@ def find_formats(names: Collection[str]) -> dict[str, str]:
 
 
 def explain_formats(names: Collection[str]) -> str:
-    """Return why files without safetensors beside config.json can't be served, naming what is there."""
+    """Return why files without safetensors beside config.json can't be served, and which files are there."""
     formats = find_formats(names)
     found = " and ".join(f"{known} ({name[:_MAX_NAME]})" for known, name in sorted(formats.items()))
     elsewhere = sorted(name[:_MAX_NAME] for name in names if name.endswith(SERVED) and "/" in name)
@@ -71,6 +71,6 @@ def explain_formats(names: Collection[str]) -> str:
 
 
 def _folders(name: str) -> Iterator[str]:
-    """Yield the folders that a file is in, but for the model's own."""
+    """Yield the folders of a file, except the model's own."""
     while name := name.rpartition("/")[0]:
         yield name

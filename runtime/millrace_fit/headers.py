@@ -1,7 +1,7 @@
-"""The head of a safetensors file: which tensors it has, without their numbers. Bytes in, shapes out.
+"""The header of a safetensors file: its tensors' names, types and shapes, from bytes.
 
-The file begins with the header's length in 8 bytes, little-endian; then the header in JSON, and then the
-numbers of all tensors, without gaps: https://github.com/huggingface/safetensors#format
+The file begins with the header's length in 8 bytes, little-endian. Then come the header in JSON, and the
+numbers of all tensors without gaps: https://github.com/huggingface/safetensors#format
 """
 
 import json
@@ -20,19 +20,19 @@ ITEM_BITS: Final[Mapping[str, int]] = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F16": 16, "BF16": 16, "F32": 32, "F64": 64, "C64": 64,
 }  # fmt: skip
-"""Of a number of each type."""
+"""By the type of a number."""
 
 
 class StoredTensor(NamedTuple):
-    """A tensor as a file has it."""
+    """A tensor in a file."""
 
     dtype: str
-    """As the header names it, such as BF16."""
+    """The type's name in the header, such as BF16."""
     shape: tuple[int, ...]
 
     @property
     def num_numbers(self) -> int:
-        """How many numbers it has."""
+        """The count of its numbers."""
         return math.prod(self.shape)
 
 
@@ -42,14 +42,12 @@ class _Place(NamedTuple):
 
 
 def read_length(first: bytes, file_bytes: int) -> int:
-    """Return the header's bytes, by the first 8 of a file of so many. Raises HeaderError."""
+    """Return the header's length, by the first 8 bytes of a file and its size. Raises HeaderError."""
     if len(first) < LENGTH_BYTES:
         raise HeaderError(f"it has {len(first)} bytes, too few for a safetensors file")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        raise HeaderError(
-            f"its header would have {length} bytes, and more than {MAX_HEADER_BYTES} are refused"
-        )
+        raise HeaderError(f"its header would have {length} bytes, and the limit is {MAX_HEADER_BYTES}")
     if LENGTH_BYTES + length > file_bytes:
         raise HeaderError(
             f"its header would have {length} bytes, and the file has {file_bytes}: it is cut short"
@@ -58,7 +56,7 @@ def read_length(first: bytes, file_bytes: int) -> int:
 
 
 def parse_header(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
-    """Return a file's tensors by name, whose numbers must fill the rest of the file. Raises HeaderError."""
+    """Return a file's tensors by name. Their numbers must fill the rest of the file. Raises HeaderError."""
     try:
         entries = json.loads(header)
     except (ValueError, RecursionError) as error:
@@ -67,7 +65,7 @@ def parse_header(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
         raise HeaderError("its header is no JSON object")
     entries.pop("__metadata__", None)
     if len(entries) > MAX_TENSORS:
-        raise HeaderError(f"it has {len(entries)} tensors, and more than {MAX_TENSORS} are refused")
+        raise HeaderError(f"it has {len(entries)} tensors, and the limit is {MAX_TENSORS}")
     tensors, places = dict[str, StoredTensor](), list[_Place]()
     for name, entry in entries.items():
         tensors[name], place = _read_entry(name, entry)
@@ -80,11 +78,11 @@ def _read_entry(name: str, entry: Any) -> tuple[StoredTensor, _Place]:
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise HeaderError(f"of the tensor {name[:80]!r} it does not say type, shape and place") from error
+        raise HeaderError(f"it lacks the type, the shape or the place of the tensor {name[:80]!r}") from error
     if not isinstance(dtype, str) or not all(_is_count(number) for number in (*shape, begin, end)):
-        raise HeaderError(f"of the tensor {name[:80]!r} it does not say type, shape and place")
+        raise HeaderError(f"it lacks the type, the shape or the place of the tensor {name[:80]!r}")
     if dtype not in ITEM_BITS:
-        raise HeaderError(f"the tensor {name[:80]!r} has the type {dtype[:20]!r}, which is not known")
+        raise HeaderError(f"the tensor {name[:80]!r} has the unknown type {dtype[:20]!r}")
     tensor = StoredTensor(dtype, shape)
     if (end - begin) * 8 != tensor.num_numbers * ITEM_BITS[dtype]:
         raise HeaderError(

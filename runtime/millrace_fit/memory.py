@@ -1,4 +1,4 @@
-"""What a model takes of each device: its matrices, the KV cache, the tables, and the largest step."""
+"""A model's memory on each device: its matrices, the KV cache, the tables, and the largest step."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from millrace_fit.settings import FROM_CHECKPOINT, Device, Settings
 from millrace_fit.shard import Shard
 
 GROUP: Final = 32
-"""Inputs with one scale in INT4, and columns that workers share in: `linear/quantized_reference.py`."""
+"""Inputs with one scale in INT4, and the unit of columns for each worker: `linear/quantized_reference.py`."""
 LANES: Final = 16
-"""Outputs of a strip on CPUs: the last one is filled up with zeros (`native/strips.py`)."""
+"""Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
 GPU_OVERHEAD: Final = 768 << 20
-"""Of a GPU, before the weights: CUDA's context, loaded kernels, cuBLAS's memory, and what torch's allocator
-rounds up. A guess, until `benchmarks/gpu` has run on a GPU and measured it."""
+"""On a GPU, before the weights: CUDA's context, loaded kernels, cuBLAS's memory, and the rounding of torch's
+allocator. An estimate, until `benchmarks/gpu` has measured it on a GPU."""
 EXCHANGE_OVERHEAD: Final = 512 << 20
-"""Of each GPU of several: NCCL's buffers. A guess too."""
+"""On each GPU of several: NCCL's buffers. An estimate too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model in the numbers that it is served in, shared by so many devices."""
+    """A model's weights in their served type, shared by the devices of the settings."""
 
     config: LlamaConfig
     served_type: str
@@ -31,7 +31,7 @@ class Weights:
 
     @property
     def item_bytes(self) -> int:
-        """Of a number of the served type."""
+        """Bytes of a number in the served type."""
         return ITEM_BYTES[self.served_type]
 
     @property
@@ -41,7 +41,7 @@ class Weights:
         return (Shard(index, count) for index in range(count))
 
     def count_bytes(self, shard: Shard) -> int:
-        """Return the bytes of a device's weights. Raises ArchitectureError where they can't be shared so."""
+        """Return the bytes of a device's weights. Raises ArchitectureError if they can't be shared so."""
         matrices = sum(
             matrix.count * matrix_bytes(matrix, self.settings.weights, self.item_bytes, self.settings.device)
             for matrix in list_matrices(self.config, shard)
@@ -51,45 +51,45 @@ class Weights:
 
     @property
     def most_bytes(self) -> int:
-        """Of the device that has the most."""
+        """Bytes on the device that has the most."""
         return max(self.count_bytes(shard) for shard in self.shards)
 
     @property
     def all_bytes(self) -> int:
-        """Of all devices together."""
+        """Bytes on all devices together."""
         return sum(self.count_bytes(shard) for shard in self.shards)
 
     @property
     def block_bytes(self) -> int:
-        """Of a block of the KV cache over all layers, on the device that has the most KV heads."""
+        """Bytes of a block of the KV cache over all layers, on the device with the most KV heads."""
         heads = (shard.cut_heads(self.config.num_heads, self.config.num_kv_heads) for shard in self.shards)
         most = max(cut.kv.size for cut in heads)
         return block_numbers(self.config.num_layers, most, self.config.head_dim) * self.item_bytes
 
     @property
     def token_bytes(self) -> int:
-        """Of the KV cache for each token, on that device."""
+        """Bytes of the KV cache for each token, on that device."""
         return self.block_bytes // BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A weight [outputs, inputs], and how many there are of it."""
+    """A weight [outputs, inputs], and the count of such weights."""
 
     outputs: int
     inputs: int
     count: int
     has_bias: bool = False
     is_gated: bool = False
-    """Whether the outputs are a gate's and its product's, each in strips of their own."""
+    """Whether the outputs are those of `gate` and `up`, each in strips of its own."""
     is_table: bool = False
-    """Whether it is an embedding or a head, which are 8 bits where the others are 4."""
+    """Whether it is an embedding or a head, which have 8 bits if the others have 4."""
 
 
 def list_matrices(config: LlamaConfig, shard: Shard) -> Iterator[Matrix]:
-    """Yield what a worker holds, as `models/llama.py` cuts it.
+    """Yield a worker's matrices, as `models/llama.py` cuts them.
 
-    Raises ArchitectureError where the model can't be shared by so many.
+    Raises ArchitectureError if so many workers can't share the model.
     """
     width, layers, heads = (
         config.width,
@@ -107,9 +107,9 @@ def list_matrices(config: LlamaConfig, shard: Shard) -> Iterator[Matrix]:
 
 
 def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) -> int:
-    """Return the bytes of one such matrix with its bias, on a GPU or on the native path of a CPU.
+    """Return the bytes of one such matrix with its bias, on a GPU or with the native kernels of a CPU.
 
-    `weights` is one of WEIGHTS, `item_bytes` the served type's. Where torch has to compute on a CPU, rounded
+    `weights` is one of WEIGHTS, and `item_bytes` the served type's. If torch computes on a CPU, rounded
     weights take more.
     """
     if device == "cuda":
@@ -135,11 +135,11 @@ def _strip_bytes(matrix: Matrix, weights: str, item_bytes: int) -> int:
 
 _FLOAT, _LONG = 4, 8
 _GROUP_BYTES = GROUP + 8
-"""Of rounded inputs with their scale and sum, on CPUs (`native/abi.py`)."""
+"""Of a group of rounded inputs with its scale and sum, on CPUs (`native/abi.py`)."""
 _NUMBERS_OF_A_TOKEN = 16
-"""int64 on a GPU: its position, its slot, its place in the cache and such."""
+"""int64 on a GPU: the token's position, slot, place in the cache and the like."""
 _NUMBERS_OF_A_DRAW = 3
-"""Of 4 bytes for each token of the vocabulary, where a draw takes all: counts, candidates, their ids."""
+"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: counts, candidates, their ids."""
 
 
 def tables_bytes(config: LlamaConfig, settings: Settings, length: int) -> int:
@@ -152,14 +152,14 @@ def tables_bytes(config: LlamaConfig, settings: Settings, length: int) -> int:
 
 
 def step_bytes(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
-    """Return the bytes of the largest step's results, and of those that may be in flight with it."""
+    """Return the bytes of the largest step's results, and of the results in flight with it."""
     if settings.device == "cuda":
         return _step_on_gpu(config, item_bytes, settings, shard, length)
     return _step_on_cpu(config, item_bytes, settings, shard)
 
 
 def _step_on_gpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
-    """As `execution/kv_cache.py` runs it: two steps, of which the first one still holds its logits."""
+    """The step of `execution/kv_cache.py`: two are in flight, and the first one still holds its logits."""
     num_rows = min(settings.num_sequences, settings.num_batched_tokens)
     num_tokens = num_rows * min(settings.num_batched_tokens // num_rows, length - 1)
     scores = num_rows * config.vocabulary_size
@@ -170,11 +170,11 @@ def _step_on_gpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard
 
 
 def _layer_numbers(config: LlamaConfig, shard: Shard) -> int:
-    """Return the numbers that a layer holds of each token at its peak.
+    """Return the count of numbers that a layer holds for each token at its peak.
 
     Beside the residual and the normed input these are the projections, rotated queries and the result of
-    attention; or the gate with its product, and what comes of both. One worker adds to the residual in its
-    place. Of several, a product, its sum and the residual before it are memory of their own.
+    attention; or `gate`, `up` and their product. A single worker adds to the residual in place. With several,
+    a product, its sum and the previous residual have memory of their own.
     """
     heads, width = shard.cut_heads(config.num_heads, config.num_kv_heads), config.width
     query, kv = heads.query.size * config.head_dim, heads.kv.size * config.head_dim
@@ -186,19 +186,19 @@ def _layer_numbers(config: LlamaConfig, shard: Shard) -> int:
 
 
 def _head_bytes(item_bytes: int, shard: Shard) -> int:
-    """Return the bytes of a score while it is made: in the served type, and in float32.
+    """Return the bytes of a score during its computation: in the served type, and in float32.
 
-    Of several workers: the parts of all, and these side by side.
+    With several workers: all parts, and their concatenation.
     """
     widened = 0 if item_bytes == _FLOAT else item_bytes
     return widened + _FLOAT if shard.count == 1 else 2 * _FLOAT
 
 
 def _step_on_cpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard) -> int:
-    """As `native/workspace.py` places them: residual, its norm, projections, gated product, and logits.
+    """The buffers of `native/workspace.py`: residual, its norm, projections, gated product, and logits.
 
-    There are two places of a gated product's size, as the next norm takes the first one that is free. With
-    rounded weights it takes that of rounded inputs.
+    There are two buffers of a gated product's size, because the next norm takes the first free one. With
+    rounded weights it takes the buffer of rounded inputs.
     """
     heads, width = shard.cut_heads(config.num_heads, config.num_kv_heads), config.width
     projected = (heads.query.size + 2 * heads.kv.size) * config.head_dim

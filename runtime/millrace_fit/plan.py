@@ -1,7 +1,4 @@
-"""The plan that a replica will make of a device's memory, before there is a replica: `execution/build.py`.
-
-Which decode steps a GPU's replica records, by their numbers of rows.
-"""
+"""The plan of a device's memory that a replica will make (`execution/build.py`), made before it exists."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -27,15 +24,15 @@ CLOSE_SIZES: Final = 8
 WIDE_SIZES: Final = 16
 CLOSE_UNTIL: Final = 32
 MOST_ROWS: Final = 512
-"""A step of more rows computes for longer than its launches take: for so many rows a model of 8 billion
-weights needs 8 ms of a device with 10^15 operations a second."""
+"""The computing of more rows takes longer than their launches: so many rows of a model of 8 billion weights
+take 8 ms on a device with 10^15 operations a second."""
 
 
 def choose_sizes(max_rows: int) -> tuple[int, ...]:
-    """Return the numbers of rows that are recorded: 1, 2, 4, 8, 16, 24, 32, 48, … up to `max_rows`.
+    """Return the numbers of rows that a GPU records: 1, 2, 4, 8, 16, 24, 32, 48, … up to `max_rows`.
 
-    A step reads all weights whatever its rows, so a few more rows cost little; but each size takes about as
-    long to record as some steps take, and memory.
+    A step reads all weights whatever its rows, so a few padding rows cost little. But each recording takes
+    the time of several steps, and memory.
     """
     max_rows = min(max_rows, MOST_ROWS)
     sizes = {1, 2, 4, *range(CLOSE_SIZES, CLOSE_UNTIL, CLOSE_SIZES)}
@@ -45,13 +42,13 @@ def choose_sizes(max_rows: int) -> tuple[int, ...]:
 
 CPU_OVERHEAD: Final = 96 << 20
 WORKER_OVERHEAD: Final = 320 << 20
-"""Of a pod's memory, before the weights: HTTP process and supervisor (57 MB, measured once), and each process
-that computes, with torch (some 300 MB). What of their files lies in the page cache counts as free."""
+"""In a pod's memory, before the weights: HTTP process and supervisor (57 MB, measured once), and each process
+that computes, with torch (some 300 MB). The page cache of their files counts as free."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Parts of a device's memory in bytes; on CPUs of the pod's, which all workers share."""
+    """The parts of a device's memory in bytes; on CPUs of the pod's memory, which all workers share."""
 
     total: int
     overhead: int
@@ -59,30 +56,30 @@ class MemoryPlan:
     tables: int
     step: int
     recordings: int
-    """Of recorded decode steps, on GPUs."""
+    """Recorded decode steps, on GPUs."""
     text: int
-    """Of the text worker, on CPUs."""
+    """The text worker, on CPUs."""
     cache: CacheShape | None
-    """None where there is no room for one sequence of the length asked for, or for 16 tokens."""
+    """None without room for one sequence of the required length, or for 16 tokens."""
     room_tokens: int
-    """Tokens that the cache would have room for, however few sequences there are."""
+    """Tokens that would fit into the cache, even if the sequences can't fill it."""
     token_bytes: int
 
     @property
     def taken(self) -> int:
-        """What is taken beside the KV cache."""
+        """The bytes of everything but the KV cache."""
         return self.overhead + self.weights + self.tables + self.step + self.recordings + self.text
 
     @property
     def is_over(self) -> bool:
-        """Whether more is taken than there is."""
+        """Whether the parts are more than the total."""
         return self.taken + (self.cache.num_bytes if self.cache else 0) > self.total
 
 
 def plan_memory(config: LlamaConfig, served_type: str, settings: Settings, total: int) -> MemoryPlan:
     """Return the plan of each device of `total` bytes, or of a pod's limit on CPUs.
 
-    Raises ArchitectureError where the model can't be shared by so many devices.
+    Raises ArchitectureError if so many devices can't share the model.
     """
     weights = Weights(config, served_type, settings)
     return _plan_gpu(weights, total) if settings.device == "cuda" else _plan_cpu(weights, total)
@@ -111,9 +108,9 @@ def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
 
 
 def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
-    """The pod's memory is everybody's: workers share what is left, and the text worker has its part.
+    """All processes share the pod's memory: the text worker has its part, and the workers share the rest.
 
-    Steps and tables are not planned with: they are to fit into what SHARE_OF_LIMIT leaves.
+    The plan reserves nothing for steps and tables: they must fit into the rest of SHARE_OF_LIMIT.
     """
     count = weights.settings.tensor_parallel
     overhead = CPU_OVERHEAD + count * WORKER_OVERHEAD
@@ -137,7 +134,7 @@ def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
 
 
 def _share_host(left: int, text: int, count: int) -> Budget:
-    whole = plan_host(left, text, SHARE_OF_LIMIT, "the limit leaves")
+    whole = plan_host(left, text, SHARE_OF_LIMIT, "within the limit")
     return Budget(whole.num_bytes // count, whole.source)
 
 
@@ -151,7 +148,7 @@ def _step(weights: Weights, longest: int) -> int:
 
 
 def _find_longest(weights: Weights, budget: Budget) -> int:
-    """Return the longest sequence to plan for: what is free before the weights bounds it."""
+    """Return the longest sequence for the plan. The free memory before the weights limits it."""
     asked = weights.settings.max_model_length
     try:
         return plan_cache(_demand(weights, weights.config.max_length), budget).max_model_length

@@ -1,4 +1,4 @@
-"""What people see of a model and its memory: a screen of lines, or JSON. Pure."""
+"""The view of a model and its memory: a screen of lines, or JSON. Pure."""
 
 import json
 import textwrap
@@ -17,22 +17,22 @@ from millrace_fit.wording import show_count, show_gib, show_kib, show_parameters
 
 WIDTH: Final = 110
 _NAMES: Final = 48
-"""Columns of the table's names."""
+"""Columns for the table's names."""
 _AMOUNT: Final = 11
 _CPU_LENGTH: Final = 8192
-"""Tokens of a sequence for which a pod's memory is proposed, where nobody asks for a length."""
+"""The default length of sequences for which the screen proposes a pod's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model with where it is."""
+    """A model and its source."""
 
     uri: str
     revision: str
-    """Empty where the source has none."""
+    """Empty if the source has none."""
     facts: ModelFacts
     is_whole: bool = True
-    """Whether all headers were read. Else the numbers are those that config.json describes."""
+    """Whether all headers were read. Otherwise the numbers are those that config.json describes."""
 
 
 def render_screen(model: Model, settings: Settings, accelerator: Accelerator) -> list[str]:
@@ -45,7 +45,7 @@ def render_screen(model: Model, settings: Settings, accelerator: Accelerator) ->
 
 
 def render_overview(model: Model, settings: Settings, gpus: Sequence[Accelerator]) -> list[str]:
-    """Return the lines where nobody names an accelerator: one for each of some GPUs, and one for CPUs."""
+    """Return the lines without a named accelerator: one for each of some GPUs, and one for CPUs."""
     facts, lines = model.facts, [*_describe_model(model), ""]
     verdict = judge(facts, settings, None)
     if verdict.answer is Answer.UNSUPPORTED and settings.weights == FROM_CHECKPOINT:
@@ -62,7 +62,7 @@ def render_overview(model: Model, settings: Settings, gpus: Sequence[Accelerator
 
 
 def render_json(model: Model, settings: Settings, accelerators: Sequence[Accelerator]) -> str:
-    """Return the same as one JSON object: amounts in bytes."""
+    """Return the same as one JSON object, with amounts in bytes."""
     answers = [_describe_answer(model.facts, settings, one) for one in accelerators]
     facts = json.loads(model.facts.to_json())
     values = {"uri": model.uri, "revision": model.revision, "is_whole": model.is_whole}
@@ -73,8 +73,8 @@ def render_json(model: Model, settings: Settings, accelerators: Sequence[Acceler
 def _describe_answer(facts: ModelFacts, settings: Settings, accelerator: Accelerator) -> dict[str, Any]:
     verdict = judge(facts, settings, accelerator)
     named = {"name": accelerator.name, "memory_bytes": accelerator.memory_bytes}
-    told = {"answer": verdict.answer, "message": verdict.message, "remedy": verdict.remedy}
-    return named | told | {"plan": None if verdict.plan is None else asdict(verdict.plan)}
+    judged = {"answer": verdict.answer, "message": verdict.message, "remedy": verdict.remedy}
+    return named | judged | {"plan": None if verdict.plan is None else asdict(verdict.plan)}
 
 
 def _describe_model(model: Model) -> Iterator[str]:
@@ -127,9 +127,9 @@ def _list_rows(settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]
 
 
 def _describe_cache(facts: ModelFacts, settings: Settings) -> str:
-    """Return what the KV cache takes a token, and for sequences of full length.
+    """Return the KV cache's memory for a token, and for sequences of full length.
 
-    Raises ArchitectureError where the model can't be shared by so many devices.
+    Raises ArchitectureError if so many devices can't share the model.
     """
     assert facts.shape is not None
     token = Weights(facts.shape, facts.served_type, settings).token_bytes
@@ -153,7 +153,7 @@ def _describe_parts(facts: ModelFacts, settings: Settings) -> str:
 
 
 def _sum_up(facts: ModelFacts, settings: Settings, gpu: Accelerator) -> str:
-    """Return a line's verdict."""
+    """Return the verdict of a line."""
     verdict = judge(facts, settings, gpu)
     if verdict.answer is Answer.FITS:
         assert verdict.plan is not None
@@ -177,7 +177,7 @@ def _longest(facts: ModelFacts, settings: Settings) -> int:
 
 
 def _sum_up_cpu(facts: ModelFacts, settings: Settings) -> str:
-    """Return how much memory a pod needs, by the format of the weights."""
+    """Return the memory that a pod needs, by the format of the weights."""
     assert facts.shape is not None
     length = settings.max_model_length or min(_CPU_LENGTH, facts.shape.max_length)
     needs = []
@@ -198,7 +198,7 @@ def _conclude(verdict: Verdict) -> str:
 
 
 def _wrap(text: str, head: str = "") -> list[str]:
-    """Return lines, of which the first begins with `head`, and the others as far to the right."""
+    """Return lines. The first begins with `head`, and the others are indented as far."""
     return textwrap.wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False,
         break_long_words=False,

@@ -1,15 +1,15 @@
-"""What a replica is asked for, as far as its memory depends on it, and the defaults of that."""
+"""The settings of a replica on which its memory depends, and their defaults."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 Device = Literal["cpu", "cuda"]
 MAX_SEQUENCES: Final[dict[Device, int]] = {"cpu": 32, "cuda": 256}
-"""Sequences computed at the same time, where nobody asks for another number."""
+"""The default number of sequences computed at the same time."""
 MAX_BATCHED_TOKENS: Final[dict[Device, int]] = {"cpu": 512, "cuda": 4096}
-"""Tokens computed in one step, where nobody asks for another number."""
+"""The default number of tokens computed in one step."""
 WEIGHTS: Final = ("FromCheckpoint", "Int8", "Int4")
-"""How matrices are kept: as the files have them, or rounded while they are loaded."""
+"""The formats of matrices: as in the files, or rounded while they are loaded."""
 FROM_CHECKPOINT: Final = WEIGHTS[0]
 
 
@@ -21,13 +21,13 @@ class Settings:
     weights: str = FROM_CHECKPOINT
     """One of WEIGHTS."""
     tensor_parallel: int = 1
-    """Devices that hold the model together."""
+    """Devices that share the model."""
     max_model_length: int | None = None
-    """Tokens of prompt and output together; None: the model's own, or what fits."""
+    """Tokens of prompt and output together; None: the model's own limit, or as many as fit."""
     max_sequences: int | None = None
     """None: the device's default."""
     max_batched_tokens: int | None = None
-    """None: the device's default, or a token for each sequence where that is more."""
+    """None: the device's default, or a token for each sequence if that is more."""
 
     @property
     def num_sequences(self) -> int:

@@ -6,9 +6,9 @@ from typing import Final
 from millrace_fit.errors import ArchitectureError
 
 MOST_GPUS: Final = 16
-"""Of one machine."""
+"""The most GPUs of one machine."""
 CANNOT_SHARE: Final = "can't be shared by"
-"""In the words of heads that do not divide, by which the operator knows them in a replica's last line."""
+"""The words about heads that can't be shared. The operator recognises them in the last line of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Cut:
 
     @property
     def size(self) -> int:
-        """How many rows or columns these are."""
+        """The count of these rows or columns."""
         return self.end - self.begin
 
     def times(self, unit: int) -> "Cut":
-        """Return the same part, counted in pieces of which each row or column has `unit`."""
+        """Return the same part in smaller units: each row or column has `unit` of them."""
         return Cut(self.total * unit, self.begin * unit, self.end * unit)
 
 
@@ -36,7 +36,7 @@ def whole(total: int) -> Cut:
 
 @dataclass(frozen=True, slots=True)
 class HeadsCut:
-    """One worker's heads of a layer. Times the size of a head they are rows of the projections."""
+    """One worker's heads of a layer. Multiplied by a head's size they are rows of the projections."""
 
     query: Cut
     kv: Cut
@@ -44,20 +44,20 @@ class HeadsCut:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` workers that hold a model together; what they compute adds up to the model's."""
+    """One of `count` workers that share a model. Their results add up to the model's."""
 
     index: int = 0
     count: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker adds what may be added only once, such as an output's bias."""
+        """Whether this worker adds the values that only one may add, such as an output's bias."""
         return self.index == 0
 
     def cut(self, total: int, unit: int) -> Cut:
         """Return this worker's rows of `total`, in whole units. Shares may be uneven, the last unit smaller.
 
-        Raises ArchitectureError where a worker would have none.
+        Raises ArchitectureError if a worker would have none.
         """
         num_units = -(-total // unit)
         if num_units < self.count:
@@ -68,9 +68,9 @@ class Shard:
         return Cut(total, begin * unit, min(end * unit, total))
 
     def cut_heads(self, num_heads: int, num_kv_heads: int) -> HeadsCut:
-        """Return this worker's KV heads with their query heads; a KV head may be held by several workers.
+        """Return this worker's KV heads with their query heads. Several workers may have the same KV head.
 
-        Raises ArchitectureError where the heads can't be shared like that.
+        Raises ArchitectureError if the heads can't be shared so.
         """
         group = num_heads // num_kv_heads
         if self.count <= num_kv_heads:
@@ -91,13 +91,13 @@ class Shard:
 def can_share(count: int, num_heads: int, num_kv_heads: int) -> bool:
     """Whether so many workers can share a layer's heads.
 
-    Each has KV heads of its own, or each KV head has as many workers.
+    They can if each has KV heads of its own, or if each KV head has the same number of workers.
     """
     return count <= num_kv_heads or not (count % num_kv_heads or num_heads % count)
 
 
 def list_counts(num_heads: int, num_kv_heads: int) -> list[int]:
-    """Return the counts of workers that can share a layer's heads, as far as one machine has GPUs."""
+    """Return the counts of workers that can share a layer's heads, up to the GPUs of one machine."""
     return [count for count in range(1, MOST_GPUS + 1) if can_share(count, num_heads, num_kv_heads)]
 
 

@@ -1,6 +1,6 @@
-"""Which tensors a Llama-family checkpoint must hold, and which it may: as `models/llama.py` reads them.
+"""The tensors that a Llama-family checkpoint must and may have, as `models/llama.py` reads them.
 
-The tensors of a model whose files were not all seen: those that config.json describes.
+If not all files were seen, the tensors are those that config.json describes.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
 def find_fault(config: LlamaConfig, stored: Mapping[str, StoredTensor]) -> str | None:
-    """Return why a replica would refuse these tensors, in a sentence; None where it reads them all."""
+    """Return why a replica would refuse these tensors, in a sentence; None if it reads all of them."""
     needed = set[str]()
     for name, shape in list_needed(config):  # one by one: config.json may count layers without end
         if fault := _find_fault_of_one(name, shape, stored.get(name)):
@@ -53,7 +53,7 @@ def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | 
 
 
 def list_needed(config: LlamaConfig) -> Shapes:
-    """Yield what a checkpoint must hold, in the order of a model's layers."""
+    """Yield the tensors that a checkpoint must have, in the order of a model's layers."""
     width = config.width
     yield "model.embed_tokens.weight", (config.vocabulary_size, width)
     for layer in range(config.num_layers):
@@ -91,7 +91,7 @@ def _list_linear(name: str, rows: int, columns: int, *, has_bias: bool) -> Shape
 
 
 def _list_unread(config: LlamaConfig) -> Iterator[str]:
-    """Yield what a replica skips: a tied head, and old checkpoints' rotary frequencies."""
+    """Yield the tensors that a replica skips: a tied head, and old checkpoints' rotary frequencies."""
     if config.is_tied:
         yield "lm_head.weight"
     yield "model.rotary_emb.inv_freq"
@@ -100,15 +100,15 @@ def _list_unread(config: LlamaConfig) -> Iterator[str]:
 
 
 MAX_ASSUMED: Final = 100_000
-"""Tensors: those of ten thousand layers. config.json may count more than memory holds."""
+"""Tensors of ten thousand layers. config.json may have a count that fits into no memory."""
 
 
 def assume_tensors(
     config: Mapping[str, Any], seen: Mapping[str, StoredTensor]
 ) -> dict[str, StoredTensor] | None:
-    """Return the tensors that were seen, and those beside them that the model must have.
+    """Return the tensors that were seen, and the others that the model must have.
 
-    Of a model that no replica serves there are no others. None where nothing tells in which type they are.
+    For an unsupported model it returns no others. None if the type of the others is unknown.
     """
     try:
         shape = parse_llama_config(config, FAMILIES[find_architecture_name(config)])
@@ -124,12 +124,12 @@ def assume_tensors(
 
 
 def _choose_type(config: Mapping[str, Any], seen: Mapping[str, StoredTensor]) -> str | None:
-    """Return the type that most of the numbers seen have, else config.json's, as headers name it."""
+    """Return the type of most of the numbers that were seen, else config.json's, by its name in headers."""
     counted = Counter[str]()
     for tensor in seen.values():
         counted[tensor.dtype] += tensor.num_numbers
     named = config.get("dtype") or config.get("torch_dtype")
     of_config = [name for name, dtype in STORED_TYPES.items() if dtype == named]
     most = [name for name, _ in counted.most_common() if name in STORED_TYPES]
-    other = ["F32"] if seen else []  # what was seen is told of, so the others' type decides nothing
+    other = ["F32"] if seen else []  # the tensors that were seen have a fault, so the type does not matter
     return next(iter([*most, *of_config, *other]), None)

@@ -1,4 +1,4 @@
-"""Whether a model fits, with the arithmetic, and the nearest setting with which it fits."""
+"""Whether a model fits, with the arithmetic, and the nearest settings with which it fits."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,19 +14,19 @@ from millrace_fit.shard import MOST_GPUS, Shard
 from millrace_fit.wording import FLAGS, Wording, show_count, show_gib
 
 MOST_GIB: Final = 4096
-"""Of a pod's memory."""
+"""The most memory of a pod."""
 USEFUL_LENGTH: Final = 1024
-"""Tokens of a sequence. Shorter ones are not proposed."""
+"""The fewest tokens of a sequence that a remedy proposes."""
 
 
 class Answer(StrEnum):
-    """What is known before a pod starts."""
+    """The answer before a pod starts."""
 
     FITS = "Fits"
     TIGHT = "Tight"
-    """A replica starts, with shorter sequences than the model's or with fewer at a time than asked for.
+    """A replica starts, but its sequences are shorter than the model's, or fewer at a time than asked.
 
-    Or it depends on the node that it gets.
+    Or the answer depends on the node.
     """
     DOES_NOT_FIT = "DoesNotFit"
     UNSUPPORTED = "Unsupported"
@@ -42,7 +42,7 @@ class Verdict:
     answer: Answer
     message: str
     remedy: str | None = None
-    """What would fit, or fit better."""
+    """A setting that would fit, or fit better."""
     plan: MemoryPlan | None = None
 
     @property
@@ -77,7 +77,7 @@ def judge(
 
 
 def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
-    """Return why a replica refuses them, as `execution/loading.py`, `build.py` and its flags do."""
+    """Return why a replica refuses the settings, as `execution/loading.py`, `build.py` and its flags do."""
     assert facts.shape is not None
     own, window = facts.shape.max_length, facts.shape.window
     length = settings.max_model_length or own
@@ -99,7 +99,7 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Word
 
 
 def _find_fault_of_workers(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
-    """Return why so many workers can't share the model's heads, whatever the device's memory."""
+    """Return why so many workers can't share the model's heads, with any memory."""
     assert facts.shape is not None
     try:
         Shard(0, settings.tensor_parallel).cut_heads(facts.shape.num_heads, facts.shape.num_kv_heads)
@@ -163,7 +163,7 @@ def _explain_lack(plan: MemoryPlan, settings: Settings, wanted: int) -> str:
 def find_remedy(
     facts: ModelFacts, settings: Settings, accelerator: Accelerator, wording: Wording
 ) -> str | None:
-    """Return what to do, in words; None where nothing of it helps."""
+    """Return the remedy, in words; None if no setting helps."""
     if settings.max_model_length is not None and (length := _find_length(facts, settings, accelerator)):
         return f"it fits with {wording.max_model_length.format(length)}"
     for other, words in _list_others(settings, accelerator, wording):
@@ -175,7 +175,7 @@ def find_remedy(
 
 
 def find_limit(facts: ModelFacts, settings: Settings) -> int | None:
-    """Return the least whole GiB of a pod on CPUs with which it fits; None where MOST_GIB are too few."""
+    """Return the least whole GiB of a pod on CPUs in which the model fits; None if it needs over MOST_GIB."""
     low, high = 0, MOST_GIB
     if not fits(facts, settings, high * GIB):
         return None
@@ -186,7 +186,7 @@ def find_limit(facts: ModelFacts, settings: Settings) -> int | None:
 
 
 def count_gpus(facts: ModelFacts, settings: Settings, accelerator: Accelerator) -> int | None:
-    """Return the least number of GPUs, of 1, 2, 4, 8 and 16, on which it fits; None where it fits on none."""
+    """Return the least of 1, 2, 4, 8 and 16 GPUs on which the model fits; None if it fits on none."""
     for count in (1,) if accelerator.is_part else (1, 2, 4, 8, 16):
         if fits(facts, replace(settings, tensor_parallel=count), accelerator.memory_bytes):
             return count
@@ -194,7 +194,7 @@ def count_gpus(facts: ModelFacts, settings: Settings, accelerator: Accelerator) 
 
 
 def fits(facts: ModelFacts, settings: Settings, memory_bytes: int) -> bool:
-    """Whether sequences as long as asked for, or as the model's, fit."""
+    """Whether sequences of the asked length, or of the model's own, fit."""
     assert facts.shape is not None
     wanted = settings.max_model_length or facts.shape.max_length
     plan = _try(facts, settings, memory_bytes)
@@ -227,7 +227,7 @@ def _list_others(
 
 
 def _find_length(facts: ModelFacts, settings: Settings, accelerator: Accelerator) -> int | None:
-    """Return the longest sequences that fit, if they are of any use: as many at a time as asked for."""
+    """Return the longest sequences that fit in the asked number, if this length is useful."""
     plan = _try(facts, replace(settings, max_model_length=None), accelerator.memory_bytes)
     if plan is None:
         return None
@@ -239,7 +239,7 @@ def _find_length(facts: ModelFacts, settings: Settings, accelerator: Accelerator
 def _propose_best(
     facts: ModelFacts, settings: Settings, accelerator: Accelerator, wording: Wording
 ) -> str | None:
-    """Return the first setting with which at least shorter sequences fit, where no other helps."""
+    """Return the first setting with which shorter sequences fit, if nothing else helps."""
     for other, words in [(settings, "it fits"), *_list_others(settings, accelerator, wording)]:
         plan = _try(facts, replace(other, max_model_length=None), accelerator.memory_bytes)
         if plan is not None and plan.cache is not None and plan.cache.max_model_length >= USEFUL_LENGTH:

@@ -1,7 +1,4 @@
-"""How a reader writes the settings that a verdict names: as flags here, and others elsewhere.
-
-Amounts as people read and write them.
-"""
+"""The words for settings and amounts: flags of a command here, and the words of other readers elsewhere."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ _UNITS: Final = {
 
 
 def show_gib(num_bytes: float) -> str:
-    """Return an amount in GiB, such as `14.96 GiB`; what is less than a tenth of one in MiB."""
+    """Return an amount in GiB, such as `14.96 GiB`, or in MiB if it is less than a tenth of a GiB."""
     gib = num_bytes / 2**30
     if gib < 0.1:
         return f"{num_bytes / 2**20:.1f} MiB"
@@ -24,7 +21,7 @@ def show_gib(num_bytes: float) -> str:
 
 
 def show_count(number: int) -> str:
-    """Return a number with its thousands apart: 131,072."""
+    """Return a number with separators of thousands: 131,072."""
     return f"{number:,}"
 
 
@@ -51,7 +48,7 @@ def read_amount(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Each is a text with `{0}` in each place of the value."""
+    """Texts with `{0}` for the value."""
 
     weights: str
     """One of WEIGHTS."""
@@ -59,11 +56,11 @@ class Wording:
     """In tokens."""
     max_batched_tokens: str
     gpus: str
-    """On how many it fits."""
+    """The number of GPUs on which the model fits."""
     memory: str
-    """Of a pod on CPUs, in GiB."""
+    """The memory of a pod on CPUs, in GiB."""
     workers: str
-    """How many hold the model together."""
+    """The number of workers that share the model."""
 
 
 FLAGS: Final = Wording(
