@@ -1,4 +1,4 @@
-"""Builds an executor from settings: loads the model, sizes its KV cache, chooses the path that computes."""
+"""Builds an executor from settings: loads the model, sizes its KV cache, chooses the kernels."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -30,17 +30,17 @@ GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model whose KV cache is still to be allocated."""
+    """A loaded model without its KV cache."""
 
     plan: LoadPlan
     runner: Runner
     device_name: str
     longest: int
-    """Tokens of a sequence, at most: before the weights more was free than after."""
+    """The most tokens of a sequence, by the memory that was free before the weights."""
 
     @property
     def placement(self) -> Placement:
-        """What the model lies on, and in which numbers."""
+        """The device that the model is on, and its number types."""
         plan = self.plan
         return Placement(
             device=plan.device.type,
@@ -51,7 +51,7 @@ class LoadedModel:
         )
 
     def choose_cache(self, host: Budget) -> CacheShape:
-        """Return a cache that fits into what is free. Raises CapacityError."""
+        """Return a cache that fits into the free memory. Raises CapacityError."""
         device = self.plan.device
         if device.type == "cuda" and self.plan.settings.kv_cache_bytes is None:
             budget = budget_cache(device, self.plan.limits(1, self.longest), self.allocate)
@@ -71,8 +71,8 @@ class LoadedModel:
 def build_executor(settings: ExecutionSettings, log: Log | None = None) -> LocalExecutor:
     """Load the model and allocate its KV cache. Raises ModelError, whose text says what to do.
 
-    `log` gets a line on the path that computes, one on the size of the cache, and one where another type is
-    served than stored.
+    `log` gets a line about the kernels, one about the size of the cache, and one if the served type is not
+    the stored one.
     """
     log = log or _ignore
     loaded = load_model(settings, usable_memory(settings.text_memory_bytes), ALONE_RANK, log)
@@ -85,7 +85,7 @@ def build_executor(settings: ExecutionSettings, log: Log | None = None) -> Local
 def load_model(settings: ExecutionSettings, host: Budget, rank: Rank, log: Log) -> LoadedModel:
     """Load one worker's part of the model. Raises ModelError.
 
-    `host` is what the host's memory leaves for the KV cache, where that lies there.
+    `host` is the host's memory for the KV cache, if the cache lies there.
     """
     if settings.max_sequences < 1 or settings.max_batched_tokens < 1:
         raise ModelError("--max-sequences and --max-batched-tokens must be at least 1")
@@ -101,7 +101,7 @@ def describe_cache(loaded: LoadedModel, shape: CacheShape) -> str:
 
 
 def _explain_length(plan: LoadPlan, length: int) -> str:
-    """Return what to do about sequences shorter than the model's own length, if nobody asked for them."""
+    """Return the advice if sequences are shorter than the model's own length and nobody asked for this."""
     own = plan.architecture.max_length
     if plan.settings.max_model_length is not None or length == own:
         return ""
@@ -159,7 +159,7 @@ def _fit_cache(plan: LoadPlan, longest: int, budget: Budget) -> CacheShape:
 
 
 def _cache_budget(plan: LoadPlan, host: Budget) -> Budget:
-    """Return what is free now for the cache; on a GPU it is a first guess, before the weights are there."""
+    """Return the free memory for the cache. On a GPU this is an estimate before the weights are loaded."""
     if plan.settings.kv_cache_bytes is not None:
         return Budget(plan.settings.kv_cache_bytes, "--kv-cache-memory")
     if plan.device.type == "cuda":

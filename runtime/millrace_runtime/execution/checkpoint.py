@@ -1,4 +1,4 @@
-"""A checkpoint's tensors: found in a folder's safetensors files, read once each, packed for one path."""
+"""A checkpoint's tensors: found in a folder's safetensors files, read once each, packed for the kernels."""
 
 import json
 import math
@@ -21,10 +21,10 @@ INDEX = "model.safetensors.index.json"
 
 
 class Reader:
-    """The tensors of a folder's safetensors files, mapped into memory and read when asked for."""
+    """The tensors of a folder's safetensors files, mapped into memory and read on demand."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BadCheckpointError where files are missing, damaged or hold the same tensor twice."""
+        """Raises BadCheckpointError if files are missing, damaged or hold the same tensor twice."""
         self._path = path
         self._places: dict[str, Any] = {}
         self._unread: set[str] = set()
@@ -33,7 +33,7 @@ class Reader:
 
     @property
     def stored_type(self) -> torch.dtype:
-        """The type that most of the weights are stored in."""
+        """The stored type of most weights."""
         sizes: Counter[str] = Counter()
         for name, file in self._places.items():
             header = file.get_slice(name)
@@ -42,7 +42,7 @@ class Reader:
         return stored
 
     def read(self, name: str, *cuts: Cut) -> Tensor:
-        """Return a part of a tensor, cut along each axis, in the type it is stored in.
+        """Return a part of a tensor, cut along each axis, in its stored type.
 
         Raises BadCheckpointError or UnsupportedModelError.
         """
@@ -66,7 +66,7 @@ class Reader:
         self._unread.discard(name)
 
     def check_all_read(self) -> None:
-        """Raise BadCheckpointError where tensors are left: config.json describes another model."""
+        """Raise BadCheckpointError if tensors remain unread: config.json describes another model."""
         if self._unread:
             first, count = min(self._unread), len(self._unread)
             raise BadCheckpointError(
@@ -85,7 +85,7 @@ class Reader:
         self._unread |= names
 
     def _find(self, name: str) -> Any:
-        """Return a slice of safetensors', from which parts of the tensor are read."""
+        """Return safetensors' slice of the tensor, which reads parts of it."""
         stored = self._places[name].get_slice(name)
         if stored.get_dtype() not in STORED_TYPES:
             raise UnsupportedModelError(
@@ -96,7 +96,7 @@ class Reader:
 
 
 class CheckpointWeights:
-    """A checkpoint's tensors, packed for one path as the model's constructor asks for them."""
+    """A checkpoint's tensors, packed for the kernels as the model's constructor asks for them."""
 
     def __init__(self, reader: Reader, packer: Packer) -> None:
         self.device = packer.device
@@ -135,12 +135,12 @@ class CheckpointWeights:
 
     def _read_vector(self, name: str, numbers: Cut) -> Tensor:
         stored = self._reader.read(name, numbers)
-        # A copy: a mapped file that is cut short under us would kill the process at a later read.
+        # A copy: if the mapped file is cut short, a later read would kill the process.
         return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
 
 
 def _find_files(path: Path) -> list[str]:
-    """Return the files that hold the model: those of the index, else the usual one, else all."""
+    """Return the model's files: those of the index, else the usual one, else all."""
     if (path / INDEX).is_file():
         names = _read_index(path / INDEX)
     elif (path / WHOLE).is_file():

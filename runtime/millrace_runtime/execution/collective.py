@@ -14,14 +14,14 @@ from millrace_kernels.step import Shares
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which worker this is, and where it meets the others."""
+    """A worker's number among those that share a model, and how it meets the others."""
 
     shard: Shard = ALONE
     exchange_fd: int = -1
-    """The file that workers on CPUs exchange their parts in."""
+    """The file through which workers on CPUs exchange their parts."""
     meeting: str = ""
     """The URL where torch's processes find each other: on one machine a file that does not exist yet. Over
-    several it would be tcp://, with the address that `replica/command.py` reads."""
+    several machines it would be tcp://, with the address that `replica/command.py` reads."""
 
     def open_exchange(self) -> Exchange | None:
         """Return the exchange of native workers; None for the only worker."""
@@ -35,16 +35,16 @@ ALONE_RANK = Rank()
 
 
 def open_group(rank: Rank, device: torch.device) -> Group:
-    """Return the worker's group, having met the others."""
+    """Connect to the other workers and return the group."""
     if rank.shard.count == 1:
         return Alone()
     return NcclGroup(rank, device) if device.type == "cuda" else GlooGroup(rank)
 
 
 class GlooGroup:
-    """Workers on CPUs, where the native kernels can't run.
+    """Workers on CPUs that can't run the native kernels.
 
-    Gloo's own sum has an order that depends on the size: so each worker gets all parts, and adds them up.
+    The order of Gloo's own sum depends on the size. So each worker gets all parts and adds them up.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -52,12 +52,12 @@ class GlooGroup:
         _meet("gloo", rank)
 
     def sum(self, part: Tensor) -> Tensor:
-        """Add the parts up in the order of the workers."""
+        """Add up the parts in the order of the workers."""
         return sum_in_order(self._gather(part))
 
     def gather(self, part: Tensor, shares: Shares) -> Tensor:
-        """Fill narrower parts up, and cut them to size again."""
-        return _cut(self._gather(_fill_up(part, shares)), shares)
+        """Pad the narrower parts, gather all, and cut them to size again."""
+        return _cut(self._gather(_pad_to_widest(part, shares)), shares)
 
     def _gather(self, part: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(part) for _ in range(self._count)]
@@ -66,7 +66,7 @@ class GlooGroup:
 
 
 class NcclGroup:
-    """Workers with a GPU each. Their work is launched on the stream, in order with the kernels."""
+    """Workers with a GPU each. The stream runs their collectives in order with the kernels."""
 
     def __init__(self, rank: Rank, device: torch.device) -> None:
         self._count = rank.shard.count
@@ -79,8 +79,8 @@ class NcclGroup:
         return part
 
     def gather(self, part: Tensor, shares: Shares) -> Tensor:
-        """Fill narrower parts up, and cut them to size again."""
-        mine = _fill_up(part, shares)
+        """Pad the narrower parts, gather all, and cut them to size again."""
+        mine = _pad_to_widest(part, shares)
         parts = mine.new_empty((self._count, *mine.shape))
         dist.all_gather_into_tensor(parts, mine)
         return _cut(list(parts), shares)
@@ -96,8 +96,8 @@ def _meet(backend: str, rank: Rank, device: torch.device | None = None) -> None:
     )
 
 
-def _fill_up(part: Tensor, shares: Shares) -> Tensor:
-    """Make the part as wide as the widest, which collectives of equal sizes need."""
+def _pad_to_widest(part: Tensor, shares: Shares) -> Tensor:
+    """Pad the part to the widest one: collectives need equal sizes."""
     return torch.nn.functional.pad(part, (0, shares.widest - part.shape[1])).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong in execution.
+"""The failures of execution.
 
 ExecutionError
 ├── ModelError            the model, or the settings it is to run with, can't be used
@@ -9,7 +9,8 @@ ExecutionError
 ├── WorkerError           a worker has ended, failed or is stopped
 └── PlanError             a step plan breaks the protocol: our own bug
 
-Whether a device had no memory left. Only torch's own allocator says so with a class of its own.
+Only torch's own allocator has an exception class for a device without memory; `is_out_of_memory` knows the
+other ones by their texts.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ class ExecutionError(Exception):
 
 
 class ModelError(ExecutionError):
-    """The model can't be served as asked; the text says what to do about it."""
+    """The model can't be served with these settings; the text says what to do."""
 
 
 class ModelNotFoundError(ModelError):
@@ -28,7 +29,7 @@ class ModelNotFoundError(ModelError):
 
 
 class UnsupportedModelError(ModelError):
-    """config.json describes a model that we can't run."""
+    """config.json describes an unsupported model."""
 
 
 class BadCheckpointError(ModelError):
@@ -40,7 +41,7 @@ class CapacityError(ModelError):
 
 
 class WorkerError(ExecutionError):
-    """One of the workers that hold the model together is gone; the text says which and why."""
+    """One of the workers that share the model is gone; the text says which and why."""
 
 
 class PlanError(ExecutionError):
@@ -48,13 +49,13 @@ class PlanError(ExecutionError):
 
 
 _WORDS = ("out of memory", "ALLOC_FAILED", "memory allocation failed")
-"""Of CUDA, of cuBLAS and of NCCL, in the text of a RuntimeError."""
+"""The words of CUDA, cuBLAS and NCCL in a RuntimeError's text."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error, or one that it was raised after, says that there was no memory.
+    """Whether the error, or one of its causes, says that there was no memory.
 
-    A recording that fails ends with another error of its own, about the recording.
+    A failed recording raises another error, about the recording.
     """
     return any(word.lower() in str(one).lower() for one in _chain(error) for word in _WORDS)
 

@@ -1,12 +1,12 @@
-"""Decode steps whose launches are recorded once and then repeated at once: CUDA graphs.
+"""Recorded decode steps: CUDA graphs.
 
 A step of an 8-billion-parameter model has some 200 launches, and each takes the host several microseconds,
-whatever the device does. A graph is one launch. It repeats the very same work: as many rows, and all at the
-same places in memory. So there is one for each of some numbers of rows. A step takes the next larger one, and
-fills it up with rows that are nobody's.
+whatever the device does. A graph is one launch. It repeats exactly the same work, with the same number of
+rows and at the same places in memory. So there are graphs for several numbers of rows. A step takes the next
+larger graph and pads its rows.
 
-A plain draw is part of it: all that it needs of the host is numbers. A step that draws otherwise says so by
-draws of nobody's, and draws from the graph's logits afterwards.
+A graph includes plain draws, which need only numbers from the host. A step with other draws pads the graph's
+draws, and draws from the graph's logits afterwards.
 """
 
 from bisect import bisect_left
@@ -25,28 +25,28 @@ from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.slots import Spans
 
 Repeat = Callable[[], None]
-"""Repeats what was recorded. It reads and writes the same memory each time."""
+"""Repeats the recorded launches. It reads and writes the same memory each time."""
 
 
 class Recorder(Protocol):
     """Records launches, so that they can be repeated."""
 
     def __call__(self, compute: Callable[[], None]) -> Repeat:
-        """Compute once or more, and record."""
+        """Compute at least once, and record."""
 
     def forget(self) -> None:
-        """Forget what recordings shared: all of them are gone."""
+        """Forget the memory that the recordings shared: all of them are gone."""
 
 
 NOBODY = -1
-"""Each number of a row that pads, but for its slot, which is the first one: its tokens may be read."""
+"""Each number of a padding row. Only its slot is 0, because the step may read the slot's tokens."""
 
 
 class DecodeInputs:
-    """What a graph reads at each repetition, brought by one copy: the rows' numbers, and then their draws."""
+    """The inputs of a graph's repetition, uploaded by one copy: the rows' numbers, and then their draws."""
 
     def __init__(self, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
-        """All rows pad."""
+        """At first all rows are padding."""
         self._lay_out = sampler.lay_out
         self._host = np.full(num_rows * (2 + sampler.num_columns), NOBODY)
         self._host[:num_rows] = 0
@@ -59,7 +59,7 @@ class DecodeInputs:
         """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
 
     def write(self, spans: Spans, draws: Draws | None) -> None:
-        """Write a step's rows, and what they draw, if they do; the others pad."""
+        """Write a step's rows and their draws; None: the graph draws nothing. The other rows are padding."""
         num_rows, num_drawn = len(spans.slots), 0
         self._slots[:num_rows], self._slots[num_rows:] = spans.slots, 0
         self._positions[:num_rows], self._positions[num_rows:] = spans.begins, NOBODY
@@ -72,20 +72,20 @@ class DecodeInputs:
 
 @dataclass(frozen=True, slots=True)
 class DecodeGraph:
-    """The steps of up to so many rows of one token each."""
+    """A recorded step for up to a number of rows, of one token each."""
 
     inputs: DecodeInputs
     num_spans: int
-    """Spans of keys that its attention has memory for."""
+    """The number of spans of keys for which its attention has memory."""
     repeat: Repeat
     logits: Tensor
     """float32 [rows, vocabulary], written at each repetition."""
     sampled: Tensor
-    """int64 [2, rows], likewise: what was drawn, as in Sampled."""
+    """int64 [2, rows], written at each repetition: the drawn tokens and faults, as in Sampled."""
 
 
 class DecodeGraphs:
-    """What was recorded, by size, and the one place that all write to: one runs at a time."""
+    """The graphs by size, and the logits' memory, which all graphs share because one runs at a time."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
@@ -94,7 +94,7 @@ class DecodeGraphs:
 
     @property
     def sizes(self) -> frozenset[int]:
-        """The numbers of rows that were recorded."""
+        """The recorded numbers of rows."""
         return frozenset(self._graphs)
 
     def clear(self) -> None:
@@ -107,16 +107,16 @@ class DecodeGraphs:
         self._sizes = sorted(self._graphs)
 
     def put(self, logits: Tensor) -> Tensor:
-        """Copy logits to the place of all, in float32, and return it.
+        """Copy logits to the shared memory, in float32, and return it.
 
-        The place grows when the first of a size is computed, and that is before it is recorded.
+        The memory grows at the first computation of a size, which comes before its recording.
         """
         if self._place is None or len(self._place) < len(logits):
             self._place = torch.empty_like(logits, dtype=torch.float32)
         return self.place(len(logits)).copy_(logits)
 
     def place(self, num_rows: int) -> Tensor:
-        """Return where logits of so many rows are put."""
+        """Return the shared memory of so many rows."""
         assert self._place is not None, "nothing was put yet"
         return self._place[:num_rows]
 
@@ -126,9 +126,9 @@ class DecodeGraphs:
         self._sizes = sorted(self._graphs)
 
     def find(self, num_rows: int, num_spans: int) -> DecodeGraph | None:
-        """Return the smallest graph that holds so much; None without one of a size that comes close.
+        """Return the smallest graph with enough rows and spans; None without one of a similar size.
 
-        A far larger one would do so much more work that it is slower than a step that is not recorded.
+        A far larger one would do so much more work that it is slower than a step without a graph.
         """
         place = bisect_left(self._sizes, num_rows)
         if place == len(self._sizes) or self._sizes[place] > max(CLOSE_SIZES, 2 * num_rows):
@@ -138,17 +138,17 @@ class DecodeGraphs:
 
 
 class CudaRecorder:
-    """Records with CUDA. Graphs share the memory of what they compute meanwhile, as one runs at a time."""
+    """Records with CUDA. Graphs share the memory of intermediate results, because one runs at a time."""
 
     def __init__(self) -> None:
         self._pool: Any = None
 
     def forget(self) -> None:
-        """Begin with new memory: that of no graph can't be entered again."""
+        """Use new memory from now on: CUDA can't reuse a pool whose graphs are all gone."""
         self._pool = None
 
     def __call__(self, compute: Callable[[], None]) -> Repeat:
-        """Compute once, so that all kernels are compiled and loaded; then record."""
+        """Compute once, so that all kernels are compiled and loaded. Then record."""
         compute()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()

@@ -14,12 +14,12 @@ from millrace_fit.kv_cache import SHARE_OF_LIMIT, SHARE_OF_MACHINE, Budget, plan
 MOUNT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 ENV_CPU_LIMIT = "MILLRACE_CPU_LIMIT"
-"""CPUs, such as 0.5: for places that limit by other means than a cgroup."""
+"""CPUs, such as 0.5: for a limit that is not a cgroup's."""
 _MAX_THREADS = 4
 
 
 class _Files(NamedTuple):
-    """The files in which a version of cgroups has a group's memory."""
+    """The files with a group's memory, in one version of cgroups."""
 
     folder: str
     controller: str
@@ -27,7 +27,7 @@ class _Files(NamedTuple):
     limit: str
     used: str
     stat_prefix: str
-    """Prefix in memory.stat of the sums over the groups below."""
+    """The prefix in memory.stat of sums over the groups below."""
 
 
 _VERSIONS = (
@@ -37,7 +37,7 @@ _VERSIONS = (
 
 
 class _Left(NamedTuple):
-    """What a cgroup's limit leaves."""
+    """The free memory within a cgroup's limit."""
 
     num_bytes: int
     limit: Path
@@ -50,15 +50,15 @@ def usable_memory(
     meminfo: Path = Path("/proc/meminfo"),
     membership: Path = MEMBERSHIP,
 ) -> Budget:
-    """Return a share of what the tightest cgroup's limit leaves, or else of what is free.
+    """Return a share of the free memory within the tightest cgroup's limit, or else of the machine's.
 
-    `text_bytes` are left for the text worker.
+    `text_bytes` remain for the text worker.
     """
     free = _available(meminfo)
     left = min(_left_in_cgroups(cgroups, membership), default=None)
     if left is not None and left.num_bytes < free:
-        return plan_host(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"{left.limit} leaves")
-    return plan_host(free, text_bytes, SHARE_OF_MACHINE, "the machine has free")
+        return plan_host(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"within {left.limit}")
+    return plan_host(free, text_bytes, SHARE_OF_MACHINE, "of the machine")
 
 
 def read_num_cpus(
@@ -72,10 +72,10 @@ def read_num_cpus(
 
 
 def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[str, str]:
-    """Return the environment for a process that computes. Variables that the user set stay as they are.
+    """Return the environment for a process that computes. It keeps the variables that the user set.
 
-    Waiting threads sleep instead of spinning: three two-thread processes on two cores made 56 steps/s in
-    all with the defaults, 404 so.
+    Waiting threads sleep instead of spinning: three two-thread processes on two cores made 404 steps/s
+    together, and 56 with the defaults.
     """
     return {
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -86,12 +86,12 @@ def thread_environment(environment: Mapping[str, str], num_cpus: int) -> dict[st
 
 
 def count_text_threads(environment: Mapping[str, str]) -> int:
-    """Return how many threads tokenise, in a replica with these environment variables."""
+    """Return the number of threads that tokenise, by the replica's environment."""
     return min(_MAX_THREADS, read_num_cpus(environment))
 
 
 def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
-    """Yield what the limits of our group and those above it leave, in every version of cgroups."""
+    """Yield the free memory in our group and in those above it, in every version of cgroups."""
     for files in _VERSIONS:
         for group in find_groups(cgroups / files.folder, files.controller, membership):
             if (left := _left_in_group(group, files)) is not None:
@@ -99,7 +99,7 @@ def _left_in_cgroups(cgroups: Path, membership: Path) -> Iterator[_Left]:
 
 
 def _left_in_group(group: Path, files: _Files) -> _Left | None:
-    """Return the limit less what is used; None without a limit. Page cache counts as free."""
+    """Return the limit minus the used memory; None without a limit. Page cache counts as free."""
     try:
         limit = int((group / files.limit).read_text())
         used = int((group / files.used).read_text()) - _page_cache(group / "memory.stat", files.stat_prefix)
@@ -155,7 +155,7 @@ def _number(text: str) -> Iterator[float]:
 def find_groups(root: Path, controller: str, membership: Path) -> Iterator[Path]:
     """Yield the folders of our group and of those above it, up to the root of a hierarchy.
 
-    `controller` is its name in /proc/self/cgroup; version 2 has none.
+    `controller` is its name in /proc/self/cgroup. Version 2 has none.
     """
     group = _find_group(membership, controller)
     for parent in (group, *group.parents):
@@ -163,9 +163,9 @@ def find_groups(root: Path, controller: str, membership: Path) -> Iterator[Path]
 
 
 def _find_group(membership: Path, controller: str) -> PurePosixPath:
-    """Return our group below the root, or the root itself where /proc/self/cgroup does not name it.
+    """Return our group below the root, or the root itself if /proc/self/cgroup does not name the group.
 
-    In a container the path may be the host's, and only the mount's root is there.
+    In a container the path may be the host's, while only the mount's root exists.
     """
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()

@@ -18,7 +18,7 @@ from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, St
 
 
 def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
-    """Return the memory of one block over all layers."""
+    """Return the bytes of one block over all layers."""
     return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
 
 
@@ -28,7 +28,7 @@ def allocate_cache(
     """Return each layer's zeros [blocks, 2, kv_heads, block_size, head_dim]. Raises CapacityError."""
     try:
         return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
-    except RuntimeError as error:  # torch has no class of its own for a CPU without memory
+    except RuntimeError as error:  # torch has no exception class for a CPU without memory
         num_bytes = num_blocks * block_bytes(model, dtype)
         raise CapacityError(
             f"a KV cache of {num_bytes} bytes can't be allocated: lower --kv-cache-memory"
@@ -42,7 +42,7 @@ def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch
 
 
 def _numbers(shape: KvShape) -> int:
-    """Return how many numbers one block of one layer has."""
+    """Return the count of numbers in one block of one layer."""
     return fit.block_numbers(1, shape.num_kv_heads, shape.head_dim)
 
 
@@ -51,10 +51,10 @@ OpenExecutor = Callable[[int, int], LocalExecutor]
 
 
 def largest_plan(limits: Limits) -> StepPlan:
-    """Return a step with as many drawing rows as there can be, and as many tokens as these can have.
+    """Return a step with the most drawing rows, and the most tokens that these rows can have.
 
-    All sequences have the same blocks, the first ones: what they compute means nothing. Each token counts as
-    generated, so that penalties count all of them.
+    All sequences have the same blocks, the first ones, because their results don't matter. Each token counts
+    as generated, so that penalties count all tokens.
     """
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
     size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
@@ -70,7 +70,7 @@ def largest_plan(limits: Limits) -> StepPlan:
 
 
 def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:
-    """Return what the KV cache may take. Raises CapacityError without memory for the largest step."""
+    """Return the KV cache's memory. Raises CapacityError without memory for the largest step."""
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     try:
@@ -88,9 +88,9 @@ def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecut
 
 
 def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
-    """Run the largest step as often as there can be steps in flight, and leave nothing behind.
+    """Run as many largest steps as can be in flight, release everything, and return the last one's rows.
 
-    Return the last one's rows. Each holds its logits until it is collected.
+    Each step holds its logits until it is collected.
     """
     first = largest_plan(limits)
     slots = [start.slot for start in first.starts]

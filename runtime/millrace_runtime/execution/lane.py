@@ -1,4 +1,4 @@
-"""Runs a device's jobs in order, so that the caller need not wait for them."""
+"""Runs a device's jobs in order, so that the caller does not wait for them."""
 
 import time
 from collections.abc import Callable
@@ -15,13 +15,13 @@ Parameters = ParamSpec("Parameters")
 def open_lane(device: torch.device) -> Executor:
     """Return an executor that runs a device's jobs, one after the other.
 
-    On a CPU a job computes, so it has a thread of its own. On a GPU a job only launches the computing, and
-    waits for its copies to the device, which come behind the step before.
-    The thread ends with the executor or the interpreter. No job waits for another, so neither end hangs.
+    On a CPU the jobs compute, so they have a thread of their own. On a GPU a job only launches kernels and
+    waits for its copies to the device, which queue after the step before.
+    The thread ends with the executor or the interpreter. No job waits for another, so the end never hangs.
     """
     if device.type != "cpu":
         return _Inline()
-    # OpenMP counts threads for each thread that calls it: one that starts later need not know the number.
+    # OpenMP has a number of threads for each calling thread: a new thread does not inherit it.
     return ThreadPoolExecutor(1, "forward", torch.set_num_threads, (torch.get_num_threads(),))
 
 
@@ -54,7 +54,7 @@ class Stopwatch:
         """Wait until the parts have run, and return the sum of their times."""
         pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
         if self._is_cuda:
-            self._marks[-1].synchronize()  # of a step that drew nothing, nothing else was waited for
+            self._marks[-1].synchronize()  # after a step that drew nothing, nothing else has waited
             return float(sum(begin.elapsed_time(end) for begin, end in pairs)) / 1000
         return float(sum(end - begin for begin, end in pairs))
 
@@ -64,7 +64,7 @@ def _cpu_mark() -> float:
 
 
 def _cuda_mark() -> torch.cuda.Event:
-    # Waiting for it sleeps. To spin would take a core for each device, of a container that has few.
+    # A blocking event sleeps while it waits. Spinning would take a core for each device, and cores are few.
     event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     event.record(_find_stream())
     return event
@@ -72,5 +72,5 @@ def _cuda_mark() -> torch.cuda.Event:
 
 @cache
 def _find_stream() -> torch.cuda.Stream:
-    """Return the stream that all steps of this process run on: to ask for it takes longer than to record."""
+    """Return the stream of all steps in this process. Cached: the call takes longer than a recording."""
     return torch.cuda.current_stream()

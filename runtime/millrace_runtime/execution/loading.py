@@ -42,7 +42,7 @@ FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.I
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How to load a model: its architecture, type and format, the device, and which worker's part."""
+    """How to load a worker's part of a model: the architecture, type, format and device."""
 
     architecture: Architecture
     settings: ExecutionSettings
@@ -52,7 +52,7 @@ class LoadPlan:
     rank: Rank
 
     def run_natively(self, library: Library, longest: int) -> Runner:
-        """Load the model for the native kernels. Raises NativeError where they can't run it."""
+        """Load the model for the native kernels. Raises NativeError if they can't run it."""
         model = self._load(NativePacker(self.dtype, self.form), longest)
         num_threads = count_threads(torch.get_num_threads())
         sizes = Sizes(self.settings.max_batched_tokens, self.settings.max_sequences, num_threads)
@@ -64,7 +64,7 @@ class LoadPlan:
         return TensorRunner(self._load(packer, longest), self.device, open_group(self.rank, self.device))
 
     def limits(self, num_blocks: int, max_model_length: int) -> Limits:
-        """Return what an executor with such a cache takes."""
+        """Return the limits of an executor with such a cache."""
         return Limits(
             groups=(KvGroup(num_blocks),),
             block_size=BLOCK_SIZE,
@@ -84,7 +84,7 @@ class LoadPlan:
 
 
 def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
-    """Read the folder's headers, and return how to load the model. Raises ModelError."""
+    """Read the folder's headers and decide how to load the model. Raises ModelError."""
     raw = read_config(settings.model_path)
     architecture = find_model(settings.model_path, raw, rank.shard)
     _check_length(architecture, settings)
@@ -106,7 +106,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
-    """Refuse sequences longer than the model's own length, or than the window of its attention."""
+    """Refuse sequences that are longer than the model's own length or its attention's window."""
     length, window = settings.max_model_length or architecture.max_length, architecture.window
     if length > architecture.max_length:
         raise CapacityError(
@@ -139,7 +139,7 @@ def find_model(path: Path, raw: Mapping[str, Any], shard: Shard = ALONE) -> Arch
 
 
 def choose_device(name: str, shard: Shard = ALONE) -> torch.device:
-    """Return a shard's device; "auto" is CUDA where there is one. Raises ModelError where it is missing."""
+    """Return a shard's device; "auto" is CUDA if there is a GPU. Raises ModelError if it is missing."""
     if name not in {"auto", "cpu", "cuda"}:
         raise ModelError(f'device "{name}" is not known: use "auto", "cpu" or "cuda"')
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
@@ -158,7 +158,7 @@ def choose_device(name: str, shard: Shard = ALONE) -> torch.device:
 
 
 def explain_no_gpu() -> str:
-    """Return why torch can use no GPU, in its own words."""
+    """Return torch's own reason why it can use no GPU."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (AssertionError, RuntimeError) as error:  # torch without CUDA asserts
@@ -184,7 +184,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 def choose_format(weights: str, device: torch.device) -> Format:
-    """Return the matrices' format. Raises ModelError for one that the device has no kernels for."""
+    """Return the matrices' format. Raises ModelError for a format without kernels on the device."""
     if weights not in FORMATS:
         raise ModelError(f'weights "{weights}" are not known: use {", ".join(map(repr, FORMATS))}')
     if device.type == "cuda" and FORMATS[weights] is not Format.DENSE:

@@ -30,7 +30,7 @@ FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """A step whose model has run."""
+    """A step after the model, before its draw."""
 
     applied: AppliedPlan
     computed: Computed
@@ -39,7 +39,7 @@ class Forwarded:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A step whose work is on the device."""
+    """A step whose work is launched on the device."""
 
     applied: AppliedPlan
     drawn: Drawn | None
@@ -49,7 +49,7 @@ class Launched:
 
 @dataclass(slots=True)
 class _SubmittedStep:
-    """A submitted step. Its draw is launched when its masks are provided, or at once if it needs none."""
+    """A submitted step. Its draw is launched with its masks, or at once if it needs none."""
 
     plan: StepPlan
     num_masked: int
@@ -60,7 +60,7 @@ class _SubmittedStep:
 class LocalExecutor:
     """Runs plans in order: first the model, then the draw, which waits for the masks of masked rows.
 
-    One thread may submit and provide masks while another waits and collects.
+    One thread may submit and provide masks while another thread waits and collects.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LocalExecutor:
         self.limits, self.placement = limits, placement
         self._runner, self._slots, self._device = runner, slots, device
         self._compilations = Compilations() if device.type == "cuda" else None
-        self._num_told = 0
+        self._num_counted = 0
         self._allocate_caches = allocate_caches
         self._is_asleep = True
         self._num_draws = 0
@@ -88,18 +88,19 @@ class LocalExecutor:
 
     @property
     def progress(self) -> int:
-        """Layers or operations computed so far, and draws."""
+        """The layers or operations that were computed, and the draws."""
         return self._runner.progress + self._num_draws
 
     def enter_thread(self) -> None:
-        """Make the calling thread use this executor's device: each thread begins with the first one."""
+        """Make the calling thread use this executor's device. By default each thread uses the first one."""
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
 
     def submit(self, plan: StepPlan) -> None:
-        """Submit a plan, without waiting for any: on a GPU it is put in line behind the step before.
+        """Submit a plan without waiting: on a GPU it queues after the step before.
 
-        Raises PlanError when `depth` plans are uncollected, when one of them has no masks yet, and asleep.
+        Raises PlanError if `depth` plans are uncollected, one of them has no masks yet, or the executor
+        sleeps.
         """
         if len(self._in_flight) >= self.limits.depth:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect one before submitting")
@@ -115,7 +116,7 @@ class LocalExecutor:
         self._in_flight.append(submitted)
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
-        """Provide a step's masks, so that it can draw. Raises PlanError for masks that it does not need."""
+        """Provide a step's masks, so that it can draw. Raises PlanError if it does not need them."""
         in_flight = tuple(self._in_flight)
         submitted = next((submitted for submitted in in_flight if submitted.plan.step == step), None)
         if submitted is None or submitted.launched is not None:
@@ -129,16 +130,16 @@ class LocalExecutor:
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to a time for the oldest step, and return whether it has run. Raises PlanError.
 
-        On a GPU a step counts as run once it is launched: `collect` waits for the rest.
+        On a GPU a step has run once it is launched: `collect` waits for the rest.
         """
         if not self._in_flight:
             return True
         return not wait_for([_require_masks(self._in_flight[0])], timeout_seconds).not_done
 
     def collect(self) -> StepResult:
-        """Wait for the oldest step and return its result. Raises PlanError, and what failed in the step.
+        """Wait for the oldest step and return its result. Raises PlanError, and the step's own error.
 
-        A step without its masks is a PlanError too: nobody would provide them while this waits.
+        A step without its masks raises PlanError: nobody could provide them during the wait.
         """
         if not self._in_flight:
             raise PlanError("no step is in flight: submit one before collecting")
@@ -147,9 +148,9 @@ class LocalExecutor:
         return self._finish(launched.result())
 
     def control(self, command: Command) -> None:
-        """Sleep, wake or record. Raises PlanError with steps in flight, and asleep with nothing to record.
+        """Sleep, wake, record or forget. Raises PlanError with steps in flight, and for a record asleep.
 
-        For sleep and waking there may be no sequences on the device either.
+        To sleep or wake, the device must hold no sequences.
         """
         if self._in_flight:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect them before a command")
@@ -172,7 +173,7 @@ class LocalExecutor:
 
     @property
     def recorded(self) -> frozenset[int]:
-        """The numbers of rows whose steps were recorded."""
+        """The recorded numbers of rows."""
         return self._runner.recorded
 
     @torch.inference_mode()
@@ -184,7 +185,7 @@ class LocalExecutor:
         self._runner.record(num_rows, self._slots)
 
     def check(self) -> None:
-        """Nothing fails beside the steps: there is no other process."""
+        """Do nothing: without other processes only steps can fail."""
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> Forwarded:
@@ -195,12 +196,12 @@ class LocalExecutor:
             plain = applied.draws if applied.is_plain else None
             computed = self._runner.run(applied.spans, applied.emits, self._slots, plain)
         if applied.is_masked:
-            stopwatch.mark()  # what comes next waits for masks
+            stopwatch.mark()  # the draw waits for masks
         return Forwarded(applied, computed, stopwatch)
 
     @torch.inference_mode()
     def _draw(self, forwarded: Future[Forwarded], words: NDArray[np.int32] | None) -> Launched:
-        done = forwarded.result()  # the lane ran it before us
+        done = forwarded.result()  # the lane has already run it
         applied, stopwatch = done.applied, done.stopwatch
         if applied.is_masked:
             stopwatch.mark()
@@ -212,7 +213,7 @@ class LocalExecutor:
     def _draw_tokens(
         self, applied: AppliedPlan, computed: Computed, words: NDArray[np.int32] | None
     ) -> Drawn | None:
-        """Draw what was not drawn along with the model. None of a step that draws nothing."""
+        """Draw the tokens that the graph has not drawn. Return None for a step that draws nothing."""
         logits, sampled = computed
         if logits is None:
             return None
@@ -225,17 +226,17 @@ class LocalExecutor:
 
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
-        seconds = launched.stopwatch.seconds()  # waits for this step, and for none that was launched after it
+        seconds = launched.stopwatch.seconds()  # waits for this step, and for no later one
         return StepResult(launched.applied.step, _read_rows(launched), seconds, self._count_compiled())
 
     def _count_compiled(self) -> int:
-        """Return the kernels that were compiled since the last call."""
-        before, self._num_told = self._num_told, self._compilations.count if self._compilations else 0
-        return self._num_told - before
+        """Return the number of kernels that were compiled since the last call."""
+        before, self._num_counted = self._num_counted, self._compilations.count if self._compilations else 0
+        return self._num_counted - before
 
 
 def _read_rows(launched: Launched) -> list[RowResult]:
-    """Return each row's result. The step has run."""
+    """Return each row's result, after the step has run."""
     applied, drawn = launched.applied, launched.drawn
     if drawn is None:
         return applied.answer([], {})
@@ -248,7 +249,7 @@ def _read_rows(launched: Launched) -> list[RowResult]:
 
 
 def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
-    """Return the step's draw. Raises PlanError when it is not launched."""
+    """Return the step's draw. Raises PlanError if it is not launched."""
     if submitted.launched is None:
         raise PlanError(
             f"step {submitted.plan.step} has no masks: provide them for its {submitted.num_masked} rows"
@@ -257,7 +258,7 @@ def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
 
 
 def _read_logprobs(drawn: Drawn) -> dict[int, Outcome]:
-    """Return the log-probabilities of each row that asked, by place."""
+    """Return the log-probabilities by place, of the rows that want them."""
     return {
         place: Outcome([TokenLogprobs(*values)])
         for group in drawn.logprobs

@@ -1,4 +1,4 @@
-"""Computes a step's logits: the Protocol of every path's runner, and the runner that uses tensors."""
+"""Computes a step's logits: the Protocol of all runners, and the runner with torch and Triton."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -29,35 +29,35 @@ from millrace_runtime.models.model import Model
 
 
 class Computed(NamedTuple):
-    """What came of a step's spans. It holds until the next step is computed."""
+    """The result of a step's spans. It is valid until the next step is computed."""
 
     logits: Tensor | None
-    """float32 [emits, vocabulary]; None of a step that draws nothing."""
+    """float32 [emits, vocabulary]; None for a step that draws nothing."""
     sampled: Sampled | None = None
-    """What was drawn along with them; None: nothing yet."""
+    """The draws of a graph; None: nothing is drawn yet."""
 
 
 class Runner(Protocol):
     """Owns a model and its KV tensors."""
 
     kv_caches: list[Tensor]
-    """By layer; none while the executor sleeps."""
+    """By layer; empty while the executor sleeps."""
 
     @property
     def progress(self) -> int:
         """A number that grows while a step is computed."""
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """Replace the KV tensors by these, one for each layer. With none, no step may follow."""
+        """Replace the KV tensors, one for each layer. Without tensors no step may follow."""
 
     sampler: Sampler
     """Draws from its logits."""
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
-        """Make steps of up to so many rows of one token faster from now on, where the path can."""
+        """Make steps of up to so many rows of one token faster from now on, if the runner can."""
 
     def forget(self, num_rows: int) -> None:
-        """Compute steps as if these had not been recorded."""
+        """Remove a recording."""
 
     @property
     def recorded(self) -> frozenset[int]:
@@ -66,19 +66,19 @@ class Runner(Protocol):
     def run(
         self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
     ) -> Computed:
-        """Compute the spans, and the logits behind those that `emits` numbers.
+        """Compute the spans, and the logits after the spans with the numbers `emits`.
 
-        `plain` are the draws of a step in which every row draws, plainly: they may be drawn along with it.
+        `plain` has the draws of a step in which every row draws plainly. The runner may draw them at once.
         """
 
 
 class TensorRunner:
-    """Computes a step operation by operation, on whole tensors; or all at once, where it was recorded."""
+    """Computes a step operation by operation, on whole tensors, or as a graph if it was recorded."""
 
     def __init__(
         self, model: Model, device: torch.device, group: Group | None = None, recorder: Recorder | None = None
     ) -> None:
-        """`group` is for a model that several workers hold together; without a `recorder`, CUDA records."""
+        """`group` is for a model that several workers share. Without a `recorder`, CUDA records."""
         self._model, self._device = model, device
         self._group = group or Alone()
         self.kv_caches: list[Tensor] = []
@@ -91,11 +91,11 @@ class TensorRunner:
 
     @property
     def progress(self) -> int:
-        """Layers computed so far, their attention at least."""
+        """The layers that were computed, or at least their attention."""
         return self._num_layers_done
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
-        """Replace the KV tensors. Graphs of the old ones are gone."""
+        """Replace the KV tensors, and forget the graphs of the old ones."""
         self._graphs.clear()
         self._recorder.forget()
         self.kv_caches = kv_caches
@@ -106,13 +106,13 @@ class TensorRunner:
         return self._graphs.sizes
 
     def forget(self, num_rows: int) -> None:
-        """Compute such steps as before."""
+        """Remove the graph of so many rows."""
         self._graphs.remove(num_rows)
         if not self._graphs.sizes:
             self._recorder.forget()
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
-        """Record the steps of up to so many rows of one token, if there is memory for it."""
+        """Record the steps of up to so many rows of one token, if there is memory."""
         try:
             graph = self._record(num_rows, slots)
         except Exception as error:
@@ -123,7 +123,7 @@ class TensorRunner:
 
     def _record(self, num_rows: int, slots: SlotTable) -> DecodeGraph:
         plain = self.sampler.plain
-        assert plain is not None, "steps are recorded where plain draws can be"
+        assert plain is not None, "only steps with plain draws can be recorded"
         num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
         inputs = DecodeInputs(num_rows, plain, self._device)
@@ -139,7 +139,7 @@ class TensorRunner:
     def run(
         self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
     ) -> Computed:
-        """Compute the spans, and draw along with it where the step was recorded."""
+        """Compute the spans. A graph also draws."""
         if (graph := self._find_graph(spans)) is not None:
             self._num_layers_done += 1
             return self._repeat(graph, spans, emits, plain)
@@ -158,14 +158,14 @@ class TensorRunner:
         return Computed(self._choose(logits, emits) if emits else None)
 
     def _lay_out(self, spans: Spans, emits: Sequence[int], slots: SlotTable) -> tuple[TensorStep, Tensor]:
-        """Return the step of spans, and which of its tokens are the last of rows that draw."""
+        """Return the step of the spans, and the numbers of the last tokens of rows that draw."""
         slot, begin, contexts = spans
         sizes = contexts - begin
         starts = np.concatenate(([0], sizes.cumsum()))
         in_row = np.arange(starts[-1]) - starts[:-1].repeat(sizes)
         columns = (slot.repeat(sizes), begin.repeat(sizes) + in_row, starts, contexts, slot)
         last = starts[1:][list(emits)] - 1
-        # One copy for all that the device has to know.
+        # One copy to the device for all numbers.
         owners, positions, *there, last_there = upload_all((*columns, last), self._device)
         rows = QueryRows(starts.tolist(), contexts.tolist(), there[0], there[1], there[2])
         blocks = slots.blocks[owners, positions // BLOCK_SIZE]
@@ -173,7 +173,7 @@ class TensorRunner:
         return self._step(owners, positions, cache_slots, rows, slots), last_there
 
     def _decode(self, numbers: Tensor, num_spans: int, slots: SlotTable) -> Tensor:
-        """Return hidden states of rows of one token: slots and positions [2, rows], -1 where one pads."""
+        """Return hidden states of rows of one token: slots and positions [2, rows], -1 for padding."""
         owners, positions = numbers
         num_rows, known = numbers.shape[1], positions.clamp(min=0)
         blocks = slots.blocks[owners, known // BLOCK_SIZE]
@@ -201,17 +201,17 @@ class TensorRunner:
         )
 
     def _find_graph(self, spans: Spans) -> DecodeGraph | None:
-        """Return the graph of a step of one token a row; None where it was not recorded."""
+        """Return the graph for a step with one token in each row; None without a graph."""
         if not self._graphs.sizes or (spans.ends - spans.begins).max() > 1:
             return None
         num_rows = len(spans.slots)
-        bound = bound_spans(num_rows, int(spans.ends.sum()))  # quickly, and nearly always small enough
+        bound = bound_spans(num_rows, int(spans.ends.sum()))  # quick, and nearly always small enough
         return self._graphs.find(num_rows, bound) or self._graphs.find(
             num_rows, count_spans(range(num_rows + 1), spans.ends.tolist())
         )
 
     def _choose(self, logits: Tensor, emits: Sequence[int]) -> Tensor:
-        """Return the rows that draw: nearly always all."""
+        """Return the rows that draw, which are nearly always all."""
         if len(emits) == len(logits):
             return logits
         return logits.index_select(0, upload(np.array(emits, dtype=np.int64), self._device))
@@ -220,6 +220,6 @@ class TensorRunner:
         self._num_layers_done += 1
 
     def _pad(self, values: Tensor) -> Tensor:
-        """Pad a small step to the rows that every product needs, once for all layers."""
+        """Pad a small step to the minimum rows of a matrix product, once for all layers."""
         missing = self._min_tokens - values.shape[0]
         return torch.nn.functional.pad(values, (0, missing)) if missing > 0 else values

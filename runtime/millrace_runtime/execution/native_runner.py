@@ -30,7 +30,7 @@ class NativeRunner:
         sizes: Sizes,
         exchange: Exchange | None = None,
     ) -> None:
-        """`exchange` is for a model that several workers hold together."""
+        """`exchange` is for a model that several workers share."""
         num_workers = 1 if exchange is None else exchange.count
         recorded = record(model.forward, model.logits, dtype, num_workers)
         self.kv_caches: list[Tensor] = []
@@ -40,7 +40,7 @@ class NativeRunner:
 
     @property
     def progress(self) -> int:
-        """Operations run so far."""
+        """The operations that were run."""
         return self._program.progress
 
     def set_caches(self, kv_caches: list[Tensor]) -> None:
@@ -49,14 +49,14 @@ class NativeRunner:
         self._program.set_caches(kv_caches)
 
     def record(self, num_rows: int, slots: SlotTable) -> None:
-        """Nothing: every step is one call already."""
+        """Do nothing: every step is already one call."""
 
     def forget(self, num_rows: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @property
     def recorded(self) -> frozenset[int]:
-        """None."""
+        """Always empty."""
         return frozenset()
 
     def run(

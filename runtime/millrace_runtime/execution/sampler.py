@@ -1,4 +1,4 @@
-"""Draws tokens from logits. A row's draw depends on nothing but its logits, parameters, position and mask."""
+"""Draws tokens from logits. A row's draw depends only on its logits, parameters, position and mask."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from millrace_runtime.protocol.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Log-probabilities of the rows that want the same number of them, still on the device."""
+    """Log-probabilities of rows that want the same number of them, on the device until the download."""
 
     places: list[int]
     """The numbers of these rows."""
     top: TopLogprobs
 
     def download(self) -> "Logprobs":
-        """Return the same on the host, where it comes once the device is there."""
+        """Return the same on the host. The copy completes when the device reaches it."""
         return Logprobs(self.places, TopLogprobs(*map(download, self.top)))
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A step's draws, still on the device."""
+    """A step's draws, on the device until the download."""
 
     sampled: Sampled
-    """Of its rows, and perhaps of more that pad. A token with a fault means nothing."""
+    """The draws of its rows, and possibly of padding rows. A token with a fault is meaningless."""
     logprobs: list[Logprobs]
-    """By number wanted; empty where no row asked."""
+    """By the wanted number; empty if no row wants any."""
 
     def download(self) -> "Drawn":
-        """Return the same on the host, where it comes once the device is there."""
+        """Return the same on the host. The copy completes when the device reaches it."""
         return Drawn(Sampled(download(self.sampled.numbers)), [one.download() for one in self.logprobs])
 
 
@@ -46,8 +46,8 @@ def measure_logprobs(
 ) -> list[Logprobs]:
     """Return the log-probabilities of the rows that want some: at 128k tokens a row costs a millisecond.
 
-    Rows that want the same number are measured together, since the number decides which of several equal
-    ones `topk` returns.
+    Rows that want the same number are computed together, because the number decides which of several equal
+    values `topk` returns.
     """
     places_by_number: dict[int, list[int]] = {}
     for place, number in enumerate(wanted):
@@ -62,13 +62,13 @@ def measure_logprobs(
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Return whether a row's draw is neither cut by top_k or top_p nor penalised."""
+    """Whether a row's draw has neither top_k nor top_p nor penalties."""
     is_cut = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
     return not (is_cut or sampling.frequency_penalty or sampling.presence_penalty)
 
 
 def pack(sampling: Sampling) -> NDArray[np.void]:
-    """Return a sequence's parameters as the kernels read them: PARAMETERS [1]."""
+    """Return a sequence's parameters in the kernels' format: PARAMETERS [1]."""
     packed = pack_parameters(
         temperature=sampling.temperature,
         top_k=sampling.top_k,

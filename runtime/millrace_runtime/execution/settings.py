@@ -1,4 +1,4 @@
-"""What an executor is built from."""
+"""The settings of an executor."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,21 +11,21 @@ class ExecutionSettings:
     model_path: Path
     """Folder with config.json and safetensors."""
     device: str = "auto"
-    """"cpu", "cuda", or "auto": CUDA where there is one."""
+    """"cpu", "cuda", or "auto": CUDA if there is a GPU."""
     dtype: str = "auto"
     """"float32", "bfloat16", or "auto": the checkpoint's own."""
     kernels: str = "auto"
-    """What computes on a CPU: "torch", an instruction set's name, or "auto", the fastest there is."""
+    """The kernels on a CPU: "torch", an instruction set's name, or "auto", the fastest that runs."""
     weights: str = "FromCheckpoint"
-    """"FromCheckpoint", or "Int8" or "Int4": matrices are rounded while they are loaded."""
+    """"FromCheckpoint", or "Int8" or "Int4": loading rounds the matrices."""
     max_model_length: int | None = None
-    """Tokens of prompt and output together. None: the model's own, or what the KV cache holds."""
+    """Tokens of prompt and output together. None: the model's own limit, or the KV cache's."""
     max_sequences: int = 64
     """Sequences on the device at once."""
     max_batched_tokens: int = 2048
-    """Tokens computed in one step at most."""
+    """The most tokens of one step."""
     text_memory_bytes: int = 0
-    """Memory of the host that is left for the text worker, and not planned for the KV cache."""
+    """The host's memory for the text worker, which the KV cache leaves free."""
     kv_cache_bytes: int | None = None
-    """The most memory for the KV cache, which is no larger than its sequences can fill. None: on GPUs nine
-    tenths of what is free after the weights; on CPUs a share of what the cgroup or the machine has left."""
+    """The most memory for the KV cache, which is no larger than its sequences can fill. None: on GPUs a share
+    of the free memory after the weights; on CPUs a share of the free memory in the cgroup or the machine."""

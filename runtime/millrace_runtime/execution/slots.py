@@ -36,28 +36,28 @@ class Spans(NamedTuple):
 
 @dataclass(slots=True)
 class Slot:
-    """One sequence in its slot. Submitted work counts as done, because plans run in order."""
+    """One sequence in its slot. Submitted work counts as done: plans run in order."""
 
     epoch: int
     num_logprobs: int | None
     is_plain: bool
-    """Whether nothing but its logits, temperature and min_p decides what it draws."""
+    """Whether only its logits, temperature and min_p decide its draws."""
     num_prompt: int
     num_known: int
-    """Tokens in the table: given ones and drawn ones."""
+    """Tokens in the table, given or drawn."""
     num_computed: int
     """Tokens whose KV is written."""
     num_blocks: int = 0
 
 
 class Outcome(NamedTuple):
-    """What came of a draw beside its token: its log-probabilities, or why the token means nothing."""
+    """The rest of a draw's result beside its token: log-probabilities, or why the token is meaningless."""
 
     logprobs: list[TokenLogprobs]
     fault: str | None = None
 
 
-_NOTHING_BESIDE = Outcome([])
+_NO_OUTCOME = Outcome([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +66,24 @@ class AppliedPlan:
 
     step: int
     spans: Spans
-    """By row, as are the epochs."""
+    """By row."""
     epochs: list[int]
+    """By row."""
     emits: list[int]
     """Numbers of the rows that draw."""
     draws: Draws
-    """What each row that draws asks for, in the order of `emits`, as is the next."""
+    """The parameters of each draw, in the order of `emits`."""
     num_logprobs: list[int | None]
-    """How many log-probabilities it wants."""
+    """The wanted number of log-probabilities of each draw, in the order of `emits`."""
     is_masked: bool
-    """Whether a draw is bound to a mask."""
+    """Whether any draw has a mask."""
     is_plain: bool
-    """Whether every row draws, plainly and without a mask: so all that a draw needs is known before."""
+    """Whether every row draws, plainly and without a mask. The draws are then known before the step."""
 
     def answer(self, tokens: Sequence[int], outcomes: Mapping[int, Outcome]) -> list[RowResult]:
-        """Return each row's result. The rows that draw have tokens, and `outcomes` by place those of some."""
+        """Return each row's result, from the tokens of the rows that draw and some outcomes by place."""
         drawn: list[list[int]] = [[]] * len(self.epochs)
-        beside = [_NOTHING_BESIDE] * len(self.epochs)
+        beside = [_NO_OUTCOME] * len(self.epochs)
         for number, token in zip(self.emits, tokens, strict=True):
             drawn[number] = [token]
         for place, outcome in outcomes.items():
@@ -100,7 +101,7 @@ class AppliedPlan:
 
 
 class TableWriter:
-    """Writes numbers into rows of a table: on a CPU at once, on a GPU all of a plan's by one copy."""
+    """Writes numbers into rows of a table: on a CPU at once, on a GPU with one copy for each plan."""
 
     def __init__(self, table: Tensor) -> None:
         """`table` int64 [rows, columns]"""
@@ -109,7 +110,7 @@ class TableWriter:
         self._values: list[NDArray[Any]] = []
 
     def write(self, row: int, begin: int, values: NDArray[Any]) -> None:
-        """Write numbers from a column on."""
+        """Write numbers to a row, beginning at a column."""
         if self._device.type == "cpu":
             self._table[row, begin : begin + len(values)] = torch.from_numpy(values)
             return
@@ -118,7 +119,7 @@ class TableWriter:
         self._values.append(values.astype(np.int64))
 
     def flush(self) -> None:
-        """Launch what was written since the last time. No place was written twice: the order is not kept."""
+        """Launch the writes since the last flush. They must not overlap: their order is not kept."""
         if self._targets:
             targets, values = upload_all(
                 (np.concatenate(self._targets), np.concatenate(self._values)), self._device
@@ -134,7 +135,7 @@ class SlotTable:
         num_slots, max_length = limits.num_slots, limits.max_model_length
         width = -(-max_length // BLOCK_SIZE)
         self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
-        """[slots, max_length + 1]: the token drawn after the last position has a place too."""
+        """[slots, max_length + 1]: the token after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
         self._length = max_length + 1
         self._token_writes, self._block_writes = TableWriter(self.tokens), TableWriter(self.blocks)
@@ -142,10 +143,10 @@ class SlotTable:
         self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
         self._parameters = np.zeros(num_slots, dtype=PARAMETERS)
-        """How each slot's sequence draws: the same at each of its steps."""
+        """The sampling parameters of each slot's sequence, which are the same at each step."""
 
     def __getitem__(self, slot: int) -> Slot:
-        """Return the tenant. Raises PlanError for an empty slot."""
+        """Return the slot's sequence. Raises PlanError for an empty slot."""
         tenant = self._slots[slot] if 0 <= slot < len(self._slots) else None
         if tenant is None:
             raise PlanError(f"slot {slot} holds no sequence")
@@ -153,14 +154,14 @@ class SlotTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no slot has a tenant."""
+        """Whether no slot has a sequence."""
         return not any(self._slots)
 
     def apply(self, plan: StepPlan) -> AppliedPlan:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
         num_tokens = sum([row.num_tokens for row in plan.rows])
         if num_tokens > self._max_batched_tokens:
-            # The native path's memory holds no more, and it does not look.
+            # The native kernels have memory for no more, and do not check.
             raise PlanError(
                 f"step {plan.step} has {num_tokens} tokens, more than the {self._max_batched_tokens} that fit"
             )
@@ -174,12 +175,12 @@ class SlotTable:
         self._token_writes.flush()
         self._block_writes.flush()
         if len({row.slot for row in plan.rows}) != len(plan.rows):
-            # Native rows are written by several threads: two of one sequence would race in the KV cache.
+            # Several threads write native rows: two rows of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
         return self._advance(plan)
 
     def _advance(self, plan: StepPlan) -> AppliedPlan:
-        """Count the rows' tokens as computed, and those that they draw as known."""
+        """Count the rows' tokens as computed, and their draws as known."""
         rows, slots = plan.rows, [self[row.slot] for row in plan.rows]
         begins = [slot.num_computed for slot in slots]
         for row, slot in zip(rows, slots, strict=True):
@@ -208,7 +209,7 @@ class SlotTable:
         )
 
     def _compute(self, row: Row, slot: Slot) -> None:
-        """Count a row's tokens. Raises PlanError for what it may not ask."""
+        """Count a row's tokens. Raises PlanError for an invalid row."""
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
         if not begin < end <= slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
             raise PlanError(
@@ -216,7 +217,7 @@ class SlotTable:
                 f"and has {slot.num_blocks} blocks"
             )
         if row.max_draft or row.draft:
-            raise PlanError(f"slot {row.slot} is to verify a draft: this executor knows none")
+            raise PlanError(f"slot {row.slot} has a draft to verify: this executor supports none")
         slot.num_computed = end
         if row.emit:
             if end != slot.num_known or end >= self._length:
@@ -232,7 +233,9 @@ class SlotTable:
         if not 0 <= start.num_computed < count < self._length:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
         if len(start.blocks) != 1:
-            raise PlanError(f"slot {start.slot} has {len(start.blocks)} KV groups: this executor knows one")
+            raise PlanError(
+                f"slot {start.slot} has {len(start.blocks)} KV groups: this executor supports one"
+            )
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         sampling = start.sampling
         self._slots[start.slot] = Slot(
@@ -249,7 +252,7 @@ class SlotTable:
     def _append(self, append: BlockAppend) -> None:
         slot = self[append.slot]
         if append.group != 0:
-            raise PlanError(f"slot {append.slot} has no KV group {append.group}: this executor knows one")
+            raise PlanError(f"slot {append.slot} has no KV group {append.group}: this executor supports one")
         begin, end = slot.num_blocks, slot.num_blocks + len(append.blocks)
         if end > self.blocks.shape[1] or not all(0 <= b < self._num_cache_blocks for b in append.blocks):
             raise PlanError(f"slot {append.slot} can't take the blocks {append.blocks} after {begin}")

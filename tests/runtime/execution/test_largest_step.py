@@ -62,5 +62,5 @@ def test_the_cache_gets_a_share_of_what_is_left_beside_it() -> None:
 
 
 def test_a_gpu_that_is_full_says_so() -> None:
-    with pytest.raises(NoRoomError, match=r"a KV cache of 0 bytes .* the GPU has free beside 200 bytes"):
+    with pytest.raises(NoRoomError, match=r"a KV cache of 0 bytes .* the GPU's free memory beside 200 bytes"):
         plan_cache(CacheDemand(100, 1, 100, is_firm=False), share_out(100, 200))

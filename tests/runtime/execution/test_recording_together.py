@@ -25,11 +25,11 @@ class Crew:
 
     def __init__(self, *are_there: bool) -> None:
         self.count = len(are_there)
-        self.told: list[ToWorker] = []
+        self.sent: list[ToWorker] = []
         self.answers = deque(enumerate(map(Recorded, are_there)))
 
-    def tell(self, message: ToWorker) -> None:
-        self.told.append(message)
+    def broadcast(self, message: ToWorker) -> None:
+        self.sent.append(message)
 
     def receive(self, _timeout: float) -> Iterator[tuple[int, FromWorker]]:
         if not self.answers:
@@ -54,7 +54,7 @@ def test_a_recording_ends_when_all_have_recorded() -> None:
     crew = Crew(True, True)
     with opened(crew) as executor:
         executor.control(Record(8))
-    assert crew.told == [Record(8)]
+    assert crew.sent == [Record(8)]
     assert not crew.answers
 
 
@@ -62,7 +62,7 @@ def test_what_one_has_no_memory_for_all_forget() -> None:
     crew = Crew(True, False, True)
     with opened(crew) as executor:
         executor.control(Record(8))
-    assert crew.told == [Record(8), Forget(8)]
+    assert crew.sent == [Record(8), Forget(8)]
     assert not crew.answers
 
 
@@ -83,7 +83,7 @@ def test_the_place_where_workers_met_is_there_until_they_end() -> None:
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_worker_says_whether_it_has_recorded(*, is_there: bool) -> None:
     said: list[FromWorker] = []
-    channel: Any = SimpleNamespace(tell=said.append)
+    channel: Any = SimpleNamespace(send=said.append)
     executor: Any = SimpleNamespace(
         limits=SimpleNamespace(depth=2),
         recorded=frozenset({8} if is_there else ()),

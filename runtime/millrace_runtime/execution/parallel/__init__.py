@@ -1,1 +1,1 @@
-"""Tensor parallelism: a process for each device, with its part of the model, and an executor over all."""
+"""Tensor parallelism: a worker process for each device, with its part of the model, and their executor."""

@@ -8,12 +8,12 @@ from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 
 Message = TypeVar("Message")
 SEND_SECONDS = 5.0
-"""A peer that takes nothing for so long is stopped: a worker always reads."""
+"""A peer that reads nothing for so long is stopped, because a worker always reads."""
 _READ_BYTES = 1 << 20
 
 
 class ChannelClosed(Exception):  # noqa: N818  names the state
-    """The other end is closed, or takes nothing."""
+    """The other end is closed, or reads nothing."""
 
 
 class Channel(Generic[Message]):
@@ -27,24 +27,24 @@ class Channel(Generic[Message]):
         self._poll.register(sock, select.POLLIN)
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
+        """Return the descriptor, so that `poll` can wait for it."""
         return self._sock.fileno()
 
-    def send(self, frame: bytes) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """Send an encoded frame. Raises ChannelClosed."""
         try:
             self._sock.sendall(frame)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Encode a message and send it. Raises ChannelClosed."""
-        self.send(encode_frame(message))
+        self.send_frame(encode_frame(message))
 
     def receive(self, timeout_seconds: float | None) -> list[Message]:
-        """Return what has come, having waited up to a time for the first bytes; None: without end.
+        """Return the messages that have come. Wait up to a time for the first bytes; None: without end.
 
-        Raises ChannelClosed at the end, once all before it was returned.
+        Raises ChannelClosed at the end, after it has returned every message.
         """
         if not self._poll.poll(None if timeout_seconds is None else timeout_seconds * 1000):
             return []

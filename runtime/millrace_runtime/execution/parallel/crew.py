@@ -1,4 +1,4 @@
-"""The workers' processes, as the engine sees them: started, spoken to, watched, ended."""
+"""The workers' processes, as the engine sees them: starting, messages, silence, end."""
 
 import os
 import select
@@ -20,9 +20,9 @@ from millrace_runtime.execution.parallel.vitals import Vitals, Watch
 from millrace_runtime.protocol.encoding import encode_frame
 
 SILENCE_SECONDS = 5.0
-"""A worker that does not beat for so long is stopped. It beats ten times a second, whatever it computes."""
+"""A worker without a heartbeat for so long is stopped. It beats ten times a second, whatever it computes."""
 END_SECONDS = 2.0
-"""A process whose socket is closed has ended, or is about to."""
+"""How long to wait for a process whose socket is closed: it has ended, or ends soon."""
 _MODULE = "millrace_runtime.execution.parallel.worker_process"
 
 
@@ -35,10 +35,10 @@ class _Member:
 
 
 class Crew:
-    """All workers of a replica. Whatever happens to one ends all: none can compute alone."""
+    """All workers of a replica. If one ends, all end, because none can compute alone."""
 
     def __init__(self, orders: list[Orders], environment: Mapping[str, str]) -> None:
-        """Start a process for each worker's orders, whose descriptors are filled in here."""
+        """Start a process for each worker's orders, and fill in their descriptors."""
         self.count = len(orders)
         self._vitals = Vitals.create()
         self._exchange_fd = os.memfd_create("millrace-exchange")
@@ -50,26 +50,26 @@ class Crew:
 
     @property
     def progress(self) -> int:
-        """A number that changes while a worker advances."""
+        """A number that changes while a worker makes progress."""
         return self._vitals.progress(self.count)
 
     def watch(self) -> None:
-        """From now on every worker beats, and one that does not is stopped."""
+        """Expect a heartbeat of every worker from now on."""
         self._watch = Watch(time.monotonic())
 
-    def tell(self, message: ToWorker) -> None:
+    def broadcast(self, message: ToWorker) -> None:
         """Send a message to every worker. Raises WorkerError."""
         frame = encode_frame(message)
         for index, member in enumerate(self._members):
             try:
-                member.channel.send(frame)
+                member.channel.send_frame(frame)
             except ChannelClosed:
                 raise self._explain_end(index) from None
 
     def receive(self, timeout_seconds: float) -> Iterator[tuple[int, FromWorker]]:
-        """Yield the messages that have come by now, or by the end of a time, each with its worker's number.
+        """Yield the messages that have come, each with its worker's number. Wait up to a time for the first.
 
-        Raises ModelError where a worker can't load the model, and WorkerError for one that failed, ended or
+        Raises ModelError if a worker can't load the model, and WorkerError for a worker that failed, ended or
         is stopped.
         """
         if not self._poll.poll(timeout_seconds * 1000):
@@ -96,7 +96,7 @@ class Crew:
                 raise WorkerError(f"{self._name(index)} is stopped: no sign of life for {silence:.0f} s")
 
     def end(self) -> None:
-        """Kill every worker, and wait until all have ended. Nothing to do the second time."""
+        """Kill every worker, and wait until all have ended. A second call does nothing."""
         if not self._members:
             return
         for member in self._members:
@@ -120,13 +120,13 @@ class Crew:
         return _Member(process, Channel(mine, FromWorker))  # type: ignore[arg-type]
 
     def _explain(self, index: int, failed: Failed) -> Exception:
-        """Return what a worker's last message means. Every worker has the same model and settings."""
+        """Return the error of a worker's last message. Every worker has the same model and settings."""
         if failed.is_model:
             return ModelError(failed.reason)
         return WorkerError(f"{self._name(index)} failed: {failed.reason}")
 
     def _explain_end(self, index: int) -> Exception:
-        """Return why a worker is gone. Its last words may still be unread, or another's that ended before."""
+        """Return why a worker is gone. Its last message, or that of an earlier one, may still be unread."""
         for other in (index, *(number for number in range(self.count) if number != index)):
             with suppress(ChannelClosed):
                 for message in self._members[other].channel.receive(0):
@@ -142,7 +142,7 @@ class Crew:
 
 def _describe_end(code: int | None) -> str:
     if code is None:
-        return "takes no messages"
+        return "reads no messages"
     if code >= 0:
         return f"ended with exit status {code}"
     hint = "; more memory may be needed" if code == -signal.SIGKILL else ""

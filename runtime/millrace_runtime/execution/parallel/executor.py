@@ -1,4 +1,4 @@
-"""An executor whose steps are run by several workers together. It holds no device itself."""
+"""An executor whose steps run on several workers together. It has no device itself."""
 
 import os
 import tempfile
@@ -18,12 +18,12 @@ from millrace_runtime.execution.parallel.messages import (
     Done,
     Holding,
     Loaded,
+    LogLine,
     Masks,
     Measure,
     Orders,
     Recorded,
     Room,
-    Said,
     Submit,
     write_settings,
 )
@@ -39,10 +39,10 @@ POLL_SECONDS = 0.25
 def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "ParallelExecutor":
     """Start `count` workers, each with its part of the model. Raises ModelError and WorkerError.
 
-    `log` gets the lines of the first worker, and one on the cache that all have room for.
+    `log` gets the lines of the first worker, and one about the common size of the caches.
     """
     host = _share_of_host(settings, count)
-    # Kept until the end: NCCL's watchdog reads the file in which the workers met.
+    # It stays until the end: NCCL's watchdog reads the file through which the workers met.
     folder = tempfile.TemporaryDirectory(prefix="millrace-workers-")
     values, meeting = write_settings(settings), (Path(folder.name) / "meeting").as_uri()
     crew = Crew([Orders(values, index, count, meeting, host) for index in range(count)], _environment(count))
@@ -55,14 +55,14 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
 
 
 def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Holding:
-    """Have the workers load, and then allocate the cache that fits everywhere. Return what the first has."""
+    """Have the workers load, and allocate the largest cache that fits everywhere. Return the first answer."""
     _await_all(crew, Loaded, log)
     host = _share_of_host(settings, crew.count)
-    crew.tell(Measure(host.num_bytes, host.source))
+    crew.broadcast(Measure(host.num_bytes, host.source))
     rooms = _await_all(crew, Room, log)
     smallest = min(rooms, key=lambda room: room.num_blocks)
     log(f"each of {crew.count} workers has {smallest.line}")
-    crew.tell(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
+    crew.broadcast(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
     holdings = _await_all(crew, Holding, log)
     crew.watch()
     return holdings[0]
@@ -73,7 +73,7 @@ def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
     answers: dict[int, Answer] = {}
     while len(answers) < crew.count:
         for index, message in crew.receive(POLL_SECONDS):
-            if isinstance(message, Said):
+            if isinstance(message, LogLine):
                 log(message.line)
                 continue
             assert isinstance(message, wanted), f"{message} came instead of {wanted.__name__}"
@@ -82,11 +82,11 @@ def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
 
 
 def _ignore(_line: str) -> None:
-    """Workers say nothing once they serve."""
+    """Ignore a line: serving workers send none."""
 
 
 def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
-    """Return each worker's share of what the host's memory leaves for KV caches."""
+    """Return each worker's share of the host's memory for KV caches."""
     whole = usable_memory(settings.text_memory_bytes)
     return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}")
 
@@ -98,7 +98,7 @@ def read_num_threads(environment: Mapping[str, str]) -> int:
 
 
 def _environment(count: int) -> dict[str, str]:
-    """Return the workers' environment: they share the cores, and speak on this machine alone."""
+    """Return the workers' environment: they share the cores, and communicate only on this machine."""
     limit = read_num_threads(os.environ)
     threads = max(1, count_threads(limit) // count)
     meeting = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -106,7 +106,7 @@ def _environment(count: int) -> dict[str, str]:
 
 
 class ParallelExecutor:
-    """Sends every plan to all workers. The first one's results are those of all."""
+    """Sends every plan to all workers. All have the same results, so only the first one sends them."""
 
     def __init__(self, crew: Crew, holding: Holding, folder: tempfile.TemporaryDirectory[str]) -> None:
         self.limits, self.placement = holding.limits, holding.placement
@@ -116,7 +116,7 @@ class ParallelExecutor:
 
     @property
     def progress(self) -> int:
-        """Layers or operations that the workers have computed, and draws."""
+        """The layers or operations that the workers have computed, and the draws."""
         return self._crew.progress
 
     def submit(self, plan: StepPlan) -> None:
@@ -124,11 +124,11 @@ class ParallelExecutor:
         if self._num_in_flight >= self.limits.depth:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect one before submitting")
         self._num_in_flight += 1
-        self._crew.tell(Submit(plan))
+        self._crew.broadcast(Submit(plan))
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
         """Provide a step's masks. Raises WorkerError."""
-        self._crew.tell(Masks(step, bytes(masks)))
+        self._crew.broadcast(Masks(step, bytes(masks)))
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to a time for the oldest step. Return whether its result is there. Raises WorkerError."""
@@ -153,11 +153,11 @@ class ParallelExecutor:
         """Have every worker run a command. Raises PlanError with steps in flight, and WorkerError."""
         if self._num_in_flight:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect them before a command")
-        self._crew.tell(command)
+        self._crew.broadcast(command)
         if isinstance(command, Record):
             answers = _await_all(self._crew, Recorded, _ignore)
-            if not all(answer.is_there for answer in answers):
-                self._crew.tell(Forget(command.num_rows))
+            if not all(answer.is_recorded for answer in answers):
+                self._crew.broadcast(Forget(command.num_rows))
 
     def check(self) -> None:
         """Raise WorkerError for a worker that has ended or is stopped."""

@@ -1,17 +1,17 @@
-"""What the engine and its workers tell each other, over a socket pair for each worker.
+"""The messages between the engine and its workers, over a socket pair for each worker.
 
 engine                     worker
-   |  <--------- Said, Loaded |   the weights are there
-   |  Measure --------------> |   once all have loaded, as on CPUs they share the host's memory
-   |  <------------------ Room |   what fits where this worker is
-   |  Allocate -------------> |   what fits everywhere
+   |  <------ LogLine, Loaded |   the weights are there
+   |  Measure --------------> |   once all have loaded, because on CPUs they share the host's memory
+   |  <------------------ Room |   the cache that fits on this worker
+   |  Allocate -------------> |   the cache that fits on every worker
    |  <--------------- Holding |
    |  Submit, Masks --------> |   to all
    |  <------------------ Done |   from the first
    |  Record ---------------> |   to all
    |  <-------------- Recorded |   from all
-   |  Forget ---------------> |   to all, where one had no memory for it: all must compute the same
-   |  <---------------- Failed |   from any, at any time, and then it ends
+   |  Forget ---------------> |   to all, if one had no memory for it: all must compute the same
+   |  <---------------- Failed |   from any worker, at any time; then it ends
 """
 
 import dataclasses
@@ -27,12 +27,12 @@ from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResu
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """Say how large a KV cache fits."""
+    """Report how large a KV cache fits."""
 
     host_bytes: int
     """This worker's share of the host's memory."""
     host_source: str
-    """What bounds it, in words for the log."""
+    """The limit behind it, in words for the log."""
 
 
 class Allocate(msgspec.Struct, frozen=True, tag="allocate"):
@@ -58,7 +58,7 @@ class Masks(msgspec.Struct, frozen=True, tag="masks"):
 ToWorker = Measure | Allocate | Submit | Masks | Sleep | Wake | Record | Forget
 
 
-class Said(msgspec.Struct, frozen=True, tag="said"):
+class LogLine(msgspec.Struct, frozen=True, tag="log"):
     """A line for the log."""
 
     line: str
@@ -74,11 +74,11 @@ class Room(msgspec.Struct, frozen=True, tag="room"):
     num_blocks: int
     max_model_length: int
     line: str
-    """It in words for the log."""
+    """The same in words for the log."""
 
 
 class Holding(msgspec.Struct, frozen=True, tag="holding"):
-    """The KV cache is allocated, and steps may come."""
+    """The KV cache is allocated, and the worker accepts steps."""
 
     limits: Limits
     placement: Placement
@@ -91,9 +91,9 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Recorded(msgspec.Struct, frozen=True, tag="recorded"):
-    """The worker has done what it could to record."""
+    """The worker has recorded, or has tried."""
 
-    is_there: bool
+    is_recorded: bool
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -101,10 +101,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     reason: str
     is_model: bool
-    """Whether the model or its settings are to blame, and not the worker."""
+    """Whether the cause is the model or its settings, and not the worker."""
 
 
-FromWorker = Said | Loaded | Room | Holding | Done | Recorded | Failed
+FromWorker = LogLine | Loaded | Room | Holding | Done | Recorded | Failed
 
 
 if TYPE_CHECKING:
@@ -112,14 +112,14 @@ if TYPE_CHECKING:
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """Which worker it is, what it loads, and the descriptors it has from the engine."""
+    """The worker's number, its settings, and its descriptors from the engine."""
 
     settings: dict[str, Any]
-    """Of ExecutionSettings."""
+    """The fields of ExecutionSettings."""
     index: int
     count: int
     meeting: str
-    """A URL, as `Rank` has it."""
+    """The URL in `Rank`."""
     host: Budget
     """This worker's share of the host's memory, before any has loaded."""
     engine_pid: int = 0
@@ -132,7 +132,7 @@ class Orders(msgspec.Struct, frozen=True):
         return ExecutionSettings(**(self.settings | {"model_path": Path(self.settings["model_path"])}))
 
     def read_rank(self) -> "Rank":
-        """Return the worker's place. Loads torch."""
+        """Return the worker's rank. It loads torch."""
         from millrace_fit.shard import Shard  # noqa: PLC0415
         from millrace_runtime.execution.collective import Rank  # noqa: PLC0415
 
@@ -140,5 +140,5 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 def write_settings(settings: ExecutionSettings) -> dict[str, Any]:
-    """Return the settings as JSON has them."""
+    """Return the settings as values for JSON."""
     return dataclasses.asdict(settings) | {"model_path": str(settings.model_path)}

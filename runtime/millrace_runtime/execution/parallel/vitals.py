@@ -1,4 +1,4 @@
-"""Signs of life of the workers, in a page of memory that they share with the engine."""
+"""The heartbeats of the workers, in a page of memory that they share with the engine."""
 
 import mmap
 import os
@@ -7,9 +7,9 @@ from threading import Thread
 from time import monotonic, sleep
 
 BEAT_SECONDS = 0.1
-"""How often a worker writes that it lives, and how far it has come."""
+"""How often a worker writes a heartbeat and its progress."""
 LOOK_SECONDS = 2.5
-"""An engine looks more often: every second when it is idle."""
+"""The engine normally looks more often: at least every second when it is idle."""
 _TICKS_A_SECOND = 1_000_000
 
 
@@ -24,18 +24,18 @@ class Vitals:
 
     @classmethod
     def create(cls) -> "Vitals":
-        """Return a new page, in which nobody has beaten yet."""
+        """Return a new page without any heartbeat."""
         fd = os.memfd_create("millrace-vitals")
         os.ftruncate(fd, mmap.PAGESIZE)
         return cls(fd)
 
     def beat(self, worker: int, progress: int, now: float) -> None:
-        """Write a sign of life."""
+        """Write a heartbeat."""
         self._words[2 * worker + 1] = progress
         self._words[2 * worker] = int(now * _TICKS_A_SECOND)
 
     def last_beat(self, worker: int) -> float:
-        """Return when the worker last beat; 0 before it did."""
+        """Return the time of the worker's last heartbeat; 0 before the first."""
         return self._words[2 * worker] / _TICKS_A_SECOND
 
     def progress(self, num_workers: int) -> int:
@@ -50,16 +50,16 @@ class Vitals:
 
 
 class Watch:
-    """Judges who is silent. Times are time.monotonic()."""
+    """Measures how long a worker is silent. Times are time.monotonic()."""
 
     def __init__(self, now: float) -> None:
         self._looked = self._since = now
 
     def measure_silence(self, last_beat: float, now: float) -> float:
-        """Return for how long somebody has not beaten while we looked.
+        """Return how long a worker has had no heartbeat while the engine looked.
 
-        Who has not looked for a while was stopped itself, and the others maybe with it: a container that is
-        paused and goes on. They get as long as ever to beat again.
+        An engine that has not looked for a while was itself stopped, and perhaps its workers too, as in a
+        paused container. So the workers' silence counts from its first look on.
         """
         if now - self._looked > LOOK_SECONDS:
             self._since = now
@@ -68,9 +68,9 @@ class Watch:
 
 
 def keep_beating(vitals: Vitals, worker: int, read_progress: Callable[[], int]) -> None:
-    """Beat from a thread of its own, for as long as the process runs.
+    """Write heartbeats from a thread of its own, as long as the process runs.
 
-    A step that takes long is no silence: its progress tells. A stopped process is.
+    A long step is no silence: its progress shows that it goes on. A stopped process is silent.
     """
 
     def beat() -> None:

@@ -1,4 +1,4 @@
-"""A worker's process: loads its part of the model, and runs the plans that the engine sends to all."""
+"""A worker's process: it loads its part of the model, and runs the plans that the engine sends to all."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ from millrace_runtime.execution.parallel.messages import (
     FromWorker,
     Holding,
     Loaded,
+    LogLine,
     Masks,
     Measure,
     Orders,
     Recorded,
     Room,
-    Said,
     Submit,
     ToWorker,
 )
@@ -41,35 +41,35 @@ Wanted = TypeVar("Wanted")
 
 
 class Worker:
-    """Answers the engine. One thread submits, another one collects: both may have to wait for the device."""
+    """Answers the engine. One thread submits and another one collects: each may wait for the device."""
 
     def __init__(self, orders: Orders, channel: Channel[ToWorker]) -> None:
         self._orders, self._channel = orders, channel
         self._is_sending = Lock()
         self._due: SimpleQueue[None] = SimpleQueue()
-        """A mark for each step that can be collected: its masks are there."""
+        """One item for each step that can be collected, because its masks are there."""
 
     def run(self) -> NoReturn:
-        """Load, allocate and serve, until the engine is gone (ChannelClosed). Raises what fails."""
+        """Load, allocate and serve, until the engine is gone (ChannelClosed). Raises any failure."""
         executor = self._build_executor()
         keep_beating(Vitals(self._orders.vitals_fd), self._orders.index, lambda: executor.progress)
         room = Semaphore(executor.limits.depth)
         Thread(target=self._collect, args=(executor, room), name="collect", daemon=True).start()
-        self._tell(Holding(executor.limits, executor.placement))
+        self._send(Holding(executor.limits, executor.placement))
         while True:
             for message in self._channel.receive(None):
                 self._obey(message, executor, room)
 
     def fail(self, error: Exception) -> None:
-        """Tell the engine why this worker ends. Only a bad model needs no traceback."""
+        """Report to the engine why this worker ends. Only a bad model needs no traceback."""
         is_model = isinstance(error, ModelError)
         if not is_model:
             traceback.print_exception(error)
         text = str(error) if is_model else f"{type(error).__name__}: {error}"
         try:
-            self._tell(Failed(text, is_model))
+            self._send(Failed(text, is_model))
         except ChannelClosed:
-            sys.stderr.write(f"the engine is gone, so it can't be told: {text}\n")
+            sys.stderr.write(f"the engine is gone, so this worker can't report to it: {text}\n")
 
     def _build_executor(self) -> "LocalExecutor":
         # Here and not above: importing torch takes seconds.
@@ -77,18 +77,18 @@ class Worker:
             from millrace_runtime.execution.build import describe_cache, load_model  # noqa: PLC0415
 
         orders = self._orders
-        loaded = load_model(orders.read_settings(), orders.host, orders.read_rank(), self._say)
-        self._tell(Loaded())
+        loaded = load_model(orders.read_settings(), orders.host, orders.read_rank(), self._log)
+        self._send(Loaded())
         measure = self._await(Measure)
         shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source))
-        self._tell(Room(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
+        self._send(Room(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
 
     def _obey(self, message: ToWorker, executor: "LocalExecutor", room: Semaphore) -> None:
         match message:
             case Submit(plan):
-                # The engine goes by the first worker: this one may still be busy with the step before.
+                # The engine follows the first worker: this one may still be busy with the step before.
                 room.acquire()
                 executor.submit(plan)
                 if not any(row.is_masked for row in plan.rows):
@@ -102,7 +102,7 @@ class Worker:
                 executor.control(message)
                 room.release(executor.limits.depth)
                 if isinstance(message, Record):
-                    self._tell(Recorded(message.num_rows in executor.recorded))
+                    self._send(Recorded(message.num_rows in executor.recorded))
 
     def _collect(self, executor: "LocalExecutor", room: Semaphore) -> None:
         try:
@@ -112,15 +112,15 @@ class Worker:
                 result = executor.collect()
                 room.release()
                 if self._orders.index == 0:  # every worker has the same one
-                    self._tell(Done(result))
+                    self._send(Done(result))
         except ChannelClosed:
             os._exit(0)
-        except Exception as error:  # noqa: BLE001  the last words of a process that ends
+        except Exception as error:  # noqa: BLE001  the last message of a process that ends
             self.fail(error)
             os._exit(1)
 
     def _await(self, wanted: type[Wanted]) -> Wanted:
-        """Return the next message, of which the engine sends one at a time until steps come."""
+        """Return the next message. Before the first step the engine sends one at a time."""
         messages: list[ToWorker] = []
         while not messages:
             messages = self._channel.receive(None)
@@ -128,17 +128,17 @@ class Worker:
         assert isinstance(message, wanted), f"{message} came instead of {wanted.__name__}"
         return message
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if self._orders.index == 0:
-            self._tell(Said(line))
+            self._send(LogLine(line))
 
-    def _tell(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         with self._is_sending:
-            self._channel.tell(message)
+            self._channel.send(message)
 
 
 def main(argument: str) -> int:
-    """Run as the engine's child, and return the exit status. The engine ends us, and no signal to a group."""
+    """Run as the engine's child, and return the exit status. Only the engine ends it: it ignores signals."""
     orders = msgspec.json.decode(argument, type=Orders)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -151,7 +151,7 @@ def main(argument: str) -> int:
         worker.run()
     except ChannelClosed:
         return 0
-    except Exception as error:  # noqa: BLE001  the last words of a process that ends
+    except Exception as error:  # noqa: BLE001  the last message of a process that ends
         worker.fail(error)
         return 1
 
@@ -159,5 +159,5 @@ def main(argument: str) -> int:
 if __name__ == "__main__":
     status = main(sys.argv[1])
     sys.stderr.flush()
-    # Not sys.exit: what torch and CUDA tear down at exit can hang, and nothing here is left to save.
+    # Not sys.exit: the teardown of torch and CUDA can hang, and this process has nothing to save.
     os._exit(status)
