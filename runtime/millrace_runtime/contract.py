@@ -1,7 +1,7 @@
-"""What operator, gateway and replica rely on of each other: ports, paths, flags, labels, metric names.
+"""The contract between operator, gateway and replica: ports, paths, flags, labels, metric names.
 
 Standard library only: the operator imports this module and must never load torch. A name here is an
-interface between processes of different versions; change one only together with its readers.
+interface between processes of different versions. Change a name only together with its readers.
 """
 
 import hashlib
@@ -15,67 +15,67 @@ PLURAL: Final = "inferenceservices"
 # Labels of the objects that belong to a service. Selectors use these and no others.
 LABEL_SERVICE: Final = "millrace.dev/service"
 LABEL_REVISION: Final = "millrace.dev/revision"
-LABEL_PENDING: Final = "millrace.dev/pending"  # on a revision's record: whether it has still to be made
+LABEL_PENDING: Final = "millrace.dev/pending"  # on a revision's record: whether it is not made yet
 LABEL_COMPONENT: Final = "millrace.dev/component"
 COMPONENT_REPLICA: Final = "replica"  # on the pods that serve
-COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or looks at a claim
+COMPONENT_RESOLVER: Final = "resolver"  # on the pod of a Job that asks a model's source, or reads a claim
 COMPONENT_FILLER: Final = "filler"  # on the pod of a Job that fetches a model into a claim, for all replicas
 
-# On that Job: what the source told of the model that it fetches, as the revision's record will keep it. And
-# on the one that keeps what was told of a model in a claim which no replica can serve.
-ANNOTATION_LEARNED: Final = "millrace.dev/autoscaler"  # on a revision's record: what the autoscaler knows
+ANNOTATION_LEARNED: Final = "millrace.dev/autoscaler"  # on a revision's record: the autoscaler's state
 
-# What nodes keep of models, for spec.model.cache.type NodeLocal. In each namespace that may have some there
-# is a claim, which is a folder of the node's own disk. In it FOLDER_KEPT has a folder for each model.
+# Models that nodes keep, for spec.model.cache.type NodeLocal. Each namespace that may have some has a claim,
+# which is a folder on the node's own disk. In the claim, FOLDER_KEPT has a folder for each model.
 CLAIM_KEPT: Final = "millrace-models"
-VOLUME_KEPT: Final = "millrace-models-"  # and the namespace: the volume that the chart makes for that claim
+VOLUME_KEPT: Final = "millrace-models-"  # prefix of the namespace: the chart's volume for that claim
 FOLDER_KEPT: Final = "millrace"
-LABEL_KEPT: Final = "millrace.dev/kept-model"  # on a pod that reads one: its name_kept
-ANNOTATION_KEPT_BYTES: Final = "millrace.dev/kept-model-bytes"  # on that pod, where it is known: of all files
-# Before a model's name_kept in a label of a node that has all of it. The label's value is its size in bytes.
+LABEL_KEPT: Final = "millrace.dev/kept-model"  # on a pod that reads such a model: the model's name_kept
+ANNOTATION_KEPT_BYTES: Final = (
+    "millrace.dev/kept-model-bytes"  # on that pod, if known: the bytes of all files
+)
+# Prefix of a model's name_kept, as a label on a node with the whole model. The value is its size in bytes.
 LABEL_KEPT_ON_NODE: Final = "models.millrace.dev/"
 
 
 def name_kept(namespace: str, path: str) -> str:
     """Return the name of a model that nodes keep, by the path of its folder in the namespace's claim.
 
-    Others who read nodes learn nothing from it of what a namespace has.
+    It is a hash, so that readers of nodes do not learn which models a namespace has.
     """
     return hashlib.sha256(f"{namespace}/{path}".encode()).hexdigest()[:16]
 
 
-# On a replica's pod that is to go: since when (RFC 3339), and that gateways send it nothing new.
+# On a replica's pod that must leave: since when (RFC 3339). Gateways send such a pod no new requests.
 ANNOTATION_LEAVING: Final = "millrace.dev/leaving-since"
 
-# The leader's Lease has the SHA-256, in hex, of the token that the leader shows to gateways. PATH_LOADS
-# answers whoever shows it with one line of JSON after the other: see `millrace_gateway/report/report.py`.
+# The leader's Lease has the SHA-256, in hex, of the token that the leader shows to gateways. PATH_LOADS sends
+# a client with this token one line of JSON after the other: see `millrace_gateway/report/report.py`.
 LEASE_OPERATOR: Final = "millrace-operator"
 ANNOTATION_PROOF: Final = "millrace.dev/token-sha256"
 DEFAULT_NAMESPACE: Final = "millrace-system"
 PATH_LOADS: Final = "/loads"
 LOADS_SECONDS: Final = 0.5  # between two lines
 
-# Every command binds MILLRACE_BIND_ADDRESS; listener.py says what the default means.
+# Every command binds MILLRACE_BIND_ADDRESS; listener.py defines the default.
 ENV_BIND_ADDRESS: Final = "MILLRACE_BIND_ADDRESS"
 DEFAULT_BIND_ADDRESS: Final = ""  # all addresses, IPv6 and IPv4
 PORT_HTTP: Final = 8000  # the OpenAI dialect, /readyz and /metrics
-PORT_LIVE: Final = 8001  # the supervisor's /livez, answered without the HTTP process
+PORT_LIVE: Final = 8001  # the supervisor's /livez, which needs no HTTP process
 PORT_NAME_HTTP: Final = "http"
-PORT_NAME_METRICS: Final = "metrics"  # of a pod that clients call: what is not for them
-PORT_PROGRESS: Final = 8002  # how far the fetch of a model is, before its replica starts
+PORT_NAME_METRICS: Final = "metrics"  # of a pod that clients call: the port that is not for clients
+PORT_PROGRESS: Final = 8002  # the progress of a model's fetch, before its replica starts
 PATH_LIVE: Final = "/livez"
 PATH_READY: Final = "/readyz"
 STARTED_WAIT_SECONDS: Final = 4
-PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answered once ready, at most so much later
+PATH_STARTED: Final = f"/readyz?wait={STARTED_WAIT_SECONDS}"  # answers once ready, or after the wait
 PATH_METRICS: Final = "/metrics"
 PATH_PROGRESS: Final = "/progress"
 PATH_COMPLETIONS: Final = "/v1/completions"
 PATH_CHAT_COMPLETIONS: Final = "/v1/chat/completions"
 PATHS_WORK: Final = frozenset({PATH_COMPLETIONS, PATH_CHAT_COMPLETIONS})
-"""A POST to one of them asks for a generation: it wakes a service that rests, and keeps it awake."""
+"""A POST to one of them asks for a generation. It wakes a service at zero, and keeps it awake."""
 CONTAINER_REPLICA: Final = "replica"
 CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
-# On a replica's 503: it is shutting down and has not begun this request, so another may have it.
+# On a replica's 503: it is shutting down and has not begun this request, so another replica may serve it.
 HEADER_DRAINING: Final = "X-Millrace-Draining"
 
 # Flags of `millrace serve` that the operator renders into a pod.
@@ -89,19 +89,19 @@ FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
 FLAG_DRAIN_SECONDS: Final = "--drain-seconds"
 
-# What a failing replica leaves for the operator to read: the last line of its log says why.
-EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or is no model we can run
-EXIT_BAD_USAGE: Final = 64  # EX_USAGE: a flag's value is refused
+# Exit statuses of a failing replica, which the operator reads. The last line of its log has the cause.
+EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or has no supported model
+EXIT_BAD_USAGE: Final = 64  # EX_USAGE: a flag has an invalid value
 
 # Prometheus metrics of a replica (label model_name), under vLLM's names so that dashboards,
 # KEDA scalers and the Gateway API Inference Extension's endpoint picker work unchanged.
 METRIC_WAITING: Final = "vllm:num_requests_waiting"
 METRIC_RUNNING: Final = "vllm:num_requests_running"
 METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
-METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: sequences that a step computes at most
+METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: the most sequences that a step computes
 METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the KV cache holds
 METRIC_MAX_MODEL_LENGTH: Final = "millrace:max_model_length"  # gauge: tokens of prompt and output together
-# gauge, 1; labels device, device_name, dtype, weights, tensor_parallel say what the replica computes with
+# gauge, 1; its labels are the replica's Placement: device, device_name, dtype, weights, tensor_parallel
 METRIC_REPLICA: Final = "millrace:replica_info"
 METRIC_QUEUE: Final = "vllm:request_queue_time_seconds"
 METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
@@ -114,13 +114,13 @@ METRIC_REQUEST_SUCCESS: Final = "vllm:request_success"  # counter; label finishe
 METRIC_RECEIVED: Final = "millrace:requests_received"  # counter: sequences
 METRIC_REJECTED: Final = "vllm:admission_rejections"  # counter: sequences; label reason
 REJECTED_LOAD: Final = ("overloaded", "unavailable", "failed")
-"""Reasons of METRIC_REJECTED that another replica might not have had; the others are the client's."""
-# Ours: the step-time model's moments, over steps (see METRIC_STEP_*).
+"""Reasons of METRIC_REJECTED that another replica might not have had. The client causes the other reasons."""
+# For the step-time model: the sizes of steps.
 METRIC_STEP_SECONDS: Final = "millrace:step_seconds"  # histogram; label kind: decode | mixed
 METRIC_STEP_SEQUENCES: Final = "millrace:step_sequences"  # histogram: sequences in a step
 METRIC_STEP_CONTEXT_TOKENS: Final = "millrace:step_context_tokens"  # histogram: KV tokens read
 METRIC_STEP_TOKENS: Final = "vllm:iteration_tokens_total"  # histogram: tokens computed in a step
-# gauge: seconds of a step tried before the first request; labels tokens and context_tokens say of what
+# gauge: seconds of a trial step before the first request; labels tokens and context_tokens
 METRIC_TRIAL_STEP: Final = "millrace:trial_step_seconds"
 METRIC_STARTUP: Final = "millrace:startup_time_seconds"  # gauge; label phase
 
@@ -128,7 +128,7 @@ LATENCY_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0,
     2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 )  # fmt: skip
-"""Upper bounds of METRIC_TTFT and METRIC_QUEUE, in seconds: vLLM's, and those written as targets."""
+"""Upper bounds of METRIC_TTFT and METRIC_QUEUE, in seconds: vLLM's, and usual targets."""
 TOKEN_BUCKETS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4,
     0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
@@ -138,7 +138,7 @@ REQUEST_BUCKETS: Final = (
     0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.5, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0,
     50.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
-"""Upper bounds of METRIC_E2E, in seconds: vLLM's, and those written as targets."""
+"""Upper bounds of METRIC_E2E, in seconds: vLLM's, and usual targets."""
 LENGTH_BUCKETS: Final = tuple(float(2**power) for power in range(21))
 """Upper bounds of METRIC_PROMPT_TOKENS, in tokens."""
 ANSWER_BUCKETS: Final = (
@@ -147,10 +147,10 @@ ANSWER_BUCKETS: Final = (
     4096.0, 5000.0, 6000.0, 8000.0, 8192.0, 10000.0, 12000.0, 16000.0, 16384.0, 32000.0, 32768.0, 65536.0,
     131072.0, 262144.0, 524288.0, 1048576.0,
 )  # fmt: skip
-"""Upper bounds of METRIC_GENERATION_TOKENS, in tokens: powers of two, and what is written as max_tokens."""
+"""Upper bounds of METRIC_GENERATION_TOKENS, in tokens: powers of two, and usual values of max_tokens."""
 
 SLOW_START_SECONDS: Final = 20.0
-"""Within which a replica that became Ready gets its full share of the gateway's requests."""
+"""The time in which a newly Ready replica rises to its full share of the gateway's requests."""
 
 # The gateway's own metrics (labels namespace, service).
 METRIC_GATEWAY_ARRIVALS: Final = "millrace_gateway_requests_received_total"

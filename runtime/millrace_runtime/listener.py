@@ -1,4 +1,4 @@
-"""Where the three commands listen. Here alone is decided what a missing address means.
+"""How the three commands listen. Only this module decides the meaning of a missing address.
 
 Standard library only: operator, gateway and supervisor use it.
 """
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from millrace_runtime import contract
 
 BACKLOG = 2048
-"""Connections that may wait to be accepted. Give it to the server too: aiohttp listens again, with 128."""
+"""Connections that may wait to be accepted. Pass it to the server too: aiohttp listens again, with 128."""
 _NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT})
-"""What a kernel without IPv6 answers, or one where it is switched off."""
+"""The errors of a kernel without IPv6, or with IPv6 disabled."""
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  shown, not bound
 
 SocketMaker = Callable[[socket.AddressFamily, socket.SocketKind], socket.socket]
@@ -27,12 +27,12 @@ class _Place(NamedTuple):
 
 
 def read_bind_address(environment: Mapping[str, str]) -> str:
-    """Return the address that the environment says, else the default."""
+    """Return the address in the environment, else the default."""
     return environment.get(contract.ENV_BIND_ADDRESS) or contract.DEFAULT_BIND_ADDRESS
 
 
 def parse_port(text: str) -> int:
-    """Return the port that a flag's value says. Raises ArgumentTypeError, which argparse shows."""
+    """Return the port in a flag's value. Raises ArgumentTypeError, which argparse shows."""
     if not text.isdecimal() or not 0 <= int(text) <= 65535:
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
     return int(text)
@@ -41,7 +41,7 @@ def parse_port(text: str) -> int:
 def open_listener(address: str, port: int, make_socket: SocketMaker = socket.socket) -> socket.socket:
     """Return a listening socket. Raises OSError.
 
-    An empty address means all addresses of the machine, IPv6 and IPv4. Any other is taken as it is.
+    An empty address means all addresses of the machine, IPv6 and IPv4. Any other address is literal.
     """
     if address:
         return _listen(_resolve(address, port), make_socket)
@@ -50,7 +50,7 @@ def open_listener(address: str, port: int, make_socket: SocketMaker = socket.soc
     except OSError as error:
         if error.errno not in _NO_IPV6:
             raise
-        return _listen(_Place(socket.AF_INET, ("0.0.0.0", port)), make_socket)  # noqa: S104  all are asked for
+        return _listen(_Place(socket.AF_INET, ("0.0.0.0", port)), make_socket)  # noqa: S104  meant to be all
 
 
 def describe_failure(
@@ -61,9 +61,9 @@ def describe_failure(
     port_flag: str = "--port",
     address_setting: str = f"--host or {contract.ENV_BIND_ADDRESS}",
 ) -> str:
-    """Return why `open_listener` failed and what to do; the keywords name what gave port and address."""
+    """Return why `open_listener` failed, with advice. The keywords name the settings of port and address."""
     if error.errno == errno.EADDRINUSE:
-        advice = f"end what listens there, or give another {port_flag}"
+        advice = f"end the process that listens there, or give another {port_flag}"
     elif error.errno == errno.EACCES:  # a port below 1024, for most users
         advice = f"give another {port_flag}"
     else:
@@ -83,7 +83,7 @@ def local_url(listener: socket.socket) -> str:
 
 
 def _resolve(address: str, port: int) -> _Place:
-    """Return where an address or a name is. A name's IPv4 address comes before its IPv6 address."""
+    """Resolve an address or a name. A name's IPv4 address has priority over its IPv6 address."""
     found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, _, _, _, place = min(found, key=lambda info: info[0] != socket.AF_INET)
     return _Place(family, place)
@@ -94,7 +94,7 @@ def _listen(place: _Place, make_socket: SocketMaker) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if place.family == socket.AF_INET6:
-            # Whatever net.ipv6.bindv6only says: "::" is all addresses of both families.
+            # With any value of net.ipv6.bindv6only, "::" means all addresses, IPv6 and IPv4.
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(place.address)
         listener.listen(BACKLOG)

@@ -76,7 +76,7 @@ def test_a_port_taken_is_said(capsys: pytest.CaptureFixture[str]) -> None:
             assert main(["--host", "127.0.0.1", flag, str(port), other, "0"]) == 1
             assert capsys.readouterr().err == (
                 f"millrace gateway: can't listen on 127.0.0.1:{port}: Address already in use; "
-                f"end what listens there, or give another {flag}\n"
+                f"end the process that listens there, or give another {flag}\n"
             )
 
 

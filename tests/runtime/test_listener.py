@@ -92,7 +92,10 @@ def test_a_taken_port_is_no_reason_for_the_other_family() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(errno.EADDRINUSE, "in use"), "in use; end what listens there, or give another --live-port"),
+        (
+            OSError(errno.EADDRINUSE, "in use"),
+            "in use; end the process that listens there, or give another --live-port",
+        ),
         (OSError(errno.EACCES, "denied"), "denied; give another --live-port"),
         (
             OSError(errno.EADDRNOTAVAIL, "absent"),

@@ -1,5 +1,5 @@
-"""One replica: its settings, its processes and how they live and end.
+"""One replica: its settings, its processes, and their start and end.
 
-It composes api and engine with an executor, and must not know what a prompt means or how a token is made.
-What the supervisor loads is standard library only, so it answers while everything else is busy or dead.
+It composes api and engine with an executor. It must not know the meaning of a prompt or how a token is made.
+The supervisor loads only the standard library, so it answers while everything else is busy or dead.
 """

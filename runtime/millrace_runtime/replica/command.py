@@ -17,7 +17,7 @@ ENV_RANK: Final = "RANK"
 ENV_WORLD_SIZE: Final = "WORLD_SIZE"
 ENV_ADDRESS: Final = "MASTER_ADDR"
 ENV_PORT: Final = "MASTER_PORT"
-_ADVICE = "--model, or spec.model.uri of a service, is to name a folder with config.json and *.safetensors"
+_ADVICE = "--model, or spec.model.uri of a service, must name a folder with config.json and *.safetensors"
 
 
 def main(argv: list[str]) -> int:
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 def _find_missing(path: Path) -> str:
-    """Return why a path is no model's folder, and what to do."""
+    """Return why a path is no model's folder, and the remedy."""
     if not path.exists():
         return f"there is nothing at that path; {_ADVICE}"
     if not path.is_dir():
@@ -61,13 +61,13 @@ class World:
 
 
 def read_world(environment: Mapping[str, str], num_workers: int) -> World:
-    """Return the world of a pod with so many workers: these alone, as no executor spans several pods yet.
+    """Return the world of a pod with so many workers: only these, because no executor spans pods yet.
 
-    Raises SettingError where the environment says that there are more, and for what is no number.
+    Raises SettingError if the environment says that there are more, or has a value that is no number.
     """
     size = _read_number(environment, ENV_WORLD_SIZE, num_workers)
     if size <= num_workers:
-        return World(num_workers)  # the others may mean something else: a Service "master" sets MASTER_PORT
+        return World(num_workers)  # ignore the others: a Service "master" sets MASTER_PORT too
     rank, port = _read_number(environment, ENV_RANK, 0), _read_number(environment, ENV_PORT, 0)
     raise _refuse(World(size, rank, environment.get(ENV_ADDRESS, ""), port), num_workers)
 
@@ -77,8 +77,8 @@ def _refuse(world: World, num_workers: int) -> SettingError:
     meeting = f"{world.address or '?'}:{world.port or '?'}"
     return SettingError(
         f"{ENV_WORLD_SIZE} is {world.size} ({ENV_RANK} {world.rank}, meeting at {meeting}) and this pod has "
-        f"{own}: groups over several nodes are not there yet; unset {ENV_WORLD_SIZE}, and give one node what "
-        "the model needs"
+        f"{own}: groups over several nodes are not supported yet; unset {ENV_WORLD_SIZE}, and use one node "
+        "with enough memory for the model"
     )
 
 

@@ -27,9 +27,9 @@ from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
-"""An engine with nothing to do wakes this often, to show that it lives."""
+"""How often an idle engine wakes to write a heartbeat."""
 STEP_POLL_SECONDS = 0.25
-"""While a step takes long, its progress and new messages are looked at this often."""
+"""How often the engine looks for progress and new messages during a long step."""
 _READ_BYTES = 1 << 20
 
 
@@ -43,9 +43,9 @@ class EngineChannel:
         self._decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
 
     def receive(self, timeout_seconds: float) -> list[ToEngine]:
-        """Return the messages that have come, having waited up to `timeout_seconds` for the first.
+        """Return the messages that have come. Wait up to `timeout_seconds` for the first.
 
-        Raises PeerGone when the other end has closed, and FrameError for what is no message.
+        Raises PeerGone when the other end has closed, and FrameError for bytes that are no message.
         """
         messages: list[ToEngine] = []
         while self._poll.poll(0 if messages else timeout_seconds * 1000):
@@ -54,7 +54,7 @@ class EngineChannel:
         return messages
 
     def send(self, message: FromEngine) -> None:
-        """Send a message, which waits while the other end reads slowly. Raises PeerGone."""
+        """Send a message. It waits for a slow reader. Raises PeerGone."""
         try:
             self._sock.sendall(encode_frame(message))
         except OSError as error:
@@ -71,11 +71,11 @@ class EngineChannel:
 
 
 class StepClock:
-    """Measures from step to step while there is work, and from the first one's begin after a rest.
+    """Measures from the end of one step to the end of the next; after a rest, from the first one's start.
 
-    The device's own time would leave out what lies between two steps, when nobody computes. Full replicas
-    that their CPU quota stopped were seen to lose a quarter of their time there (once, by hand), and the
-    autoscaler took them to carry a third more than they did.
+    The device's own time would omit the time between two steps. Full replicas that their CPU quota stopped
+    lost a quarter of their time there (seen once, by hand), and the autoscaler estimated their capacity a
+    third too high.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -88,7 +88,7 @@ class StepClock:
             self._since = self._clock()
 
     def skip(self) -> None:
-        """Leave out what has passed since the last step ended: it belongs to no step."""
+        """Leave out the time since the end of the last step: it belongs to no step."""
         self._since = None
 
     def end(self, *, is_more_to_do: bool) -> float:
@@ -100,14 +100,14 @@ class StepClock:
 
 
 class EngineLoop:
-    """Runs in one thread. It waits at the socket while there is no work, and else for the executor."""
+    """Runs in one thread. It waits for the socket while there is no work, and otherwise for the executor."""
 
     def __init__(
         self, channel: EngineChannel, scheduler: Scheduler, executor: Executor, beat: Callable[[], None]
     ) -> None:
-        """`beat` is called once a turn, and whenever the awaited step has advanced.
+        """The loop calls `beat` once a turn, and whenever the awaited step has made progress.
 
-        So a long step shows life and a hung one does not.
+        So a long step has heartbeats, and a hung step has none.
         """
         self._channel = channel
         self._scheduler = scheduler
@@ -126,9 +126,9 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Receive, begin a step, send what the step before brought, and collect this one.
+        """Receive, begin a step, send the outputs of the step before, and collect this step.
 
-        Sending comes after the submission: the device computes meanwhile.
+        Sending comes after the submission, so that the device computes meanwhile.
         """
         self._receive()
         self._executor.check()
@@ -142,7 +142,7 @@ class EngineLoop:
         if self._scheduler.has_work:
             self._receive_messages(0)
         else:
-            self._send()  # now, and not when the wait is over
+            self._send()  # before the wait, not after it
             self._receive_messages(IDLE_SECONDS if self._recordings.is_complete else REST_SECONDS)
 
     def _receive_messages(self, timeout_seconds: float) -> None:
@@ -167,7 +167,7 @@ class EngineLoop:
                 self._scheduler.abort(sequence_id)
 
     def _is_free_to_submit(self) -> bool:
-        """Record what is due, once no step is in flight; until then no other may be submitted."""
+        """Record the size that is due. Return whether the loop may submit: not while a recording waits."""
         if self._recordings.is_complete:
             return True
         now = time.monotonic()
@@ -208,7 +208,7 @@ class EngineLoop:
                 self._beat()
 
     def _send(self) -> None:
-        """Send all that is new in one message, or nothing if nothing is new."""
+        """Send all news in one message, or nothing without news."""
         stats, begun = self._stats(), self._scheduler.pop_begun()
         if self._outputs or begun or self._timing is not None or stats != self._sent_stats:
             self._channel.send(StepOutputs(self._outputs, stats, self._timing, begun))

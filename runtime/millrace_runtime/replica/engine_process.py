@@ -39,7 +39,7 @@ class _PhaseClock:
 def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) -> NoReturn:
     """Load the model, send EngineReady, and run until the HTTP process is gone (PeerGone).
 
-    Raises ModelError for a folder that holds no model we can run.
+    Raises ModelError for a folder without a supported model.
     """
     clock = _PhaseClock()
     executor = _load_executor(membership, clock)
@@ -71,10 +71,10 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
     settings, count = _execution_settings(membership), membership.settings.tensor_parallel
     if count > 1:
-        clock.end("imports")  # torch's are the workers', while they load
+        clock.end("imports")  # the workers import torch, while they load
         executor: Executor = start_workers(settings, count, say)
     else:
-        # Here and not above: importing torch takes seconds, and is a phase that we measure.
+        # Imported here: torch takes seconds, and is a phase of its own.
         with paused_collection():
             from millrace_runtime.execution.build import build_executor  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ def _execution_settings(membership: Membership) -> ExecutionSettings:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child. The descriptors of `join_replica` are our socket and the heartbeat."""
+    """Run as the supervisor's child. Its descriptors are its socket and the heartbeat."""
     membership = join_replica(argv)
     socket_fd, heartbeat_fd = membership.fds
     heartbeat = Heartbeat(heartbeat_fd)
@@ -110,27 +110,27 @@ def main(argv: list[str]) -> int:
             serve(membership, EngineChannel(sock), heartbeat)
         except PeerGone:
             return EXIT_PEER_GONE
-        except Exception as error:  # noqa: BLE001  the last words of a process that dies of anything
+        except Exception as error:  # noqa: BLE001  the process reports any failure and ends
             return _fail(error, heartbeat)
 
 
 def _fail(error: Exception, heartbeat: Heartbeat) -> int:
-    """Write why the engine ends, and return its exit status.
+    """Report why the engine ends, and return its exit status.
 
     A bad model and a lost worker need no traceback.
     """
-    heartbeat.write_last_words(str(error) or type(error).__name__)
+    heartbeat.write_failure(str(error) or type(error).__name__)
     if isinstance(error, ModelError):
         return contract.EXIT_BAD_MODEL
     if isinstance(error, WorkerError):
         return EXIT_ENGINE_FAILED
     traceback.print_exc()
-    heartbeat.write_last_words(f"the engine failed: {type(error).__name__}: {error}")
+    heartbeat.write_failure(f"the engine failed: {type(error).__name__}: {error}")
     return EXIT_ENGINE_FAILED
 
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
     sys.stderr.flush()
-    # Not sys.exit: what torch and CUDA tear down at exit can hang, and nothing here is left to save.
+    # Not sys.exit: the teardown of torch and CUDA can hang, and this process has nothing to save.
     os._exit(status)

@@ -1,18 +1,18 @@
-"""What goes wrong with a replica, in words for the person who started it.
+"""The failures of a replica, in words for the person who started it.
 
 ReplicaError
-├── SettingError   a flag's value is refused
+├── SettingError   a flag has an invalid value
 ├── PortTaken      an address can't be bound
 └── PeerGone       the process at the other end of a socket has ended
 """
 
 
 class ReplicaError(Exception):
-    """A replica can't go on; the text says what to do."""
+    """A replica can't go on. The text says what to do."""
 
 
 class SettingError(ReplicaError):
-    """A flag's value is refused."""
+    """A flag has an invalid value."""
 
 
 class PortTaken(ReplicaError):  # noqa: N818  names the state, as a person would

@@ -19,14 +19,14 @@ _BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of exiting, and takes no abbreviated flags."""
+    """Raises SettingError instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise SettingError(f"{message}; see: {self.prog} --help")
 
 
 def parse_settings(argv: list[str]) -> ReplicaSettings:
-    """Return the flags' settings. Raises SettingError; exits with status 0 on --help."""
+    """Return the settings of the flags. Raises SettingError. Exits with status 0 on --help."""
     values = _build_parser().parse_args(argv)
     asked = fit.Settings(
         device="cuda" if values.device == "cuda" or (values.device == "auto" and has_gpu()) else "cpu",
@@ -40,7 +40,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
             f" computes a token a step, so make --max-batched-tokens at least {max_sequences}"
         )
     if values.port == values.live_port != 0:
-        raise SettingError(f"--port and --live-port are both {values.port}; give each a port of its own")
+        raise SettingError(f"--port and --live-port have the same value {values.port}; use two ports")
     model_path = (DEMO_PATH if values.demo else values.model).absolute()
     return ReplicaSettings(
         model_path=model_path,
@@ -98,7 +98,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         contract.FLAG_SERVED_NAME,
         type=parse_name,
         metavar="NAME",
-        help="what clients write as model (default: the folder's name)",
+        help="the model's name in requests (default: the folder's name)",
     )
     parser.add_argument(
         "--generation-config",
@@ -136,51 +136,57 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         contract.FLAG_MAX_MODEL_LENGTH,
         type=whole_number(2, 2**24),
         metavar="TOKENS",
-        help="longest prompt and output together (default: what model and memory allow)",
+        help="most tokens of prompt and output together (default: as many as model and memory allow)",
     )
     parser.add_argument(
         contract.FLAG_MAX_SEQUENCES,
         type=whole_number(1, 4096),
         metavar="N",
-        help=f"sequences computed at the same time; others wait (default: {cpu} on CPUs, {gpu} on GPUs)",
+        help=f"most sequences computed at the same time; others wait (default: {cpu} on CPUs, {gpu} on GPUs)",
     )
     cpu, gpu = MAX_BATCHED_TOKENS.values()
     parser.add_argument(
         contract.FLAG_MAX_BATCHED_TOKENS,
         type=whole_number(1, 2**20),
         metavar="TOKENS",
-        help=f"tokens computed in one step, at least --max-sequences (default: {cpu} on CPUs, {gpu} on GPUs)",
+        help=f"most tokens of one step, at least --max-sequences (default: {cpu} on CPUs, {gpu} on GPUs)",
     )
     parser.add_argument(
         "--kv-cache-memory",
         type=parse_bytes,
         metavar="BYTES",
-        help="memory for each worker's KV cache, such as 512Mi (default: a share of what is free)",
+        help="memory for each worker's KV cache, such as 512Mi (default: a share of the free memory)",
     )
     parser.add_argument(
-        contract.FLAG_DEVICE, choices=DEVICES, default="auto", help="(default: a GPU where there is one)"
+        contract.FLAG_DEVICE,
+        choices=DEVICES,
+        default="auto",
+        help="the device that computes (default: a GPU if there is one)",
     )
     parser.add_argument(
-        "--dtype", choices=DTYPES, default="auto", help="of weights and KV (default: the checkpoint's own)"
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="type of weights and KV cache (default: the checkpoint's own)",
     )
     parser.add_argument(
         "--kernels",
         choices=KERNELS,
         default="auto",
-        help="what computes on a CPU (default: the fastest that it can run; the log says which)",
+        help="kernels on a CPU (default: the fastest that it supports; the log names them)",
     )
     parser.add_argument(
         contract.FLAG_WEIGHTS,
         choices=WEIGHTS,
         default=WEIGHTS[0],
-        help="round matrices to 8 or 4 bits while loading them, on CPUs (default: %(default)s)",
+        help="round the matrices to 8 or 4 bits while loading, on CPUs (default: %(default)s)",
     )
     parser.add_argument(
         contract.FLAG_TENSOR_PARALLEL,
         type=whole_number(1, 64),
         default=1,
         metavar="N",
-        help="workers that hold the model together, each with a GPU or a part of the cores (default: 1)",
+        help="workers that share the model, each with a GPU or a part of the cores (default: 1)",
     )
 
 
@@ -195,7 +201,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         (
             "--write-stall-seconds",
             ConnectionLimits.write_stall_seconds,
-            "a client may read nothing of an answer that waits for it",
+            "a client may read nothing of an answer before it is disconnected",
         ),
     ):
         parser.add_argument(
@@ -210,7 +216,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_bytes,
         default=ApiSettings.max_body_memory,
         metavar="BYTES",
-        help="memory for the request bodies that are held at the same time"
+        help="memory for all request bodies at the same time"
         f" (default: {ApiSettings.max_body_memory >> 20}Mi)",
     )
     parser.add_argument(
@@ -218,7 +224,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1, 86400),
         default=ConnectionLimits.keep_alive_seconds,
         metavar="S",
-        help="how long a connection may idle between two requests (default: %(default)s)",
+        help="how long a connection may be idle between two requests (default: %(default)s)",
     )
     parser.add_argument(
         "--sse-keep-alive-seconds",
@@ -235,7 +241,7 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
         type=seconds(0),
         default=600.0,
         metavar="S",
-        help="how long streams may go on after SIGTERM, or without a text worker (default: %(default)g)",
+        help="how long streams may continue after SIGTERM, or without a text worker (default: %(default)g)",
     )
     parser.add_argument(
         "--startup-deadline-seconds",
@@ -249,8 +255,7 @@ def _add_life_flags(parser: argparse.ArgumentParser) -> None:
         type=seconds(2),
         default=30.0,
         metavar="S",
-        help="/livez fails when no layer of a step ends for longer; an idle engine ticks every second"
-        " (default: %(default)g)",
+        help="/livez fails when no layer of a step ends for longer (default: %(default)g)",
     )
 
 

@@ -1,7 +1,7 @@
-"""Signs of life in shared memory: each process writes its own, and the supervisor reads them.
+"""Heartbeats in shared memory: each process writes its own, and the supervisor reads them.
 
-A page holds one beat for each process, and the last words of one that fails. Times are time.monotonic(),
-which is one clock for all processes of a machine.
+A page holds one heartbeat for each process, and the failure that a process reports. Times are
+time.monotonic(), which is one clock for all processes of a machine.
 """
 
 import enum
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 class Phase(enum.IntEnum):
-    """What a process is doing. Each phase has a deadline for the next beat."""
+    """What a process is doing. Each phase has a deadline for the next heartbeat."""
 
     LOADING = 1
     WARMING = 2
@@ -20,7 +20,7 @@ class Phase(enum.IntEnum):
 
 
 class Member(enum.IntEnum):
-    """A process that beats; its number is its place in the page."""
+    """A process with a heartbeat. Its number is its place in the page."""
 
     ENGINE = 0
     HTTP = 1
@@ -28,7 +28,7 @@ class Member(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Beat:
-    """The newest sign of life of a process."""
+    """The newest heartbeat of a process."""
 
     phase: Phase
     time: float
@@ -36,7 +36,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long a process may go without a beat, in seconds."""
+    """How long a process may be without a heartbeat, in seconds."""
 
     startup: float
     step: float
@@ -73,36 +73,36 @@ class Heartbeat:
         return heartbeat
 
     def beat(self, member: Member, phase: Phase, now: float) -> None:
-        """Write a sign of life: time and phase in one aligned word, so that no reader sees half of one.
+        """Write a heartbeat: time and phase in one aligned word, so that no reader sees half of it.
 
-        `struct.pack_into` clears what it writes to first. A CPU quota can stop a process just there: under
-        load the supervisor read a phase of 0, which is none, and the replica went down with its streams.
+        `struct.pack_into` first clears the bytes. A CPU quota can stop a process just then: under load the
+        supervisor read the phase 0, which does not exist, and the replica ended with its streams.
         """
         self._beats[member] = int(now * _TICKS_A_SECOND) << _PHASE_BITS | phase
 
     def read(self, member: Member) -> Beat:
-        """Return the newest sign of life."""
+        """Return the newest heartbeat."""
         word = self._beats[member]
         return Beat(Phase(word & (1 << _PHASE_BITS) - 1), (word >> _PHASE_BITS) / _TICKS_A_SECOND)
 
-    def write_last_words(self, text: str) -> None:
-        """Write in one line why this process ends. The supervisor prints it as the last line of the log."""
+    def write_failure(self, text: str) -> None:
+        """Report in one line why this process ends. The supervisor writes it as the last line of the log."""
         words = " ".join(text.split()).encode()[:_MAX_WORDS_BYTES]
         _LENGTH.pack_into(self._page, _WORDS_AT, len(words))
         self._page[_WORDS_AT + _LENGTH.size : _WORDS_AT + _LENGTH.size + len(words)] = words
 
-    def read_last_words(self) -> str | None:
-        """Return the line that a failed process wrote; None if none has."""
+    def read_failure(self) -> str | None:
+        """Return the line of a failed process; None without one."""
         (length,) = _LENGTH.unpack_from(self._page, _WORDS_AT)
         at = _WORDS_AT + _LENGTH.size
         return self._page[at : at + length].decode(errors="ignore") if length else None
 
     def find_fault(self, deadlines: Deadlines, now: float) -> str | None:
-        """Return why the replica is about to end, or what hangs; None while all is well."""
-        return self.read_last_words() or self.find_stall(deadlines, now)
+        """Return why the replica is about to end, or which process hangs; None while all is well."""
+        return self.read_failure() or self.find_stall(deadlines, now)
 
     def find_stall(self, deadlines: Deadlines, now: float) -> str | None:
-        """Return a sentence on the process that hangs; None while every one is within its deadline."""
+        """Return a sentence about the process that hangs; None while each is within its deadline."""
         for member in Member:
             beat = self.read(member)
             silence, deadline = now - beat.time, deadlines.of(beat.phase)
@@ -114,7 +114,7 @@ class Heartbeat:
         return None
 
     def close(self) -> None:
-        """Unmap the page; others keep theirs."""
+        """Unmap the page. Other processes keep their mapping."""
         self._beats.release()
         self._page.close()
         os.close(self.fd)

@@ -1,4 +1,4 @@
-"""The HTTP process: uvicorn and the API, joined to the engine by a socket. On SIGTERM it drains."""
+"""The HTTP process: uvicorn and the API, with a socket to the engine. On SIGTERM it drains."""
 
 import asyncio
 import contextlib
@@ -36,11 +36,11 @@ _BEAT_SECONDS = 1.0
 _START_POLL_SECONDS = 0.05
 _SENT_POLL_SECONDS = 0.02
 _CLOSE_SECONDS = 2
-"""How long uvicorn waits for connections that have been sent their answer."""
+"""How long uvicorn waits for connections whose answer is sent."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: ours drain first, and answer meanwhile."""
+    """uvicorn without its signal handlers: ours drain first, and the server answers meanwhile."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -91,9 +91,9 @@ async def serve(
     heartbeat: Heartbeat,
     drain_seconds: float,
 ) -> str | None:
-    """Answer requests on the listening socket until SIGTERM has come and the last stream has ended.
+    """Answer requests on the listening socket until a SIGTERM and the end of the last stream.
 
-    Return why this replica could no longer serve, or None if it always could.
+    Return why this replica could no longer serve, or None if it could.
     """
     server = _Server(server_config(app, limits, _CLOSE_SECONDS))
     replica: ReplicaState = app.state.replica
@@ -113,9 +113,9 @@ async def _stop(
 ) -> None:
     """Drain and end the server, once asked to stop or once the text worker has failed.
 
-    Streams need no text worker, so they may finish after its failure too. The supervisor bounds a drain that
-    it asked for: it kills us after --drain-seconds. It does not know of a failure, so that drain is bounded
-    here.
+    Streams need no text worker, so they may finish even after its failure. The supervisor limits a drain that
+    it asked for: it kills this process after --drain-seconds. It does not know about a failure, so this
+    function limits the drain after one.
     """
     asked = asyncio.create_task(is_asked_to_stop.wait())
     await asyncio.wait((asked, replica.text.failure), return_when=asyncio.FIRST_COMPLETED)
@@ -129,7 +129,7 @@ async def _stop(
 
 
 async def _wait_sent(server: uvicorn.Server) -> None:
-    """Wait until all that was written for the clients has been sent."""
+    """Wait until every buffered byte is sent to the clients."""
     connections = server.server_state.connections
     while any(connection.transport.get_write_buffer_size() for connection in connections):  # noqa: ASYNC110
         await asyncio.sleep(_SENT_POLL_SECONDS)
@@ -145,7 +145,7 @@ async def _beating(replica: ReplicaState, heartbeat: Heartbeat) -> AsyncIterator
 
 
 async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
-    """Beat while the event loop turns: as loading until the replica was ready once, then as stepping."""
+    """Write heartbeats while the event loop runs: as loading until the replica is ready, then as stepping."""
     phase = Phase.LOADING
     while True:
         if replica.why_not_ready is None:
@@ -156,10 +156,7 @@ async def _beat(replica: ReplicaState, heartbeat: Heartbeat) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run as the supervisor's child.
-
-    The descriptors of `join_replica` are our socket, the heartbeat and the listener.
-    """
+    """Run as the supervisor's child. Its descriptors are its socket, the heartbeat and the listener."""
     membership = join_replica(argv)
     logging.basicConfig(level=logging.INFO, format="millrace: %(message)s")
     socket_fd, heartbeat_fd, listener_fd = membership.fds
@@ -167,7 +164,7 @@ def main(argv: list[str]) -> int:
     try:
         app = build_app(membership, socket.socket(fileno=socket_fd))
     except TokenizerError as error:
-        heartbeat.write_last_words(str(error))
+        heartbeat.write_failure(str(error))
         return contract.EXIT_BAD_MODEL
     with (
         socket.socket(fileno=listener_fd) as listener,
@@ -177,7 +174,7 @@ def main(argv: list[str]) -> int:
         limits = connection_limits(settings)
         failure = runner.run(serve(app, limits, listener, heartbeat, settings.drain_seconds))
     if failure is not None:
-        heartbeat.write_last_words(failure)
+        heartbeat.write_failure(failure)
         return contract.EXIT_BAD_MODEL if app.state.replica.text.is_model_at_fault else EXIT_TEXT_FAILED
     return 0
 

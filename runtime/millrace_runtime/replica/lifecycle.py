@@ -1,10 +1,10 @@
-"""How a replica ends: what the supervisor does to which process, and with which exit status.
+"""How a replica ends: the supervisor's actions on its processes, and the exit status.
 
 SERVING  --> DRAINING   the first signal to stop
 SERVING  --> STOPPING   a process ended by itself
 DRAINING --> STOPPING   the streams have ended, a second signal came, the deadline passed, or a process failed
-STOPPING --> STOPPING   the deadline passed: what still runs is killed
-STOPPING --> DONE       both processes have ended
+STOPPING --> STOPPING   the deadline passed: the supervisor kills the processes that still run
+STOPPING --> DONE       all processes have ended
 
 Pure: time is an argument.
 """
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from millrace_runtime.replica.heartbeat import Member
 
 STOP_SECONDS = 5.0
-"""How long the HTTP process may take to tell its clients that the engine is gone."""
+"""How long the HTTP process may take to report to its clients that the engine is gone."""
 EXIT_FAILURE = 1
 EXIT_ENGINE_FAILED = 70  # EX_SOFTWARE
-EXIT_PEER_GONE = 75  # the engine's, when the HTTP process closed their socket: that one's exit says why
+EXIT_PEER_GONE = 75  # the engine's, after the HTTP process closed their socket: its exit has the cause
 
 
 class Action(enum.Enum):
@@ -34,11 +34,11 @@ _KILL_ALL = (Action.KILL_HTTP, Action.KILL_ENGINE)
 
 
 class Stage(enum.Enum):
-    """Where a replica stands."""
+    """The stage of a replica's life."""
 
     SERVING = "serving"
     DRAINING = "draining"  # streams in flight finish, new requests are refused
-    STOPPING = "stopping"  # the processes are told to end
+    STOPPING = "stopping"  # the processes have been asked to end
     DONE = "done"
 
 
@@ -52,29 +52,29 @@ TRANSITIONS: dict[Stage, frozenset[Stage]] = {
 
 @dataclass(frozen=True)
 class Ending:
-    """Why a replica stopped, and the status that tells it."""
+    """Why a replica stopped, and its exit status."""
 
     status: int
     cause: str | None
-    """None: as it was asked to."""
+    """None if the replica was asked to stop."""
 
 
 class Lifecycle:
-    """Gets signals, exits and the time, in their order, and returns what the supervisor does about them."""
+    """Takes signals, exits and the time, in their order, and returns the supervisor's actions."""
 
     def __init__(self, drain_seconds: float) -> None:
         self._drain_seconds = drain_seconds
         self._alive = set(Member)
         self.stage = Stage.SERVING
         self.ending: Ending | None = None
-        """None until it is known why the replica ends."""
+        """None until the cause of the end is known."""
         self.deadline: float | None = None
-        """When `expire` is due."""
+        """The time at which `expire` is due."""
 
     def ask_to_stop(self, signal_number: int, now: float) -> tuple[Action, ...]:
-        """Drain at the first signal, and kill at one during the drain.
+        """Drain at the first signal, and kill at a second signal during the drain.
 
-        A replica that already ends has STOP_SECONDS at most. No signal hides why it ends.
+        A replica that is already ending has at most STOP_SECONDS. No signal hides the cause of its end.
         """
         match self.stage:
             case Stage.SERVING:
@@ -86,7 +86,7 @@ class Lifecycle:
         return ()
 
     def expire(self, now: float) -> tuple[Action, ...]:
-        """Kill what still runs if the deadline has passed."""
+        """Kill the processes that still run after the deadline."""
         if self.deadline is None or now < self.deadline:
             return ()
         cause = "the HTTP process lost the engine and did not end"
@@ -95,7 +95,7 @@ class Lifecycle:
         return self._stop(Ending(EXIT_FAILURE, cause), now, _KILL_ALL)
 
     def lose(self, member: Member, exit_code: int, now: float) -> tuple[Action, ...]:
-        """Stop the other process after one ended with os.waitstatus_to_exitcode's `exit_code`."""
+        """Stop the other process after `member` ended with os.waitstatus_to_exitcode's `exit_code`."""
         self._alive.discard(member)
         actions = self._stop_after(member, exit_code, now) if self.ending is None else ()
         if not self._alive:
@@ -108,12 +108,12 @@ class Lifecycle:
         if exit_code != EXIT_PEER_GONE:
             return self._stop(self._judge_exit(member, exit_code), now, (Action.DRAIN_HTTP,))
         if self.stage is not Stage.SERVING:
-            return ()  # the HTTP process is on its way out too
-        self._move_to(Stage.STOPPING, now + STOP_SECONDS)  # its exit will say why
+            return ()  # the HTTP process is ending too
+        self._move_to(Stage.STOPPING, now + STOP_SECONDS)  # its exit will have the cause
         return (Action.DRAIN_HTTP,)
 
     def _stop(self, ending: Ending, now: float, actions: tuple[Action, ...]) -> tuple[Action, ...]:
-        """Move to STOPPING and return `actions`. The first ending is the replica's."""
+        """Move to STOPPING and return `actions`. The first ending counts."""
         self.ending = self.ending or ending
         self._move_to(Stage.STOPPING, now + STOP_SECONDS)
         return actions
@@ -125,7 +125,7 @@ class Lifecycle:
 
     def _judge_exit(self, member: Member, code: int) -> Ending:
         """Return the ending of a replica whose first process to end was `member`."""
-        # Killed by SIGTERM: it came before the process could hear it, so before there was a stream.
+        # Killed by SIGTERM: the signal came before the process handled it, so before the first stream.
         if member is Member.HTTP and code in (0, -signal.SIGTERM) and self.stage is Stage.DRAINING:
             return Ending(0, None)
         name = {Member.ENGINE: "engine", Member.HTTP: "HTTP"}[member]

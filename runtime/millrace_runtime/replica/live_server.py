@@ -1,4 +1,4 @@
-"""GET /livez on a port of its own, answered by the supervisor from what the heartbeat says."""
+"""GET /livez on a port of its own. The supervisor answers it from the heartbeats."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from millrace_runtime import contract
 from millrace_runtime.listener import BACKLOG
 
 MAX_WAITING = 512
-"""Connections that may wait for a request. One more cuts the oldest off, so idle ones keep no probe out.
+"""Connections that may wait for a request. One more closes the oldest, so idle connections block no probe.
 
 The loop accepts up to 100 at a time, and reads the first of them two turns later: those are not idle.
 """
@@ -21,13 +21,13 @@ HEAD_BYTES = 8192
 
 
 class LiveServer:
-    """Answers probes from one thread, whatever the other processes and other clients do."""
+    """Answers probes from one thread. No other process or client can delay it."""
 
     def __init__(self, listener: socket.socket, find_fault: Callable[[], str | None]) -> None:
-        """`listener` is owned from here on. `find_fault` returns a sentence on what is wrong, or None."""
+        """The server owns `listener` from now on. `find_fault` returns a sentence about a fault, or None."""
         self._listener, self._find_fault = listener, find_fault
         self._waiting: dict[StreamWriter, None] = {}
-        """Connections whose request has not come, the oldest first."""
+        """Connections without a complete request, the oldest first."""
         self._loop = asyncio.new_event_loop()
         self._is_over = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="livez", daemon=True)
@@ -45,7 +45,7 @@ class LiveServer:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._serve_connection, sock=self._listener, limit=HEAD_BYTES)
-        # asyncio listened with a backlog of 100, which is also how many it accepts at a time.
+        # asyncio listens with a backlog of 100, which is also the number that it accepts at a time.
         self._listener.listen(BACKLOG)
         await self._is_over.wait()
         server.close()
@@ -58,12 +58,12 @@ class LiveServer:
                 writer.write(self._respond(head))
                 await writer.drain()
         except (TimeoutError, OSError, IncompleteReadError, LimitOverrunError, CancelledError):
-            writer.transport.abort()  # it dawdled, hung up, or said too much, or the replica ends
+            writer.transport.abort()  # the client was slow, closed or sent too much, or the replica ends
         finally:
             writer.close()
 
     async def _await_head(self, reader: StreamReader, writer: StreamWriter) -> bytes:
-        """Return a request's head. The oldest waiting connection is cut off if too many wait."""
+        """Return a request's head. If too many connections wait, this closes the oldest."""
         if len(self._waiting) >= MAX_WAITING:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]

@@ -22,14 +22,14 @@ _MODULES = {
 
 
 class Children:
-    """The engine and the HTTP process. As a context manager it kills at the end what still runs."""
+    """The engine and the HTTP process. As a context manager it kills at the end those that still run."""
 
     def __init__(self, settings: ReplicaSettings, heartbeat: Heartbeat, listener: socket.socket) -> None:
-        """Start both. `listener` is the bound socket that HTTP is served on."""
+        """Start the processes. `listener` is the bound socket of the HTTP process."""
         engine_end, http_end = socket.socketpair()
         environment = thread_environment(os.environ, read_num_cpus(os.environ))
         self._environment = environment
-        # Measured before either has loaded, and handed to both, so that their shares can't overlap.
+        # Measured before a process has loaded, and passed to each, so that their shares can't overlap.
         self._text_memory_bytes = plan_text_memory(usable_memory(0).num_bytes)
         with engine_end, http_end:
             self._processes = {
@@ -68,7 +68,7 @@ class Children:
     def reap(self) -> Iterator[tuple[Member, int]]:
         """Yield each process that ended, with its exit code (negative: the signal that killed it).
 
-        As process 1 of a container we also inherit, and reap, what our processes leave behind.
+        As process 1 of a container the supervisor also inherits and reaps the processes' orphans.
         """
         members = {process.pid: member for member, process in self._processes.items()}
         while True:
@@ -86,7 +86,7 @@ class Children:
 
 @dataclass(frozen=True)
 class Membership:
-    """What the supervisor handed to a process."""
+    """What a process gets from the supervisor."""
 
     settings: ReplicaSettings
     text_memory_bytes: int
@@ -95,12 +95,12 @@ class Membership:
 
 
 def join_replica(argv: list[str]) -> Membership:
-    """Return what the supervisor handed over, and make sure that this process ends with it.
+    """Return the supervisor's arguments, and make sure that this process ends with the supervisor.
 
     `argv`: settings, the supervisor's process id, the text worker's memory, descriptors.
-    Processes that we start do not inherit the descriptors: they could hold the port open after our end.
-    Signals for the whole group (Ctrl-C in a terminal) are handled by the supervisor. SIGTERM is blocked and
-    not ignored, so that one which comes while a process loads is there when it is unblocked.
+    Children of this process do not inherit the descriptors: they could keep the port open after its end.
+    The supervisor handles signals to the whole group (Ctrl-C in a terminal). SIGTERM is blocked and not
+    ignored, so that a SIGTERM during the loading is still there when the process unblocks it.
     """
     settings, supervisor_pid, text_memory, *fds = argv
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,17 +1,17 @@
-"""Decides when the executor records decode steps, which takes a good part of a second for each size."""
+"""Decides when the executor records decode steps. Each size takes a large part of a second."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 BUSY_SECONDS = 5.0
-"""Between recordings while sequences run: each of their streams pauses meanwhile."""
+"""Between recordings while sequences run. Their streams pause during a recording."""
 REST_SECONDS = 0.5
-"""Between recordings while there is no work, from begin to begin: a request that comes waits for one at most,
-also where workers record after they were told."""
+"""Between the starts of two recordings while there is no work. A new request waits for at most one recording,
+even if workers record asynchronously."""
 
 
 class Recordings:
-    """What is not recorded yet, and what is next."""
+    """The sizes that are not recorded yet, and the next one."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """`sizes` are the numbers of rows that can be recorded, ascending."""
@@ -20,17 +20,17 @@ class Recordings:
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is no more to record."""
+        """Whether every size is recorded."""
         return not self._missing
 
     def choose_at_rest(self, now: float) -> int | None:
-        """Return what an engine without work records now: the largest, in whose memory others find room."""
+        """Return the size that an idle engine records now: the largest, whose memory the others can use."""
         if not self._missing or now - self._last < REST_SECONDS:
             return None
         return self._missing[-1]
 
     def choose_at_work(self, num_running: int, now: float) -> int | None:
-        """Return what an engine records now that has sequences: what they need, and seldom; mostly None."""
+        """Return the size that a busy engine records now: only one that its sequences need, and rarely."""
         place = bisect_left(self._sizes, num_running)
         if num_running == 0 or place == len(self._sizes) or now - self._last < BUSY_SECONDS:
             return None

@@ -14,7 +14,7 @@ KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "por
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What one replica serves, at which address, and within which bounds."""
+    """What one replica serves, at which address, and within which limits."""
 
     model_path: Path
     """A folder with config.json, safetensors and a tokenizer."""
@@ -27,45 +27,45 @@ class ReplicaSettings:
     live_port: int
     """The port of /livez, which the supervisor answers; 0: any free one."""
     max_model_length: int | None
-    """Tokens of prompt and output together; None: what the model and the memory allow."""
+    """Tokens of prompt and output together; None: as many as the model and the memory allow."""
     max_sequences: int
-    """Sequences computed at the same time; further ones wait."""
+    """Sequences computed at the same time. Further ones wait."""
     max_batched_tokens: int
-    """Tokens computed in one step; longer prompts take several."""
+    """Tokens computed in one step. Longer prompts take several steps."""
     kv_cache_bytes: int | None
-    """Memory for the KV cache; None: the executor measures what is free."""
+    """Memory for the KV cache; None: the executor measures the free memory."""
     device: str
     """One of DEVICES."""
     dtype: str
-    """One of DTYPES; auto is what the model's files have."""
+    """One of DTYPES; auto is the type of the model's files."""
     kernels: str
-    """One of KERNELS: what computes on a CPU."""
+    """One of KERNELS: the kernels on a CPU."""
     weights: str
-    """One of WEIGHTS: kept as the files have them, or rounded while they are loaded."""
+    """One of WEIGHTS: as in the files, or rounded while they are loaded."""
     tensor_parallel: int
-    """Workers that hold the model together, each on a device of its own; 1: the engine computes itself."""
+    """Workers that share the model, each on a device of its own; 1: the engine computes itself."""
     takes_author_defaults: bool
-    """Whether generation_config.json gives the sampling of a request that says nothing about it."""
+    """Whether the sampling in generation_config.json is the default of requests."""
     drain_seconds: float
-    """How long streams in flight may go on after SIGTERM."""
+    """How long streams in flight may continue after SIGTERM."""
     request_head_seconds: float
     """How long a client may take to send a request's head."""
     body_memory: int
-    """Bytes of all request bodies that are held at the same time."""
+    """Bytes of all request bodies in memory at the same time."""
     request_body_seconds: float
     """How long a client may take to send a request's body."""
     write_stall_seconds: float
     """How long a client may read nothing of an answer that waits for it."""
     keep_alive_seconds: int
-    """How long a connection may idle between two requests."""
+    """How long a connection may be idle between two requests."""
     sse_keep_alive_seconds: float
     """How long a stream may be silent before it gets a comment."""
     startup_deadline_seconds: float
     """/livez fails when loading or warming up takes longer."""
     step_deadline_seconds: float
-    """/livez fails when no layer of a step ends for longer; an idle engine ticks every second."""
+    """/livez fails when no layer of a step ends for longer. An idle engine writes a heartbeat each second."""
     is_demo: bool
-    """Whether to print how to try it."""
+    """Whether to print an example request."""
 
     def to_json(self) -> str:
         """Return the settings as one argument for a process of this replica."""
@@ -79,5 +79,5 @@ class ReplicaSettings:
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
-    """Whether there is a GPU's device file, WSL's included. That is enough to choose defaults."""
+    """Whether there is a GPU's device file, or WSL's. This is enough to choose defaults."""
     return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists()

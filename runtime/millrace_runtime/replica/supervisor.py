@@ -1,6 +1,6 @@
-"""Process 1 of a replica: starts the others, answers /livez, passes signals on, and says why it ended.
+"""Process 1 of a replica: starts the others, answers /livez, passes signals on, and logs why it ended.
 
-Standard library only, so that it is up in milliseconds and nothing here waits for a tokenizer or a GPU.
+Standard library only, so that it starts in milliseconds and never waits for a tokenizer or a GPU.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def supervise(settings: ReplicaSettings) -> int:
     """Run a replica until it ends, and return its exit status. Raises PortTaken.
 
-    The last line of the log says why it ended: the operator shows it to the user.
+    The last line of the log says why it ended. The operator shows it to the user.
     """
     with contextlib.closing(Heartbeat.create(time.monotonic())) as heartbeat:
         ending = _run_replica(settings, heartbeat)
-        last_words = heartbeat.read_last_words()
-    say("stopped" if ending.status == 0 else last_words or ending.cause or "stopped")
+        failure = heartbeat.read_failure()
+    say("stopped" if ending.status == 0 else failure or ending.cause or "stopped")
     return ending.status
 
 
 def _run_replica(settings: ReplicaSettings, heartbeat: Heartbeat) -> Ending:
-    """Hold the ports, the liveness server and the processes until the replica has ended."""
+    """Keep the ports, the liveness server and the processes until the replica has ended."""
     deadlines = Deadlines(settings.startup_deadline_seconds, settings.step_deadline_seconds)
     with (
         _bind(settings.host, settings.port, "--port") as listener,
@@ -54,7 +54,7 @@ def _run_replica(settings: ReplicaSettings, heartbeat: Heartbeat) -> Ending:
 
 
 class _Supervisor:
-    """Waits for a signal, an exit or a deadline, and acts as the lifecycle decides."""
+    """Waits for a signal, an exit or a deadline, and does what the lifecycle decides."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ def _render_example(address: str, model: str) -> str:
 
 
 def _bind(host: str, port: int, flag: str) -> socket.socket:
-    """Return a listening socket. Raises PortTaken with what to do."""
+    """Return a listening socket. Raises PortTaken, whose text says what to do."""
     try:
         return open_listener(host, port)
     except OSError as error:
@@ -138,7 +138,7 @@ def _bind(host: str, port: int, flag: str) -> socket.socket:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Callable[[float | None], list[int]]]:
-    """Catch our signals, and yield a function that returns the next ones after a wait, up to a timeout."""
+    """Catch our signals, and yield a function that waits up to a timeout and returns the next ones."""
     read_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     caught = (*_STOP_SIGNALS, signal.SIGCHLD)
     former = {number: signal.signal(number, lambda *_: None) for number in caught}

@@ -1,7 +1,7 @@
-"""Steps before the first request: they build what is built on first use, and show what a step takes.
+"""Trial steps before the first request: they warm up the kernels, and measure the time of a step.
 
-An autoscaler that has seen no request of a new service knows from them what a replica can carry: they are of
-this model on this accelerator.
+From them the autoscaler knows the capacity of a new service's replica before the first request: they use this
+model on this accelerator.
 """
 
 import random
@@ -20,49 +20,49 @@ from millrace_runtime.replica.engine_loop import StepClock
 GREEDY = Sampling(temperature=0.0)
 SHORTEST_PROMPT = 4
 SHORT_PROMPT = 64
-"""A shorter one tells nothing of what a token takes beside the step's own time."""
+"""A shorter prompt does not show the time of a token beside the step's own time."""
 LONG_PROMPT = 1024
 NUM_SEQUENCES = 32
-"""Of 1000 tokens each: what a GPU takes to read so many is a good part of a step, and no noise of it."""
+"""Of 1000 tokens each: reading so many takes a GPU a large part of a step, and is no noise."""
 NUM_PROMPTS = 3
 NUM_STEPS = 8
 LEAST_SECONDS = 1e-6
 """No step takes less."""
 LONGEST_SHORT_PROMPT_SECONDS = 4.0
-"""For a short prompt, were each of its tokens to take as long as a step of one. On a GPU it takes a
-sixtieth."""
+"""The budget of a short prompt, if each of its tokens took as long as a step of one token. On a GPU a token
+takes a sixtieth of this."""
 LONGEST_PROMPT_SECONDS = 1.0
-"""For a long prompt, were each of its tokens to take as long as one of a short prompt."""
+"""The budget of a long prompt, if each of its tokens took as long as a token of a short prompt."""
 LEAST_BATCH_SECONDS = 0.2
-"""For the prompts of several sequences, as measured of one. With 0.5 a replica of the shipped model started
-0.9 s later on two cores than without any trial, and with this 0.45 s."""
+"""The budget of the prompts of several sequences, by the time of one. With 0.5 a replica of the shipped model
+started 0.9 s later on two cores than without any trial, and with this 0.45 s."""
 BATCH_PER_LOADING = 0.05
-"""The same as a part of what loading took, where that is more: after a minute, three seconds."""
+"""The same as a share of the loading time, if that is more: after a minute, three seconds."""
 
 
 def try_steps(scheduler: Scheduler, executor: Executor, loading_seconds: float = 0.0) -> list[StepTiming]:
-    """Return what was measured of a step of one token, one of a prompt, and one of several long sequences.
+    """Return the measured steps: of one token, of a prompt, and of several long sequences.
 
-    `loading_seconds` is what the replica took to start until now. Where the model is so slow that this would
-    keep a replica from its requests, nothing is measured, and the list is empty. Raises ModelError where the
-    model computes no token: it would fail every request.
+    `loading_seconds` is the time that the start has taken until now. For a model that is so slow that the
+    trial would delay requests, the list is empty. Raises ModelError if the model computes no token, because
+    it would fail every request.
     """
     return _Trial(scheduler, executor, loading_seconds).measure()
 
 
 def is_affordable(lone_seconds: float) -> bool:
-    """Whether a short prompt may be tried, by what a step of one token takes."""
+    """Whether the trial may compute a short prompt, by the time of a step of one token."""
     return SHORT_PROMPT * lone_seconds <= LONGEST_SHORT_PROMPT_SECONDS
 
 
 def find_length(short_prompt_seconds: float) -> int:
-    """Return how many tokens a long prompt has; fewer than a short one where even that took too long."""
+    """Return the tokens of a long prompt; fewer than a short one has, if even that took too long."""
     per_token = max(short_prompt_seconds, LEAST_SECONDS) / SHORT_PROMPT
     return int(min(LONGEST_PROMPT_SECONDS / per_token, LONG_PROMPT))
 
 
 def find_number(prompt_seconds: float, loading_seconds: float) -> int:
-    """Return how many sequences with such prompts are tried together."""
+    """Return the number of sequences with such prompts that the trial computes together."""
     budget = max(BATCH_PER_LOADING * loading_seconds, LEAST_BATCH_SECONDS)
     return max(1, min(int(budget / max(prompt_seconds, LEAST_SECONDS)), NUM_SEQUENCES))
 
@@ -72,10 +72,10 @@ class _Trial:
         self._loading_seconds = loading_seconds
         self._scheduler = scheduler
         self._executor = executor
-        self._rng = random.Random(0)  # noqa: S311  prompts that are alike would share what others don't
+        self._rng = random.Random(0)  # noqa: S311  equal prompts could share work that others can't
 
     def measure(self) -> list[StepTiming]:
-        self._run(1, SHORTEST_PROMPT, max_tokens=2, sampling=COSTLY)  # builds what is built on first use
+        self._run(1, SHORTEST_PROMPT, max_tokens=2, sampling=COSTLY)  # compiles what the first use compiles
         first = self._decode_alone(1)
         if first is None or not is_affordable(first.seconds):
             return []
@@ -90,7 +90,7 @@ class _Trial:
         return [lone, largest[NUM_PROMPTS // 2], batch] if batch else []
 
     def _find_length(self) -> int:
-        """Return how many tokens a long prompt may have."""
+        """Return the tokens that a long prompt may have."""
         longest = self._scheduler.max_model_length // 2
         if longest < SHORT_PROMPT:
             return 0
@@ -102,7 +102,7 @@ class _Trial:
         return _find_usual(self._run(1, SHORTEST_PROMPT, max_tokens=1 + num_steps))
 
     def _decode_together(self, num_sequences: int, length: int) -> StepTiming | None:
-        """Return a step of several sequences. The first still runs when the last one's prompt is computed."""
+        """Return a step of several sequences. The first one still runs during the prompt of the last one."""
         number = min(num_sequences, self._executor.limits.num_slots)
         num_chunks = 2 * number * length // self._executor.limits.max_batched_tokens
         return _find_usual(self._run(number, length, max_tokens=1 + num_chunks + NUM_STEPS))
@@ -145,7 +145,7 @@ def _count_tokens(step: StepTiming) -> int:
 
 
 def _find_usual(steps: Sequence[StepTiming]) -> StepTiming | None:
-    """Return a step with the median time of the fullest that compute no prompt; None without such steps."""
+    """Return a step with the median time of the fullest decode-only steps; None without such steps."""
     decoding = [step for step in steps if step.is_decode_only]
     fullest = max((step.num_sequences for step in decoding), default=0)
     full = [step for step in decoding if step.num_sequences == fullest]

@@ -62,11 +62,11 @@ def test_each_phase_has_its_deadline_and_the_stall_names_who_and_where() -> None
 
 def test_last_words_are_one_line_and_bounded() -> None:
     heartbeat = Heartbeat.create(0.0)
-    assert heartbeat.read_last_words() is None
-    heartbeat.write_last_words("no model\n  here: é")
-    assert heartbeat.read_last_words() == "no model here: é"
-    heartbeat.write_last_words("é" * 5000)
-    assert heartbeat.read_last_words() == "é" * 1024
+    assert heartbeat.read_failure() is None
+    heartbeat.write_failure("no model\n  here: é")
+    assert heartbeat.read_failure() == "no model here: é"
+    heartbeat.write_failure("é" * 5000)
+    assert heartbeat.read_failure() == "é" * 1024
     heartbeat.close()
 
 
@@ -95,6 +95,6 @@ def test_last_words_come_before_a_stall() -> None:
     heartbeat = Heartbeat.create(0.0)
     assert heartbeat.find_fault(DEADLINES, 99) is None
     assert "no progress" in str(heartbeat.find_fault(DEADLINES, 101))
-    heartbeat.write_last_words("worker 1 of 2 is stopped")
+    heartbeat.write_failure("worker 1 of 2 is stopped")
     assert heartbeat.find_fault(DEADLINES, 99) == "worker 1 of 2 is stopped"
     heartbeat.close()

@@ -76,7 +76,7 @@ def test_settings_survive_the_way_to_another_process() -> None:
         (["--demo", "--drain-seconds", "nan"], "write seconds"),
         (["--demo", "--served-name", "two words"], "write 1 to 200 letters"),
         (["--demo", "--device", "tpu"], "choose from"),
-        (["--demo", "--port", "9000", "--live-port", "9000"], "give each a port of its own"),
+        (["--demo", "--port", "9000", "--live-port", "9000"], "use two ports"),
         (["--demo", "--max-seq", "4"], "unrecognized arguments"),
     ],
 )

@@ -31,7 +31,8 @@ def test_workers_elsewhere_are_refused_in_one_line() -> None:
         read_world(GROUP, 8)
     assert str(refusal.value) == (
         "WORLD_SIZE is 16 (RANK 8, meeting at group-0.group:29500) and this pod has 8 workers: groups over "
-        "several nodes are not there yet; unset WORLD_SIZE, and give one node what the model needs"
+        "several nodes are not supported yet; unset WORLD_SIZE, and use one node with enough memory for the "
+        "model"
     )
 
 
