@@ -1,8 +1,10 @@
 """The settings of the HTTP process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults
+if TYPE_CHECKING:  # the supervisor loads the standard library only, and its flags need this module
+    from millrace_runtime.chat.model_files import AuthorDefaults
 
 TEXT_MODULE = "millrace_runtime.api.request.text_process"
 """The module that the text worker runs. Nothing imports it here: loading templates takes 0.06 s a start."""
@@ -26,13 +28,19 @@ class ConnectionLimits:
     max_headers: int = 100
 
 
+def _no_defaults() -> "AuthorDefaults":
+    from millrace_runtime.chat.model_files import NO_DEFAULTS  # noqa: PLC0415  as above
+
+    return NO_DEFAULTS
+
+
 @dataclass(frozen=True)
 class ApiSettings:
     """Limits and names of one replica's HTTP side."""
 
     served_name: str
     """The model's name in requests, answers and metric labels."""
-    author_defaults: AuthorDefaults = NO_DEFAULTS
+    author_defaults: "AuthorDefaults" = field(default_factory=_no_defaults)
     """The sampling of a request that says nothing about it."""
     sse_keep_alive_seconds: float = 15.0
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
