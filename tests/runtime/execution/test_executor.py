@@ -91,9 +91,12 @@ def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
         (plan(Row(0, 17, emit=False), starts=[start(0, count=30)]), "has 1 blocks"),
         (plan(Row(0, 3, emit=True), starts=[start(0)]), "can't emit"),
         (plan(starts=[start(0)], appends=[BlockAppend(0, 0, [10**6])]), "can't take the blocks"),
-        (plan(starts=[start(0)], appends=[BlockAppend(0, 1, [8])]), "no KV group 1: this executor knows one"),
+        (
+            plan(starts=[start(0)], appends=[BlockAppend(0, 1, [8])]),
+            "no KV group 1: this executor supports one",
+        ),
         (plan(starts=[msgspec.structs.replace(start(0), blocks=[[7], [7]])]), "has 2 KV groups"),
-        (plan(Row(0, 5, True, 1), starts=[start(0)]), "verify a draft: this executor knows none"),
+        (plan(Row(0, 5, True, 1), starts=[start(0)]), "verify a draft: this executor supports none"),
     ],
 )
 def test_a_plan_that_breaks_the_protocol_is_refused(
