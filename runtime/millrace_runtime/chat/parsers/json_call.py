@@ -1,0 +1,249 @@
+"""Tool calls that a model writes as JSON, read letter by letter and passed on as they are written."""
+
+import json
+import re
+from collections.abc import Callable
+from enum import Enum, auto
+
+from millrace_runtime.chat.parsers.answer import DeltaBuilder
+from millrace_runtime.chat.parsers.reader import SPACE, State, StateParser, TextReader
+
+_OUTSIDE_STRINGS = re.compile(r'[^"{}\[\]<]*')
+"""JSON has no `<` outside strings. There it is a marker, and the value is broken."""
+_INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_SCALAR = re.compile(r'[^\s,{}\[\]"<:]*')
+_BETWEEN_MEMBERS = re.compile(r"[\s,]*")
+_ARGUMENTS = frozenset({"arguments", "parameters"})
+_KEYS_OF_CALLS = _ARGUMENTS | {"name", "type", "id"}
+
+
+class JsonValue:
+    """Finds the end of an object, a list or a string.
+
+    It counts brackets and does not compare them: no nesting needs memory. What a model writes wrongly
+    inside its arguments, the client reads as it is.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._is_in_string = False
+        self.is_ended = False
+        self.is_broken = False
+
+    def take(self, reader: TextReader) -> str:
+        """Take the text up to the value's end."""
+        text, place = reader.text, reader.place
+        while not (self.is_ended or self.is_broken):
+            pattern = _INSIDE_STRING if self._is_in_string else _OUTSIDE_STRINGS
+            place = _end_of(pattern, text, place)
+            letter = text[place : place + 1]
+            if not letter or letter == "\\":  # a backslash waits for what it escapes
+                break
+            self._pass(letter)
+            place += not self.is_broken
+        return reader.take_to(place)
+
+    def _pass(self, letter: str) -> None:
+        if letter == '"':
+            self._is_in_string = not self._is_in_string
+        elif letter == "<":
+            self.is_broken = True
+        else:
+            self._depth += 1 if letter in "{[" else -1
+        self.is_ended = self._depth <= 0 and not self._is_in_string and not self.is_broken
+
+
+class Outcome(Enum):
+    """What an object turned out to be."""
+
+    CALL = auto()
+    NO_CALL = auto()
+    """The text up to its fault is content."""
+
+
+class JsonCall:
+    """One object with `name` and `arguments` (or `parameters`), in any order.
+
+    The call begins once its name is known and its arguments have begun, or the object has ended. Until then
+    the object's text is held, because it is content if it is no call.
+    """
+
+    def __init__(self, opening: str, out: DeltaBuilder, *, takes_other_keys: bool) -> None:
+        """`opening` is the text before the object, which is content with it.
+
+        Without `takes_other_keys`, an object with a key that calls do not have is no call.
+        """
+        self.outcome: Outcome | None = None
+        self._out = out
+        self._takes_other_keys = takes_other_keys
+        self._held = [opening]
+        self._state: Callable[[TextReader], bool] = self._expect_object
+        self._string: list[str] = []
+        self._key = ""
+        self._value = JsonValue()
+        self._name: str | None = None
+        self._arguments: list[str] | None = None
+        """The arguments until the call begins; None before they begin."""
+        self._has_begun = False
+
+    def read(self, reader: TextReader) -> None:
+        """Read on, until there is an outcome or no more text."""
+        start = reader.place
+        while self.outcome is None and self._state(reader):
+            pass
+        if not self._has_begun:
+            self._held.append(reader.text[start : reader.place])
+        if self.outcome is None and reader.has_ended:
+            self._held.append(reader.take_to(len(reader.text)))
+            self._end()
+        if self.outcome is Outcome.NO_CALL:
+            self._out.add_content("".join(self._held))
+
+    def _expect_object(self, reader: TextReader) -> bool:
+        return self._expect(reader, {"{": self._expect_key})
+
+    def _expect_key(self, reader: TextReader) -> bool:
+        reader.take(_BETWEEN_MEMBERS)
+        return self._expect(reader, {'"': self._read_key, "}": self._end_object})
+
+    def _read_key(self, reader: TextReader) -> bool:
+        key = self._read_string(reader)
+        if key is None:
+            return False
+        self._key = key
+        if self._takes_other_keys or self._has_begun or key in _KEYS_OF_CALLS:
+            return self._go(self._expect_colon)
+        return self._fail()
+
+    def _expect_colon(self, reader: TextReader) -> bool:
+        return self._expect(reader, {":": self._expect_value})
+
+    def _expect_value(self, reader: TextReader) -> bool:
+        reader.take(SPACE)
+        letter = reader.peek()
+        if not letter:
+            return False
+        if self._key == "name" and self._name is None and letter == '"':
+            reader.take_letter()
+            return self._go(self._read_name)
+        if self._key in _ARGUMENTS and self._arguments is None:
+            return self._begin_arguments() if letter == "{" else self._fail()
+        self._value = JsonValue()
+        return self._go(self._skip_value if letter in '"{[' else self._skip_scalar)
+
+    def _read_name(self, reader: TextReader) -> bool:
+        name = self._read_string(reader)
+        if name is None:
+            return False
+        if not name:
+            return self._fail()
+        self._name = name
+        if self._arguments is not None:
+            self._begin()
+        return self._go(self._expect_key)
+
+    def _begin_arguments(self) -> bool:
+        self._arguments = []
+        self._value = JsonValue()
+        if self._name is not None:
+            self._begin()
+        return self._go(self._read_arguments)
+
+    def _read_arguments(self, reader: TextReader) -> bool:
+        assert self._arguments is not None
+        text = self._value.take(reader)
+        if self._has_begun:
+            self._out.add_arguments(text)
+        else:
+            self._arguments.append(text)
+        return self._leave_value()
+
+    def _skip_value(self, reader: TextReader) -> bool:
+        self._value.take(reader)
+        return self._leave_value()
+
+    def _leave_value(self) -> bool:
+        if self._value.is_broken:
+            return self._fail()
+        return self._value.is_ended and self._go(self._expect_key)
+
+    def _skip_scalar(self, reader: TextReader) -> bool:
+        reader.take(_SCALAR)
+        if reader.is_empty:
+            return False
+        return self._go(self._expect_key)
+
+    def _end_object(self, _: TextReader) -> bool:
+        if self._name is not None and self._arguments is None:
+            self._arguments = ["{}"]
+        self._end()
+        return True
+
+    def _read_string(self, reader: TextReader) -> str | None:
+        """Return a string once its end is there. One that is no JSON, or no Unicode, is the empty string."""
+        self._string.append(reader.take(_INSIDE_STRING))
+        if reader.peek() != '"':
+            return None
+        reader.take_letter()
+        text, self._string = "".join(self._string), []
+        try:
+            string = str(json.loads(f'"{text}"', strict=False))
+            string.encode()  # a lone surrogate can't be sent
+        except ValueError:
+            return ""
+        return string
+
+    def _expect(self, reader: TextReader, following: dict[str, Callable[[TextReader], bool]]) -> bool:
+        """Take the next letter and go to its state; a letter that has none is a fault."""
+        reader.take(SPACE)
+        letter = reader.peek()
+        if not letter:
+            return False
+        if letter not in following:
+            return self._fail()
+        reader.take_letter()
+        return self._go(following[letter])
+
+    def _go(self, state: Callable[[TextReader], bool]) -> bool:
+        self._state = state
+        return True
+
+    def _fail(self) -> bool:
+        self.outcome = Outcome.CALL if self._has_begun else Outcome.NO_CALL
+        return True
+
+    def _end(self) -> None:
+        """End the object, whole or cut short; without a name it is no call."""
+        if self._name is not None and not self._has_begun:
+            self._begin()
+        self._fail()
+
+    def _begin(self) -> None:
+        assert self._name is not None
+        self._has_begun = True
+        self._held = []
+        self._out.begin_call(self._name)
+        self._out.add_arguments("".join(self._arguments or ()))
+
+
+class JsonFormatParser(StateParser):
+    """The parser of a format that writes its calls as objects."""
+
+    def _open_call(
+        self, opening: str, *, behind_call: State, behind_fault: State, takes_other_keys: bool = True
+    ) -> bool:
+        """Read one object, then go to one of two states."""
+        call = JsonCall(opening, self._out, takes_other_keys=takes_other_keys)
+
+        def read() -> bool:
+            call.read(self._reader)
+            if call.outcome is None:
+                return False
+            return self._go(behind_call if call.outcome is Outcome.CALL else behind_fault)
+
+        return self._go(read)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
+    found = pattern.match(text, place)
+    return found.end() if found else place

@@ -1,0 +1,77 @@
+"""Reasoning: `<think>…</think>` before the answer itself."""
+
+import re
+
+from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
+from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
+
+_OPENING = Markers("<think>")
+_CLOSING = Markers("</think>")
+_NEWLINES = re.compile(r"\n*")
+
+
+class ReasoningParser(StateParser):
+    """Splits off the reasoning, and gives the text behind it to another parser.
+
+    Newlines behind `<think>` and around `</think>` belong to neither side, as Qwen's templates cut them from
+    earlier answers. An answer that ends inside `<think>` is all reasoning.
+    """
+
+    def __init__(self, behind: AnswerParser, *, begins_inside: bool) -> None:
+        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened `<think>`."""
+        super().__init__(self._expect_opening)
+        self._behind = behind
+        self._begins_inside = begins_inside
+        self._reasoning: list[str] = []
+        self._num_newlines = 0
+        """Newlines at the reasoning's end up to here, which `</think>` would take away."""
+
+    def feed(self, text: str) -> AnswerDelta:
+        """Return what is certain with the next piece of text."""
+        if self._state == self._pass_on and not self._reader.has_ended:
+            return self._behind.feed(text)
+        before = super().feed(text)
+        reasoning, self._reasoning = "".join(self._reasoning), []
+        return AnswerDelta(reasoning, *self._behind.feed(before.content)[1:])
+
+    def finish(self) -> AnswerDelta:
+        """Return what was held back."""
+        return join_deltas((super().finish(), self._behind.finish()))
+
+    def _expect_opening(self) -> bool:
+        """A model may write `<think>` though the prompt has opened it."""
+        self._hold(_NEWLINES if self._begins_inside else SPACE)
+        if self._reader.is_undecided(_OPENING):
+            return False
+        if self._reader.take_marker(_OPENING):
+            return self._go(self._skip_newlines)
+        return self._go(self._read_reasoning) if self._begins_inside else self._release(self._pass_on)
+
+    def _skip_newlines(self) -> bool:
+        self._reader.take(_NEWLINES)
+        return not self._reader.is_empty and self._go(self._read_reasoning)
+
+    def _read_reasoning(self) -> bool:
+        before, marker = self._reader.take_before(_CLOSING)
+        text = before.rstrip("\n")
+        if text:
+            self._release_newlines()
+            self._reasoning.append(text)
+        self._num_newlines += len(before) - len(text)
+        if marker:
+            return self._go(self._skip_newlines_behind)
+        if self._reader.has_ended:
+            self._release_newlines()
+        return False
+
+    def _release_newlines(self) -> None:
+        self._reasoning.append("\n" * self._num_newlines)
+        self._num_newlines = 0
+
+    def _skip_newlines_behind(self) -> bool:
+        self._reader.take(_NEWLINES)
+        return not self._reader.is_empty and self._go(self._pass_on)
+
+    def _pass_on(self) -> bool:
+        self._out.add_content(self._reader.take_to(len(self._reader.text)))
+        return False
