@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 class CallDelta(NamedTuple):
     """The next piece of a tool call."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple's method of this name is not needed
     """Which call of the answer, from 0."""
     name: str | None
     """The function's name, once: with the call's first delta."""
