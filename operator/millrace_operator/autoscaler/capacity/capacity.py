@@ -83,7 +83,7 @@ def _list_infeasible(
             yield objective.name
 
 
-def ease(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
+def relax_targets(replica: Replica, objectives: Collection[Objective]) -> list[Objective]:
     """Return the objectives to plan for. No target is closer to an idle replica's latency than LEAST_DOUBT.
 
     At a target that an idle replica just meets, each replica would have to compute one sequence alone. A step

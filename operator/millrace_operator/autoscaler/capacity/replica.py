@@ -6,7 +6,7 @@ T = α + β·tokens + γ·context this closes to T = α / (1 - ρ), where ρ = �
 of the time that is work rather than the step's fixed cost, and c the keys that a sequence reads.
 
 `Replica` has the means, and `Pool` the percentiles. The number of sequences varies as Poisson's law has it
-(an M/G/∞ queue, whatever the lengths), and N replicas share one queue: a percentile p of a replica's batch is
+(an M/G/∞ queue, for any lengths), and N replicas share one queue: a percentile p of a replica's batch is
 n + z(p)·√(n / N). Where ρ is high, one more sequence makes all others stay longer, so the variance is that
 over 1 - ρ, as in an M/G/1 queue that shares its server. So a large pool needs a smaller part in reserve than
 a small one.
@@ -75,14 +75,14 @@ class Replica:
         A shorter prompt has nothing left.
         """
         low, high = 0.0, self.prefill_seconds
-        while self._mean_left(high) > mean_left:
+        while self._find_mean_left(high) > mean_left:
             low, high = high, 2 * high
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self._mean_left(middle) > mean_left else (low, middle)
+            low, high = (middle, high) if self._find_mean_left(middle) > mean_left else (low, middle)
         return high
 
-    def _mean_left(self, seconds: float) -> float:
+    def _find_mean_left(self, seconds: float) -> float:
         """Return E[max(S - w, 0)] of a lognormal S."""
         mean, spread = self.prefill_seconds, self.prompt_spread
         if seconds <= 0 or spread <= 0:
@@ -149,7 +149,7 @@ class Replica:
 
 
 @lru_cache
-def find_between(share: float) -> float:
+def find_joint_share(share: float) -> float:
     """Return the part at 0.71 of this part's deviations: two such chances at once are equally seldom."""
     return NORMAL.cdf(math.sqrt(0.5) * deviations(share)) if share > 0.5 else share
 
@@ -259,7 +259,7 @@ class Pool:
         worst of three equally seldom cases counts. It is nearly always the long answer with common steps,
         since lengths vary the most.
         """
-        replica, between = self.replica, find_between(share)
+        replica, between = self.replica, find_joint_share(share)
         wait = self.step_seconds(0.5) / 2 + self._behind_seconds + replica.prefill_seconds
         cases = ((share, 0.5), (between, between), (min(share, 0.5), share))
         return wait + max(

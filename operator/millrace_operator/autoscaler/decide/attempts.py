@@ -64,7 +64,7 @@ class Attempts:
     def _is_worse(self, burn: float) -> bool:
         return burn > WORSE * self.burn + WORSE_BY
 
-    def watch(
+    def observe(
         self, now: float, passed: float, count: int, burn: float | None, load: float | None
     ) -> "Attempts":
         """Return the attempts after one more look at `count` replicas, `passed` seconds after the last one.
@@ -96,7 +96,7 @@ class Attempts:
         mean = self.below_burn + (burn - self.below_burn) * (1 - math.exp(-passed / LASTING_SECONDS))
         return replace(self, below_burn=mean, below_seconds=self.below_seconds + passed)
 
-    def note(self, now: float, replicas: int, asked: int, burn: float, load: float) -> "Attempts":
+    def add_step(self, now: float, replicas: int, asked: int, burn: float, load: float) -> "Attempts":
         """Return the attempts after feedback asked for more than `replicas`; `burn` is the mean burn.
 
         If the count is the same as then, no step was taken: it is pinned, or status is late.

@@ -7,9 +7,9 @@ from dataclasses import replace
 from millrace_operator.autoscaler.capacity.capacity import (
     Capacity,
     Demand,
-    ease,
     find_capacity,
     find_infeasible,
+    relax_targets,
 )
 from millrace_operator.autoscaler.capacity.latency_model import MOST_TRIAL_DOUBT
 from millrace_operator.autoscaler.capacity.replica import Replica
@@ -38,7 +38,7 @@ from millrace_operator.autoscaler.signals.observation import Signals
 
 LONGEST_STAY = 1800.0
 """Seconds: a request counts as staying in a replica for at most so long."""
-OF_IGNORANCE = frozenset({Reason.SIGNALS_MISSING, Reason.STARTING, Reason.LEARNING})
+REASONS_TO_HOLD = frozenset({Reason.SIGNALS_MISSING, Reason.STARTING, Reason.LEARNING})
 KV_USAGE_LIMIT = 0.85
 """The mean part of the KV caches in use, while there is no model to plan with."""
 
@@ -49,7 +49,7 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
     `now` is in seconds of any steady clock. Missing signals hold or raise the count, and never lower it.
     """
     situation = _gather(policy, signals, remember(memory, signals, policy, now), now)
-    candidates = _candidates(situation)
+    candidates = _gather_candidates(situation)
     largest = max(candidates, key=lambda name: candidates[name], default="current")
     wanted = candidates.get(largest, situation.current)
     paced = pace(situation, wanted)
@@ -62,12 +62,12 @@ def decide(policy: Policy, signals: Signals, memory: Memory, now: float) -> tupl
         message=explain_terms(situation, reason, candidates, binding, paced.replicas),
         binding=binding,
         candidates=candidates,
-        is_held=paced.replicas == situation.current and reason in OF_IGNORANCE,
+        is_held=paced.replicas == situation.current and reason in REASONS_TO_HOLD,
         estimate=situation.estimate,
         limits=paced.limits,
         prediction_error=situation.memory.calibration.find_error(feasible, now),
     )
-    return decision, _record(situation, paced, wanted, candidates)
+    return decision, _update_memory(situation, paced, wanted, candidates)
 
 
 def _gather(policy: Policy, signals: Signals, memory: Memory, now: float) -> Situation:
@@ -99,7 +99,7 @@ def _estimate(
     reachable = [each for each in policy.objectives if now - memory.kept.get(each, -math.inf) < KEPT_SECONDS]
     others = [each for each in policy.objectives if each not in reachable]
     infeasible = find_infeasible(replica, others, memory.infeasible)
-    planned = ease(replica, [each for each in policy.objectives if each.name not in infeasible])
+    planned = relax_targets(replica, [each for each in policy.objectives if each.name not in infeasible])
     capacity = find_capacity(replica, planned, max(signals.fleet.current, 1))
     if not replica.model.is_proven and (infeasible or _is_doubtful(replica, capacity)):
         # A model of tried steps alone makes no objective infeasible: feedback could not overrule it then.
@@ -188,10 +188,10 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
     )
 
 
-def _candidates(situation: Situation) -> dict[str, int]:
+def _gather_candidates(situation: Situation) -> dict[str, int]:
     """Return every count that a signal asks for; the largest wins."""
     signals = situation.signals
-    found = dict(_from_model(situation)) if situation.estimate.replica else {}
+    found = dict(_list_model_candidates(situation)) if situation.estimate.replica else {}
     if situation.is_idle and not situation.estimate.replica:
         found["idle"] = situation.policy.min_replicas
     if not situation.is_idle and not situation.has_proven_model:
@@ -204,7 +204,7 @@ def _candidates(situation: Situation) -> dict[str, int]:
     return found
 
 
-def _from_model(situation: Situation) -> Iterator[tuple[str, int]]:
+def _list_model_candidates(situation: Situation) -> Iterator[tuple[str, int]]:
     """Yield the counts for the forecast load, for the requests in flight, and for the load with the queue."""
     estimate, waiting = situation.estimate, situation.signals.waiting
     if situation.demand and (count := situation.count_for(situation.demand)) is not None:
@@ -255,7 +255,7 @@ def _find_resting_reason(situation: Situation, paced: Pace, wanted: int) -> Reas
     return Reason.AT_MINIMUM if paced.replicas == situation.policy.min_replicas else Reason.STEADY
 
 
-def _record(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
+def _update_memory(situation: Situation, paced: Pace, wanted: int, candidates: Mapping[str, int]) -> Memory:
     memory, now, desired = watch_attempts(situation), situation.now, paced.replicas
     recommendations = memory.recommendations
     if situation.is_informed:

@@ -77,7 +77,7 @@ def _name_load(situation: Situation) -> list[str]:
         known = ", as tried at start" if situation.memory.model.is_only_tried else ""
         parts.append(f"one replica carries {carried:.2f} requests/s (limit: {limit}{known})")
     else:
-        parts.append(_name_ignorance(situation.memory))
+        parts.append(_describe_missing_plan(situation.memory))
     if signals.waiting:
         parts.append(f"{signals.waiting:.0f} waiting")
     if situation.num_starting > 0:
@@ -85,7 +85,7 @@ def _name_load(situation: Situation) -> list[str]:
     return parts
 
 
-def _name_ignorance(memory: Memory) -> str:
+def _describe_missing_plan(memory: Memory) -> str:
     """Say why there is no plan."""
     if (doubt := memory.model.describe_doubt()) is not None:
         return doubt

@@ -146,7 +146,7 @@ def learn_from_step(situation: Situation, memory: Memory, desired: int) -> Memor
     late = find_late(situation)
     burns = {name: memory.mean_burn.get(name, ALLOWED_BURN) for name in late}
     steps = {
-        name: memory.attempts.get(name, Attempts()).note(now, current, desired, burns[name], load)
+        name: memory.attempts.get(name, Attempts()).add_step(now, current, desired, burns[name], load)
         for name in late
     }
     have_failed = all(step.have_failed for step in steps.values())
@@ -164,7 +164,7 @@ def watch_attempts(situation: Situation) -> Memory:
     memory, now, count, load = situation.memory, situation.now, situation.current, situation.estimate.rate
     burns = _find_burns(situation)
     watched = {
-        name: each.watch(now, memory.passed, count, burns.get(name), load)
+        name: each.observe(now, memory.passed, count, burns.get(name), load)
         for name, each in memory.attempts.items()
     }
     served = situation.num_serving

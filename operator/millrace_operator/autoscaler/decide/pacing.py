@@ -48,7 +48,7 @@ def _pace_down(situation: Situation, bounded: int) -> Pace:
     obstacle = _find_obstacle(situation, floor)
     if obstacle:
         return Pace(current, (obstacle,))
-    limits = {"scaleDownRate": current - max(1, current // 10), "deadBand": _find_sure(situation)}
+    limits = {"scaleDownRate": current - max(1, current // 10), "deadBand": _find_sure_count(situation)}
     limit = max(limits, key=lambda name: limits[name])
     lower = min(max(floor, limits[limit]), current)
     return Pace(lower, (limit,) if lower > floor else ())
@@ -72,7 +72,7 @@ def _find_obstacle(situation: Situation, floor: int) -> str | None:
     return None
 
 
-def _find_sure(situation: Situation) -> int:
+def _find_sure_count(situation: Situation) -> int:
     """Return how many replicas surely suffice for a dead band above the expected load.
 
     Likely needs add replicas, and only certainty removes them.

@@ -28,7 +28,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     fleet = signals.fleet
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
     memory = _follow_revision(memory, fleet, now)
-    warm = [] if fleet.is_mixed else find_warm(signals, ready_since, policy, now)
+    warm = [] if fleet.is_mixed else _find_warm_steps(signals, ready_since, policy, now)
     new_steps = [steps for steps in warm if memory.cadence.is_new(steps.pod, signals.sampled_at)]
     has_fallen = fleet.current < (memory.count or 0)
     passed, full_since = _measure_passed(memory, policy, now), _find_full_since(memory, fleet, now)
@@ -54,7 +54,9 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         unplaced=frozenset(fleet.unplaced),
         full_since=full_since,
         cadence=memory.cadence.observe(signals.sampled_at),
-        model=learn(begin(memory.model, signals), memory.learned, new_steps, policy, now, num_warm=len(warm)),
+        model=_learn_steps(
+            _start_model(memory.model, signals), memory.learned, new_steps, policy, now, num_warm=len(warm)
+        ),
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
         | {steps.pod: now for steps in new_steps},
         prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
@@ -62,7 +64,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         answer_lengths=_add_lengths(
             memory.answer_lengths, None if fleet.is_mixed else signals.answer_lengths, new_requests, generated
         ),
-        context_tokens=_average(memory.context_tokens, mean_context(warm), new),
+        context_tokens=_average(memory.context_tokens, _find_mean_context(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
         in_flight=_average_in_flight(memory.in_flight, signals, passed / policy.windows.rate),
@@ -103,11 +105,11 @@ def _note_kept(
     has_room = memory.full_since is not None and full_since is None
     kept = memory.kept
     if has_room or policy.max_replicas > (memory.max_replicas or policy.max_replicas):
-        kept = {each: max(at, _grant(now)) for each, at in kept.items()}
+        kept = {each: max(at, _find_grace_start(now)) for each, at in kept.items()}
     return kept | {each.objective: now for each in signals.latencies if each.is_known and not each.is_missed}
 
 
-def _grant(now: float) -> float:
+def _find_grace_start(now: float) -> float:
     """Return the time of being kept that puts an objective in reach for some minutes more."""
     return now - KEPT_SECONDS + GRACE_SECONDS
 
@@ -158,7 +160,7 @@ def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
             memory,
             calibration=Calibration(),
             too_few=None,
-            kept={each: min(at, _grant(now)) for each, at in memory.kept.items()},
+            kept={each: min(at, _find_grace_start(now)) for each, at in memory.kept.items()},
             attempts={},
             spent={},
             correction=math.sqrt(memory.correction),
@@ -201,7 +203,7 @@ def _latest(seen: float | None, known: float | None) -> float | None:
     return known if seen is None else seen
 
 
-def find_warm(
+def _find_warm_steps(
     signals: Signals, ready_since: dict[str, float], policy: Policy, now: float
 ) -> list[StepMoments]:
     """Return the steps of warm replicas: a window with a replica's first seconds would spoil the fit."""
@@ -209,7 +211,7 @@ def find_warm(
     return [steps for steps in signals.steps if now - ready_since.get(steps.pod, now) >= least]
 
 
-def mean_context(steps: Sequence[StepMoments]) -> float | None:
+def _find_mean_context(steps: Sequence[StepMoments]) -> float | None:
     """Return the mean number of keys that a sequence in a batch reads; None without sequences."""
     sequences = sum(step.sequences * step.num_steps for step in steps)
     if sequences <= 0:
@@ -217,7 +219,7 @@ def mean_context(steps: Sequence[StepMoments]) -> float | None:
     return sum(step.context_tokens * step.num_steps for step in steps) / sequences
 
 
-def begin(model: LatencyModel, signals: Signals) -> LatencyModel:
+def _start_model(model: LatencyModel, signals: Signals) -> LatencyModel:
     """Return the model of the steps that replicas tried, until it has learned from requests' steps.
 
     Of several replicas the middle one counts: a slow one may have started on a busy node.
@@ -229,7 +231,7 @@ def begin(model: LatencyModel, signals: Signals) -> LatencyModel:
     return begun if begun.num_samples else model
 
 
-def learn(
+def _learn_steps(
     model: LatencyModel,
     learned: Mapping[str, float],
     new_steps: Sequence[StepMoments],

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from millrace_operator.api.status_lines import FLAPS_BORNE, SPENT_SECONDS
-from millrace_operator.autoscaler.capacity.capacity import Capacity, Demand, ease, find_count
+from millrace_operator.autoscaler.capacity.capacity import Capacity, Demand, find_count, relax_targets
 from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.memory import PASSING_PART, Memory
 from millrace_operator.autoscaler.decide.policy import OF_ANSWERS, Objective, Policy
@@ -253,7 +253,7 @@ class Situation:
             return None
         if surely:
             replica = replace(replica, model=replica.model.slow(self._find_doubt(replica)))
-        objectives = ease(replica, self.estimate.list_feasible(self.policy.objectives))
+        objectives = relax_targets(replica, self.estimate.list_feasible(self.policy.objectives))
         return find_count(replica, objectives, demand, BEYOND_MAXIMUM * self.policy.max_replicas)
 
     def _find_doubt(self, replica: Replica) -> float:

@@ -165,9 +165,9 @@ class Priors:
 
     def _list_news(self) -> list[ServiceKey]:
         """Return the services with something to write. Adds their changes in status to the records."""
-        return [key for key in self._cache.service_keys() if self._finds_news(key)]
+        return [key for key in self._cache.service_keys() if self._has_readable_news(key)]
 
-    def _finds_news(self, key: ServiceKey) -> bool:
+    def _has_readable_news(self, key: ServiceKey) -> bool:
         """Whether there is news. An unreadable memory is none, and is logged at most once a period."""
         try:
             return self._has_news(key)
@@ -181,7 +181,7 @@ class Priors:
         service = self._cache.service(key) or {}
         changes = read_changes(service.get("status", {}).get("scaling", {}).get("lastChanges", []))
         uid = self._find_uid(key)
-        record = self._records.get(uid, NOTHING).note(changes)
+        record = self._records.get(uid, NOTHING).add_changes(changes)
         if uid in self._records:
             self._records[uid] = record
         return record.has_news(self._read_memory(key))

@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 2.0
 """Of one query."""
 ADVICE = "set the chart's prometheus.url (--prometheus-url)"
 CREDENTIALS = {
-    401: "it wants to know who asks: set prometheus.tokenSecret, prometheus.serviceAccountToken, "
+    401: "it needs credentials: set prometheus.tokenSecret, prometheus.serviceAccountToken, "
     "prometheus.basicAuthSecret or prometheus.clientCertificateSecret in the chart",
     403: "these credentials, or none, may not read it: give their owner the right to query, or set others "
     "(prometheus.tokenSecret and its neighbours in the chart)",

@@ -65,7 +65,7 @@ class Record:
     num_unwritten: int = 0
     """Changes since it was written."""
 
-    def note(self, changes: Sequence[Change]) -> "Record":
+    def add_changes(self, changes: Sequence[Change]) -> "Record":
         """Return the record with these changes added."""
         if not changes or (self.changes and identify(self.changes[-1]) == identify(changes[-1])):
             return self

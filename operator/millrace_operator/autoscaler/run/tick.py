@@ -255,7 +255,7 @@ def _list_started(pods: Iterable[Obj]) -> set[str]:
 
 
 def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
-    """Return what the API server says of a service's staying replicas at `now`, in seconds since 1970."""
+    """Return a service's staying replicas as the API server has them. `now` is in seconds since 1970."""
     staying = [pod for pod in map(read_pod, pods) if pod.is_staying and pod.leaving_since is None]
     return Fleet(
         revisions={pod.name: pod.revision for pod in staying},

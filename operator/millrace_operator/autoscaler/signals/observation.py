@@ -86,9 +86,9 @@ class Bracket:
     def doubt(self) -> str:
         """Why it is uncertain whether a target between the bounds is met, and what to write."""
         if self.upper == math.inf:
-            return f"its target is above the last bound of what is measured: choose at most {self.lower:g} s"
+            return f"its target is above the last bound of the histogram: choose at most {self.lower:g} s"
         if not self.lower:
-            return f"its target is under the first bound of what is measured: choose {self.upper:g} s or more"
+            return f"its target is under the first bound of the histogram: choose {self.upper:g} s or more"
         return f"between the bounds {self.lower:g} s and {self.upper:g} s: choose one of them as its target"
 
 

@@ -118,7 +118,7 @@ class Clients:
         factors = [math.exp(rng.gauss(0, self.wobble)) for _ in range(count // WOBBLE_KNOTS + 2)]
         mean = client.share * self.requests_per_second
         return [
-            mean * self._daily(knot * KNOT_SECONDS - client.late_seconds) * _between(factors, knot)
+            mean * self._daily(knot * KNOT_SECONDS - client.late_seconds) * _interpolate(factors, knot)
             for knot in range(count)
         ]
 
@@ -140,7 +140,7 @@ class Clients:
             yield Request(at, *client.lengths.draw(rng))
 
 
-def _between(factors: list[float], knot: int) -> float:
+def _interpolate(factors: list[float], knot: int) -> float:
     index, rest = divmod(knot, WOBBLE_KNOTS)
     return factors[index] + (factors[index + 1] - factors[index]) * rest / WOBBLE_KNOTS
 

@@ -293,9 +293,9 @@ def test_where_a_histogram_cannot_tell_it_says_which_targets_it_can() -> None:
     inside = judge(0.6, {"0.5": 20.0, "0.75": 95.0, "+Inf": 100.0})[2]
     assert inside == "between the bounds 0.5 s and 0.75 s: choose one of them as its target"
     under = judge(0.0005, {"0.001": 96.0, "+Inf": 100.0})[2]
-    assert under == "its target is under the first bound of what is measured: choose 0.001 s or more"
+    assert under == "its target is under the first bound of the histogram: choose 0.001 s or more"
     above = judge(5000.0, {"2560.0": 94.0, "+Inf": 100.0})[2]
-    assert above == "its target is above the last bound of what is measured: choose at most 2560 s"
+    assert above == "its target is above the last bound of the histogram: choose at most 2560 s"
 
 
 def test_too_few_requests_say_nothing_and_leave_no_doubt_about_the_bounds() -> None:

@@ -151,7 +151,7 @@ class DynamoLoad:
         )
 
     def _find_first_token(self, signals: Signals, steps: StepMoments) -> float:
-        """Return what a new request would wait at a replica: a step, the prompts that wait, and its own."""
+        """Return the wait of a new request at a replica: a step, the waiting prompts, and its own."""
         return steps.seconds + (self._count_waiting(signals) + 1) * self._prompt_seconds
 
     def _may_be_merged(self, signals: Signals, steps: StepMoments) -> bool:
