@@ -1,4 +1,4 @@
-"""The screen of `status`: what is wanted of a service, what is there, what is in the way, what to do.
+"""The screen of `status`: a service's desired and present state, the obstacles, and the remedies.
 Pure.
 """
 

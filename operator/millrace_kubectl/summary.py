@@ -1,4 +1,6 @@
-"""The summary of `explain`: how a service is, what is wanted, why, since when, and what to do. Pure."""
+"""The summary of `explain`: a service's state, its count with the reason, the last change, and remedies.
+Pure.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

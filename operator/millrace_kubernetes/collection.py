@@ -1,4 +1,4 @@
-"""What a watch follows, and the sink that keeps its objects. No I/O here."""
+"""The collection that a watch follows, and the sink that keeps its objects. No I/O here."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

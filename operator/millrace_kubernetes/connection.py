@@ -17,7 +17,7 @@ not."""
 
 
 class Access(Protocol):
-    """What a connection needs to know of an API server."""
+    """The access to an API server, as a connection needs it."""
 
     @property
     def server(self) -> str:

@@ -1,4 +1,4 @@
-"""What a node keeps of models on its own disk: `millrace node-cache`, one process a node.
+"""`millrace node-cache` keeps models on a node's own disk. It is one process a node.
 
 It fetches nothing and has no token of a tenant: the init container of a pod that reads a model fetches it.
 The node cache makes the folders, records their use, and evicts unused models when the disk is full. Labels of

@@ -212,7 +212,7 @@ def _try_lock(lock: int) -> bool:
 
 
 class Marks:
-    """The files of one folder that nobody else writes."""
+    """The time of each model's last use. Only this process writes the folder of these files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -228,7 +228,7 @@ class Marks:
         os.utime(path, (now, now))
 
     def read(self, name: str, now: float) -> float:
-        """Return when a model was used last. One that nobody knew is used now. Raises OSError."""
+        """Return when a model was last used. An unknown model counts as used now. Raises OSError."""
         try:
             return (self._folder / name).stat().st_mtime
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What is known of a node's disk, its models, and the pods that use them. Pure."""
+"""The facts about a node's disk, its models, and the pods that use them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Model:
     used_at: float
     """When a pod of this node named it last."""
     is_closed: bool = False
-    """Whether its tenant lets nobody read it, or it is endless: its size is unknown, and it stays."""
+    """Whether the agent may not read it, or it is endless: its size is unknown, and it stays."""
 
     @property
     def is_whole(self) -> bool:
@@ -84,7 +84,7 @@ class Look:
     def coming_bytes(self) -> int:
         """Bytes that pods of this node still have to fetch.
 
-        A model larger than the disk never comes, whatever size a pod claims.
+        A model larger than the disk never comes, so a larger size in a pod's claim does not count.
         """
         there = {(model.key.namespace, model.key.name): model for model in self.models}
         return sum(

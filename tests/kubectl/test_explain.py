@@ -348,10 +348,10 @@ def test_the_status_of_another_version_is_told_as_far_as_it_is_understood() -> N
     [
         ("between the bounds 0.25 s and 0.5 s: choose one of them", "between the bounds 0.25 s and 0.5 s"),
         (
-            "its target is above the last bound of what is measured: choose at most 20 s",
+            "its target is above the last bound of the histogram: choose at most 20 s",
             "above the last bound",
         ),
-        (None, "its target is between two bounds of what is measured"),
+        (None, "its target is between two bounds of the histogram"),
     ],
 )
 def test_where_requests_are_enough_the_target_is_why_nobody_can_judge_it(

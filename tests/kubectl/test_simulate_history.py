@@ -212,7 +212,7 @@ def test_an_answer_from_a_part_of_the_stores_is_refused(
     assert said in shop.fail()
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "it wants to know who asks"), (403, "may not read it")])
+@pytest.mark.parametrize(("status", "said"), [(401, "it needs credentials"), (403, "may not read it")])
 def test_without_credentials_it_says_which_flag_has_them(shop: Shop, status: int, said: str) -> None:
     shop.prometheus.refusal = (status, b"Forbidden")
     error = shop.fail()

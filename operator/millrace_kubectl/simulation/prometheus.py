@@ -18,7 +18,7 @@ from millrace_operator.autoscaler.signals.reading import SignalError, check_whol
 
 TIMEOUT_SECONDS = 30.0
 CREDENTIALS = {
-    401: "it wants to know who asks: write --prometheus-token-file, or one of its neighbours",
+    401: "it needs credentials: write --prometheus-token-file, or another flag with credentials",
     403: "these credentials, or none, may not read it: write others, such as --prometheus-token-file",
 }
 PREFIX, OWN_FLAG = "--prometheus-url", "--from-prometheus"

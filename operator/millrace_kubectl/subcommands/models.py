@@ -1,4 +1,4 @@
-"""`kubectl millrace models`: which models there are, where they are kept, how large, and who uses them."""
+"""`kubectl millrace models`: the models of services, with their places, sizes and users."""
 
 import argparse
 from collections.abc import Iterable, Sequence

@@ -112,7 +112,7 @@ def _check_bounds(service: Obj, count: int) -> None:
 def freeze(arguments: argparse.Namespace, services: Services, now: float) -> str:
     """Pin the present count, and return what holds now. Raises PluginError.
 
-    The API server refuses a patch with the version of an object that somebody has written meanwhile, even if
+    The API server refuses a patch with the version of an object that has changed meanwhile, even if
     the count is the same. So the count is read and the patch tried again, a few times.
     """
     until = _find_lapse(arguments, now)

@@ -38,7 +38,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def promote(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Promote, and return what happens now. Raises PluginError."""
+    """Promote the new revision, and return the consequence. Raises PluginError."""
     name = arguments.name
     found = _read_revisions(services.fetch(name))
     if not found.is_rejected and found.is_promoted:
@@ -55,7 +55,7 @@ def promote(arguments: argparse.Namespace, services: Services, now: float) -> st
 
 
 def abort(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Abort, and return what happens now. Raises PluginError."""
+    """Abort the rollout, and return the consequence. Raises PluginError."""
     name = arguments.name
     found = _read_revisions(services.fetch(name))
     if found.current is None:
@@ -75,7 +75,7 @@ def _order(services: Services, name: str, order: Order) -> None:
 
 
 def refresh(arguments: argparse.Namespace, services: Services, now: float) -> str:
-    """Let the operator ask the source, and return what happens now. Raises PluginError."""
+    """Let the operator ask the model's source, and return the consequence. Raises PluginError."""
     name = arguments.name
     service = services.fetch(name)
     uri, found = service["spec"]["model"]["uri"], _read_revisions(service)
@@ -106,12 +106,12 @@ def _check_refused(uri: str, status: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class _Revisions:
-    """What a service's status says of its revisions."""
+    """A service's revisions, from its status."""
 
     asked: str
-    """The one that the spec asks for."""
+    """The revision that the spec asks for."""
     current: str | None
-    """The one that last served with all its replicas."""
+    """The last revision that served with all its replicas."""
     rollout: dict[str, Any]
     """`status.rollout`; empty when none is under way."""
     is_rejected: bool
@@ -123,7 +123,7 @@ class _Revisions:
 
     @property
     def canary(self) -> dict[str, Any] | None:
-        """What is known of a canary that is not promoted; None without one."""
+        """The canary of the rollout, if it is not promoted."""
         canary: dict[str, Any] | None = self.rollout.get("canary")
         return None if self.is_promoted else canary
 

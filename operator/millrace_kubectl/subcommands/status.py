@@ -1,4 +1,4 @@
-"""`kubectl millrace status`: what is wanted of a service, what is there, and what is in the way.
+"""`kubectl millrace status`: a service's desired and present state, and the obstacles between them.
 
 Without a name it prints a table with a line for each service.
 """
