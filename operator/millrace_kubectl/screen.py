@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from millrace_kubectl.facts import Facts
 from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.remedies import find_remedies
-from millrace_kubectl.wording import NOTHING, OBEY, UNSEEN, WAIT, describe_moment, shorten
+from millrace_kubectl.wording import NOTHING, OBEY, UNSEEN, WAIT, describe_moment, shorten, show_count
 from millrace_operator.api.conditions import Reason, parse_time
 
 WIDTH = 110
@@ -56,7 +56,7 @@ def _describe_counts(facts: Facts) -> str:
         return "no count is decided yet"
     if facts.desired is not None and facts.ready is not None and facts.ready > facts.desired:
         return f"{facts.ready} replicas answer, and {facts.desired} {_verb(facts.desired)} wanted"
-    return f"{_show(facts.ready)} of {_show(facts.desired)} replicas answer"
+    return f"{show_count(facts.ready)} of {show_count(facts.desired)} replicas answer"
 
 
 def _verb(count: int) -> str:
@@ -98,17 +98,13 @@ def find_patience(facts: Facts) -> str:
     return OBEY if find_obstacles(facts) else NOTHING
 
 
-def _show(count: int | None) -> str:
-    return "?" if count is None else str(count)
-
-
 def _describe_wanted(facts: Facts) -> Iterator[str]:
     if not facts.status:
         return
     if facts.desired is None and not facts.ready:
         return
     unit = "replica" if facts.desired == 1 else "replicas"
-    yield f"{_show(facts.desired)} {unit}, {_describe_decider(facts)}"
+    yield f"{show_count(facts.desired)} {unit}, {_describe_decider(facts)}"
     if facts.mode != "External" and facts.pin is None and facts.scaling.get("message"):
         yield shorten(facts.scaling["message"], WORDS_LENGTH)
     model = facts.status.get("model") or {}
@@ -142,7 +138,7 @@ def _describe_there(facts: Facts) -> Iterator[str]:
         else f"revision {current} served completely last"
     )
     beside = "" if not others else f", {others} that {'does' if others == 1 else 'do'} not"
-    yield f"{_show(facts.ready)} that answer{beside}; {served}"
+    yield f"{show_count(facts.ready)} that answer{beside}; {served}"
     if current and "rejectedRevision" in facts.status:
         yield f"revision {current} is of model {(facts.status.get('model') or {}).get('uri', '?')}"
     url = facts.status.get("url")

@@ -22,6 +22,7 @@ from millrace_kubectl.wording import (
     name_objective,
     shorten,
     show_apart,
+    show_count,
     show_latency,
     show_rate,
 )
@@ -81,11 +82,11 @@ def _head(facts: Facts, state: str) -> str:
 def _describe_counts(facts: Facts) -> str | None:
     if not facts.status:
         return None
-    want, have = ("?" if count is None else str(count) for count in (facts.desired, facts.ready))
+    want, have = map(show_count, (facts.desired, facts.ready))
     parts = [f"WANT {want} HAVE {have}", *_describe_replicas(facts)]
     if facts.mode == "DryRun" and facts.pin is None:
         would = facts.scaling.get("recommendedReplicas")
-        parts.append(f"(DryRun: the autoscaler would have {'?' if would is None else would})")
+        parts.append(f"(DryRun: the autoscaler would have {show_count(would)})")
     if facts.condition("Progressing").get("reason") == "RollingOut" and facts.status.get("currentRevision"):
         parts.append("(a new revision rolls out)")
     return "  ".join(parts)
@@ -149,20 +150,16 @@ def _describe_decision(facts: Facts) -> str:
 
 def _fill(facts: Facts, words: str) -> str:
     return words.format(
-        wanted="fewer" if facts.wanted is None and "would do" in words else _show(facts.wanted),
+        wanted="fewer" if facts.wanted is None and "would do" in words else show_count(facts.wanted),
         most=facts.most,
         least=facts.least,
-        waiting=_show(facts.evidence.get("waiting")),
-        running=_show(facts.evidence.get("running")),
+        waiting=show_count(facts.evidence.get("waiting")),
+        running=show_count(facts.evidence.get("running")),
     )
 
 
-def _show(count: int | None) -> str:
-    return "?" if count is None else str(count)
-
-
 def _describe_writer(facts: Facts) -> str:
-    text = f"mode External: spec.replicas is {_show(facts.service['spec'].get('replicas'))}"
+    text = f"mode External: spec.replicas is {show_count(facts.service['spec'].get('replicas'))}"
     writer = facts.find_writer()
     if writer is None:
         return text
@@ -179,9 +176,8 @@ def _describe_pin(facts: Facts, pin: Pin) -> str:
     if facts.desired != pin.replicas:
         bound = "maxReplicas" if pin.replicas > facts.most else "minReplicas"
         is_zero = pin.replicas == 0 and facts.spec.get("minReplicas") == 0
-        text += (
-            ", and a pin holds at least one" if is_zero else f", and {bound} makes it {_show(facts.desired)}"
-        )
+        reason = "a pin holds at least one" if is_zero else f"{bound} makes it {show_count(facts.desired)}"
+        text += f", and {reason}"
     would = facts.scaling.get("recommendedReplicas")
     return text if would is None else f"{text}; the autoscaler would have {would}"
 

@@ -140,6 +140,11 @@ def show_apart(seconds: float, other: float | None) -> str:
     return next((text for text in texts if text != show_latency(other)), show_latency(seconds))
 
 
+def show_count(count: int | None) -> str:
+    """Return a count; a question mark if it is unknown."""
+    return "?" if count is None else str(count)
+
+
 def show_rate(rate: float | None) -> str:
     """Return requests a second: 14.2; a question mark if they are unknown."""
     return "?" if rate is None else f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
