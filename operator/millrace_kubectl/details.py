@@ -19,7 +19,7 @@ from millrace_operator.api.quantities import parse_number
 from millrace_operator.api.status_lines import FLAPS_BORNE, NUM_CHANGES, SPENT_SECONDS
 
 ROUNDING = 1e-5
-"""Of a sum over replicas whose costs are rounded in status."""
+"""The rounding of one replica's cost in status."""
 NO_PRICE = "no resource of a replica has a price (spec.cost, or cost.resourceHours of the chart)"
 
 

@@ -16,7 +16,7 @@ WIDTH = 110
 GOOD = {"Ready": "True", "Progressing": "False", "Degraded": "False"}
 """The good status of each condition; True for the others."""
 WORDS_LENGTH = 400
-"""Of the reason for the count; `explain -v` shows all of it."""
+"""The decision's message is cut to this; `explain -v` shows all of it."""
 
 
 def render_screen(facts: Facts) -> list[str]:

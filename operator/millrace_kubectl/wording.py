@@ -36,7 +36,7 @@ BINDINGS = {
     "rollout": "{wanted} would do; no lower while replicas of two revisions serve",
     "spec.scaling": "no decision yet since the start or a change of the bounds",
 }
-"""By status.scaling.binding, after the load. For an unknown one status.scaling.message stands."""
+"""Texts by status.scaling.binding, after the load. For an unknown one status.scaling.message stands."""
 
 LIMITS = {"saturation": "saturated beyond", "kvCache": "KV-bound", "slots": "bound by its slots"}
 """The limits of a replica beside its objectives."""
@@ -69,10 +69,10 @@ REMEDIES = {
     "DeadlineExceeded": "read the pod's log, or wait",
     "Late": "read the pod's log, or raise spec.rollout.progressDeadline",
 }
-"""By the reason of Degraded, or by a more specific name if the reason says too little."""
+"""Texts by the reason of Degraded, or by a more specific name if the reason says too little."""
 
 DIGITS, MOST_DIGITS = 3, 9
-"""Of a latency. Two latencies that are equal with the most digits are equal."""
+"""The usual and the largest number of digits of a latency."""
 
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"

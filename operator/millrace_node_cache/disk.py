@@ -32,7 +32,7 @@ _GOING = "going"
 _FOLDER = re.compile("[a-z0-9][a-z0-9-]{0,99}")
 """The operator names a model's folder so. Any other folder is a tenant's own, and stays as it is."""
 _MOST_MODELS = 1000
-"""Of a namespace: its tenants can make any number of folders."""
+"""The models listed for a namespace: its tenants can make any number of folders."""
 _MARKER_BYTES = 2 << 20
 """Some thousands of files. One of 16 MiB took 400 MiB of memory to read."""
 _MOST_BYTES = 10**18

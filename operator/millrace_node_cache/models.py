@@ -59,7 +59,7 @@ class Look:
     space: DiskSpace
     models: tuple[Model, ...]
     uses: Mapping[str, Uses | None]
-    """Of each namespace that may keep models; None if its pods could not be listed.
+    """The uses of each namespace that may keep models; None if its pods could not be listed.
 
     A namespace that is no longer allowed is absent: the agent may not list its pods, and there may be some.
     """

@@ -14,7 +14,7 @@ from millrace_operator.autoscaler.simulate.run import Run, is_within
 
 HOUR = 3600.0
 POINTS = 120
-"""Of a line over the whole time: more than a picture can show."""
+"""The points of a line over the whole time: more than a picture can show."""
 
 
 class Point(NamedTuple):

@@ -30,10 +30,10 @@ LEAST_UNITS = 3.0
 HIGHEST, LOWEST = 8.0, 0.02
 """A latency's axis goes up to so many times its target, and down to at most this part of it."""
 LEAST_LATE = 0.01
-"""In percent, at the upper edge of the sweep's picture."""
+"""The late share in percent at the upper edge of the sweep's picture."""
 
 LABEL_WIDTH, LABEL_HEIGHT = 0.026, 0.025
-"""Of a knob's value in the sweep's picture, as parts of the axes, for wide values such as 0.475."""
+"""A knob's label in the sweep's picture, as parts of the axes, for wide values such as 0.475."""
 
 
 class _Pen(NamedTuple):

@@ -34,7 +34,7 @@ class Progress:
     total: int
     """Simulations."""
     seconds: float
-    """Of each, in virtual time."""
+    """The virtual time of each."""
     num_done: int = 0
     label: str = ""
     _shown: int = -1

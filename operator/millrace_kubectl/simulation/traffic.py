@@ -28,7 +28,7 @@ MOST_STEPS = 10_000
 """Prometheus answers with 11,000 points at most."""
 SIGNALS = ("arrivals", "received", "refused", "prompt_tokens", "generation_tokens")
 PROMPT_SPREAD, GENERATION_SPREAD = CONVERSATION.prompt_deviation, CONVERSATION.generation_deviation
-"""Of the logarithm, about a step's mean: those of a public trace of conversations."""
+"""The spread of lengths' logarithms about a step's mean, as in a public trace of conversations."""
 Series = dict[float, float]
 
 

@@ -22,7 +22,7 @@ REFRESH_DESCRIPTION = """Ask the source of a service's model which revision it h
 out like an edit. It writes the annotation millrace.dev/refresh, which needs the right to patch
 inferenceservices."""
 REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
-"""Of a model in a claim, before any pod. Once there is a pod, replicas read the claim themselves."""
+"""The reasons for which a model in a claim has no pod yet. Its pods would read the claim themselves."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -19,7 +19,7 @@ right to list leases it also shows whether an operator leads. `explain` says mor
 TITLES = ("NAMESPACE", "NAME", "STATE", "IN THE WAY")
 NOTHING = "there is no InferenceService here; kubectl millrace status -A lists those of all namespaces"
 WORDS_LENGTH = 80
-"""Of the column IN THE WAY; `status NAME` shows all of it."""
+"""The column IN THE WAY is cut to this; `status NAME` shows all of it."""
 
 
 def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

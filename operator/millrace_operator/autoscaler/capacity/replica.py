@@ -25,7 +25,7 @@ from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 NEARLY_ALL = 0.95
 """A plan lets a replica work at most this part of the time. Beyond it queues grow without bound."""
 DEFAULT_SPREAD = 1.0
-"""Of the logarithm of lengths, while it is unknown: 0.99 and 0.86 in Azure's conversations of 2023."""
+"""The spread of lengths' logarithms while it is unknown: 0.99 and 0.86 in Azure's conversations of 2023."""
 BISECTIONS = 20
 NORMAL = NormalDist()
 LIMIT_SATURATION, LIMIT_SLOTS, LIMIT_KV = "saturation", "slots", "kvCache"

@@ -16,7 +16,7 @@ REMEMBERED_SECONDS, FAILED_SECONDS = 3600.0, 14_400.0
 HELPED = 0.5
 """A step that adds a part p of the replicas helped if the burn fell by at least this times p."""
 BETTER = 0.75
-"""Of the burn."""
+"""If the burn falls to this part, the cause may be another."""
 WORSE, WORSE_BY = 2.0, 1.0
 """A factor of the burn and an addition: three standard deviations of the 60 requests that a P95 needs."""
 MORE_LOAD = 1.3

@@ -31,7 +31,7 @@ ALIKE = 0.9
 LARGEST_CORRECTION = 3.0
 CORRECTION_STEP = 1.05
 CORRECTION_SECONDS = 3600.0
-"""In which a correction decays to a third."""
+"""A correction decays to a third in this time."""
 
 
 def find_burn(latency: Latency) -> float:

@@ -29,7 +29,7 @@ more (some seeds, measured once by hand)."""
 LARGEST_ERROR = 4.0
 LEAST_RATE = 0.01
 NIGHT = 0.1
-"""Of the load in the day's busier hours. A smaller load says nothing about the forecasts' error by day."""
+"""A load below this part of the busier hours' says nothing about the forecasts' error by day."""
 RISE_SECONDS, FALL_SECONDS = 3600.0, 43_200.0
 """The busy load follows a load in so long: a spike of minutes is no day, and a night does not erase a day."""
 PRECISION = 0.15
@@ -40,7 +40,7 @@ BEYOND_CHANCE, BURST = 2.0, 5.0
 3 for the short one two simulated days took 4 % and 14 % more replicas, and no more requests were in time
 (measured once by hand)."""
 APART = 0.5
-"""Of the short window: two forecasts that are due closer together say the same."""
+"""Two forecasts that are due within this part of the short window say the same."""
 
 
 class Arrivals(NamedTuple):

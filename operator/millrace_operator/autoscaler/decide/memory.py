@@ -15,7 +15,7 @@ from millrace_operator.autoscaler.signals.observation import Signals
 from millrace_operator.autoscaler.signals.scrapes import Cadence
 
 PASSING_PART = 0.1
-"""Of the replicas: so many may restart, come or go while the others count as settled."""
+"""This part of the replicas may restart, come or go while the others count as settled."""
 KEPT_SECONDS = 3600.0
 """An objective that was kept so recently is in reach, even if the model with lognormal lengths denies it."""
 COLD_STARTS_KEPT = 20

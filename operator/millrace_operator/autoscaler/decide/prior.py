@@ -30,7 +30,7 @@ LEAST_SIZE = 1e-3
 LONGEST_STEP = 3600.0
 """Seconds, of a coefficient of the model. No replica with a larger one could serve."""
 ROUNDING = 1e-6
-"""Of a matrix scaled to ones on its diagonal."""
+"""The rounding error of a matrix scaled to ones on its diagonal."""
 LONGEST_HISTOGRAM = 200
 """The most buckets of any version."""
 MOVED = 0.1
@@ -38,7 +38,7 @@ MOVED = 0.1
 SAMPLES_KNOWN = 1 / FORGETTING
 """With so many samples each new one replaces an old one."""
 MOVED_ERROR = 0.2
-"""Of the forecast error's quantile, which moves by a quarter of this with each forecast."""
+"""The same for the forecast error's quantile, which moves by a quarter of this with each forecast."""
 
 
 class PriorError(ValueError):

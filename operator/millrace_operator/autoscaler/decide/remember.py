@@ -20,7 +20,7 @@ from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Ste
 REQUESTS_AVERAGED = 200.0
 """Lengths are averaged over so many requests. A minute with few requests says little about them."""
 GRACE_SECONDS = 600.0
-"""For so long an objective is in reach that another revision kept, or that was kept before there was room."""
+"""An objective that another revision kept, or that was kept with less room, is in reach so long."""
 
 
 def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Memory:

@@ -14,7 +14,7 @@ DOUBTED = 2.0
 """A trend counts with so many standard errors less than its estimate."""
 MIN_POINTS = 5
 POINTS_APART = 0.1
-"""Of a point's own window."""
+"""The least distance of two points, as a part of their window."""
 WINDOWS_KEPT = 2.25
 """Points are kept so long that three windows in a row are among them, which reach back two.
 
@@ -28,7 +28,7 @@ OUTLIER_SURPRISE = 25.0
 """A surprise counts as at most so many times the usual (five standard deviations): the start of a service, or
 a step of its load, is no burst. Without this bound a start from nothing trebled the dispersion."""
 NEAR = 0.25
-"""Of a window: a rate so close to a time stands for the rate at that time."""
+"""A rate stands for any time within this part of a window."""
 
 
 class RatePoint(NamedTuple):

@@ -10,7 +10,7 @@ from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 
 ROUNDING = 1e-9
-"""Of a part of the requests, and of seconds."""
+"""The tolerance for a part of the requests, and for seconds."""
 
 
 @dataclass(frozen=True)

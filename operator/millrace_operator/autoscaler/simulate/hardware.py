@@ -21,7 +21,7 @@ LONGEST_SHORT_PROMPT_SECONDS = 4.0
 LONGEST_PROMPT_SECONDS = 1.0
 LEAST_BATCH_SECONDS = 0.2
 LOADING_SHARE = 0.5
-"""Of a cold start: a replica loads its model. Made up; the rest is for the pod and its image."""
+"""The part of a cold start for loading the model. Made up; the rest is for the pod and its image."""
 BATCH_PER_LOADING = 0.05
 MOST_SEQUENCES = 32
 GROWTH = 1.025

@@ -85,7 +85,7 @@ class Client:
     """A client whose requests are alike."""
 
     share: float
-    """Of all requests, on average."""
+    """Its part of all requests, on average."""
     variation: float
     """Standard deviation of the gaps between its requests over their mean; Poisson's is 1."""
     late_seconds: float

@@ -29,7 +29,7 @@ from millrace_runtime.contract import ANSWER_BUCKETS
 
 LEAST_KEPT_SECONDS = 120.0
 SCRAPES_KEPT = 8
-"""Of a target, at least: more than any window holds."""
+"""The least number of scrapes kept of a target: more than any window holds."""
 SCRAPES_BEYOND = 2
 """Scrapes kept beyond a window."""
 KEY = ServiceKey("simulated", "service")

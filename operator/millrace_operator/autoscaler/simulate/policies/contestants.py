@@ -63,8 +63,9 @@ def _build_static(workload: Workload, count: float, windows: Windows) -> Scaler:
 
 
 WVA_RULES = Rules(down_window=120.0)
-"""Of the HPA behind it. llm-d's example has 120 s for both directions. With that it kept 99.07 % of W2 in
-time with 12.5 replicas, and without the window for going up 99.24 % with 11.2: it gets the better setting."""
+"""The rules of the HPA behind it. llm-d's example has 120 s for both directions. With that it kept 99.07 % of
+W2 in time with 12.5 replicas, and without the window for going up 99.24 % with 11.2: it gets the better
+setting."""
 IN_FLIGHT = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 """Replicas hold 24 to 90 requests at their limit."""
 
