@@ -62,9 +62,10 @@ def test_the_docs_steps_of_make_up_are_the_committed_runs() -> None:
     run = json.loads((ROOT / "benchmarks" / "results" / "path.json").read_text())
     first, later = run["first_up_steps"], run["second_up_steps"]
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
-    assert f"took {first['parts']:.0f} s of them, with {first['venv']:.0f} s for the environment" in text
+    parts, venv = first["parts"], first["venv"]
+    assert f"took {parts:.0f} s of them, and at the same time the environment took {venv:.0f} s" in text
     assert ("go" in first) == ("after fetching Go" in text)
-    told = f"the example takes {later['example']} s of the {sum(later.values()):.1f} s that its steps have"
+    told = f"the example takes {later['example']} s of the {sum(later.values()):.1f} s of all steps"
     assert told in text
 
 
@@ -182,8 +183,8 @@ def test_what_is_said_of_the_simulators_truth_is_the_committed_run() -> None:
         for name, error in row["error_percent"].items():
             errors[row["load"], name].append(abs(error))
     half = max(max(found) for (load, _), found in errors.items() if load == 0.6)
-    assert f"it is {run['worst_error_percent']:.1f} % off at worst" in page
-    assert f"all four are within {half:.1f} %" in page
+    assert f"its worst error is {run['worst_error_percent']:.1f} %" in page
+    assert f"all four errors are within {half:.1f} %" in page
     assert f"come up to {max(errors[0.3, 'output_token']):.1f} % too fast" in page
     assert max(errors[0.85, "output_token"]) < 10 < max(errors[0.85, "first_token"])
 
