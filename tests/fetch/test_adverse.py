@@ -195,7 +195,7 @@ async def test_a_folder_that_is_a_link_to_itself_is_refused(fetcher: Fetcher) ->
 async def test_a_token_service_that_redirects_is_refused_by_name(fetcher: Fetcher) -> None:
     async with Registry() as registry, Server(_redirect) as service:
         registry.token_uses, registry.realm = 1, f"{service.url}/token"
-        with pytest.raises(SourceError, match=f"{service.url}/token answered 307: a token service"):
+        with pytest.raises(SourceError, match=f"{service.url}/token answered 307: redirects of a token"):
             await fetcher.fetch(f"{registry.uri}:v1")
 
 

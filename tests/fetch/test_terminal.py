@@ -107,7 +107,7 @@ async def test_a_person_sees_a_bar_and_has_the_terminal_back_after_an_interrupt(
         status = await process.wait()
     assert status == 130
     text = terminal.text
-    for part in ("fetching", "━", "/8.4 MB", "answered 503; retrying in in"):
+    for part in ("fetching", "━", "/8.4 MB", "answered 503; retrying in"):
         assert part in text
     assert "secret" not in text
     stopped = "millrace fetch: stopped; the next run continues from here"

@@ -148,5 +148,5 @@ def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.Monkey
         run(self, pool, program, step)
 
     monkeypatch.setattr(Library, "run", run_all_but_the_last)
-    with pytest.raises(Exception, match="off by"):
+    with pytest.raises(Exception, match="have an error of"):
         check_library(library)
