@@ -74,7 +74,15 @@ def draw_cast(rng: random.Random) -> Cast:
     things = [Thing(noun, rng.choice(THING_ADJECTIVES)) for noun in rng.sample(THINGS, 2)]
     food = Thing(rng.choice(FOODS), rng.choice(FOOD_ADJECTIVES))
     here, there, beyond, home = rng.sample(PLACES, 4)
-    return Cast(people[0], people[1], people[2], things[0], things[1], food, (here, there, beyond, home))
+    return Cast(
+        lead=people[0],
+        friend=people[1],
+        third=people[2],
+        thing=things[0],
+        gift=things[1],
+        food=food,
+        places=(here, there, beyond, home),
+    )
 
 
 def _open(tell: Teller, cast: Cast, *, owned: Thing | None) -> None:
