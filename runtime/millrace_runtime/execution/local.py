@@ -14,8 +14,8 @@ from torch import Tensor
 from millrace_kernels.compilations import Compilations
 from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED
 from millrace_kernels.transfer import upload
+from millrace_runtime.execution.device_queue import Stopwatch, open_queue
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.lane import Stopwatch, open_lane
 from millrace_runtime.execution.model_runner import Computed, Runner
 from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
@@ -81,7 +81,7 @@ class LocalExecutor:
         self._allocate_caches = allocate_caches
         self._is_asleep = True
         self._num_draws = 0
-        self._lane = open_lane(device)
+        self._queue = open_queue(device)
         self._in_flight: deque[_SubmittedStep] = deque()
         self._newest: _SubmittedStep | None = None
         self.control(Wake())
@@ -109,9 +109,9 @@ class LocalExecutor:
         if self._newest is not None:
             _require_masks(self._newest)
         num_masked = sum(row.is_masked for row in plan.rows)
-        submitted = _SubmittedStep(plan, num_masked, self._lane.submit(self._forward, plan))
+        submitted = _SubmittedStep(plan, num_masked, self._queue.submit(self._forward, plan))
         if not num_masked:
-            submitted.launched = self._lane.submit(self._draw, submitted.forwarded, None)
+            submitted.launched = self._queue.submit(self._draw, submitted.forwarded, None)
         self._newest = submitted
         self._in_flight.append(submitted)
 
@@ -125,7 +125,7 @@ class LocalExecutor:
         if masks.nbytes != wanted:
             raise PlanError(f"step {step} wants {wanted} bytes of masks, not {masks.nbytes}")
         words = np.frombuffer(bytearray(masks), dtype=np.int32).reshape(submitted.num_masked, -1)
-        submitted.launched = self._lane.submit(self._draw, submitted.forwarded, words)
+        submitted.launched = self._queue.submit(self._draw, submitted.forwarded, words)
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to a time for the oldest step, and return whether it has run. Raises PlanError.
@@ -201,7 +201,7 @@ class LocalExecutor:
 
     @torch.inference_mode()
     def _draw(self, forwarded: Future[Forwarded], words: NDArray[np.int32] | None) -> Launched:
-        done = forwarded.result()  # the lane has already run it
+        done = forwarded.result()  # the queue has already run it
         applied, stopwatch = done.applied, done.stopwatch
         if applied.is_masked:
             stopwatch.mark()

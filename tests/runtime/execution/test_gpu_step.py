@@ -20,7 +20,7 @@ from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.select import select_triton
 from millrace_kernels.step import Matrix
 from millrace_kernels.tensor_step import DenseMatrix
-from millrace_runtime.execution import lane, model_runner
+from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
@@ -106,7 +106,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     """Every tensor is a fake one meanwhile."""
     monkeypatch.setattr(transfer, "pin", lambda host: host)
     monkeypatch.setattr(transfer, "allocate_pinned", lambda like: torch.empty(like.shape, dtype=like.dtype))
-    monkeypatch.setattr(lane, "_cuda_mark", Event)
+    monkeypatch.setattr(device_queue, "_cuda_mark", Event)
     monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)  # a launch waits for nothing
     monkeypatch.setattr(triton_kernel, "_count_programs", lambda *_: 264)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_runtime.execution import lane
+from millrace_runtime.execution import device_queue
+from millrace_runtime.execution.device_queue import open_queue
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.lane import open_lane
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
@@ -155,8 +155,8 @@ class Event:
 def test_a_step_that_draws_nothing_is_awaited_before_its_time_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lane, "_cuda_mark", Event)
-    stopwatch = lane.Stopwatch(torch.device("cuda"))
+    monkeypatch.setattr(device_queue, "_cuda_mark", Event)
+    stopwatch = device_queue.Stopwatch(torch.device("cuda"))
     stopwatch.mark()
     stopwatch.mark()
     assert stopwatch.seconds() == 0.002
@@ -167,7 +167,7 @@ def test_the_thread_computes_with_as_many_threads_as_were_set(count: int) -> Non
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        opened = open_lane(torch.device("cpu"))
+        opened = open_queue(torch.device("cpu"))
         torch.set_num_threads(3 - count)  # what this thread is told later is not the lane's
         assert opened.submit(torch.get_num_threads).result() == count
     finally:

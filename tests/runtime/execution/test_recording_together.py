@@ -20,7 +20,7 @@ from millrace_runtime.execution.parallel.worker_process import Worker
 from millrace_runtime.protocol.executor import Forget, Record
 
 
-class Crew:
+class Pool:
     """Workers of which some have memory for a recording."""
 
     def __init__(self, *are_there: bool) -> None:
@@ -41,9 +41,9 @@ class Crew:
 
 
 @contextmanager
-def opened(crew: Any) -> Iterator[ParallelExecutor]:
-    holding: Any = SimpleNamespace(limits=None, placement=None)
-    executor = ParallelExecutor(crew, holding, TemporaryDirectory())
+def opened(pool: Any) -> Iterator[ParallelExecutor]:
+    allocated: Any = SimpleNamespace(limits=None, placement=None)
+    executor = ParallelExecutor(pool, allocated, TemporaryDirectory())
     try:
         yield executor
     finally:
@@ -51,30 +51,30 @@ def opened(crew: Any) -> Iterator[ParallelExecutor]:
 
 
 def test_a_recording_ends_when_all_have_recorded() -> None:
-    crew = Crew(True, True)
-    with opened(crew) as executor:
+    pool = Pool(True, True)
+    with opened(pool) as executor:
         executor.control(Record(8))
-    assert crew.sent == [Record(8)]
-    assert not crew.answers
+    assert pool.sent == [Record(8)]
+    assert not pool.answers
 
 
 def test_what_one_has_no_memory_for_all_forget() -> None:
-    crew = Crew(True, False, True)
-    with opened(crew) as executor:
+    pool = Pool(True, False, True)
+    with opened(pool) as executor:
         executor.control(Record(8))
-    assert crew.sent == [Record(8), Forget(8)]
-    assert not crew.answers
+    assert pool.sent == [Record(8), Forget(8)]
+    assert not pool.answers
 
 
 def test_a_worker_that_dies_meanwhile_is_told() -> None:
-    crew = Crew(True, True)
-    crew.count = 3
-    with opened(crew) as executor, pytest.raises(WorkerError, match="SIGKILL"):
+    pool = Pool(True, True)
+    pool.count = 3
+    with opened(pool) as executor, pytest.raises(WorkerError, match="SIGKILL"):
         executor.control(Record(8))
 
 
 def test_the_place_where_workers_met_is_there_until_they_end() -> None:
-    with opened(Crew()) as executor:
+    with opened(Pool()) as executor:
         folder = Path(executor._folder.name)
         assert folder.exists()
     assert not folder.exists()
@@ -89,8 +89,8 @@ def test_a_worker_says_whether_it_has_recorded(*, is_there: bool) -> None:
         recorded=frozenset({8} if is_there else ()),
         control=lambda _command: None,
     )
-    orders: Any = SimpleNamespace(index=1)
-    Worker(orders, channel)._obey(Record(8), executor, Semaphore(2))
+    arguments: Any = SimpleNamespace(index=1)
+    Worker(arguments, channel)._obey(Record(8), executor, Semaphore(2))
     assert said == [Recorded(is_there)]
 
 

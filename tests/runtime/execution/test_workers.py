@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from millrace_runtime.execution.errors import ModelError, WorkerError
-from millrace_runtime.execution.parallel import crew, vitals
+from millrace_runtime.execution.parallel import heartbeats, worker_pool
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, read_num_threads
-from millrace_runtime.execution.parallel.vitals import Watch
+from millrace_runtime.execution.parallel.heartbeats import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Placement, Row, StepPlan
 from testing.polling import wait_until
@@ -159,8 +159,8 @@ def test_a_paused_container_goes_on(
     make_model: Callable[..., Path], make_driver: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All its processes are stopped for longer than a worker may be silent."""
-    monkeypatch.setattr(crew, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(vitals, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(worker_pool, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(heartbeats, "LOOK_SECONDS", 0.5)
     driver = make_driver(make_model(), 2)
     driver.start(0, prompt(9, 0))
     driver.run({0: 9})

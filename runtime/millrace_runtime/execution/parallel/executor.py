@@ -12,26 +12,26 @@ from millrace_fit.kv_cache import Budget
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.host import usable_memory
-from millrace_runtime.execution.parallel.crew import Crew
 from millrace_runtime.execution.parallel.messages import (
     Allocate,
+    Allocated,
+    CacheRoom,
     Done,
-    Holding,
     Loaded,
     LogLine,
     Masks,
     Measure,
-    Orders,
     Recorded,
-    Room,
     Submit,
+    WorkerArguments,
     write_settings,
 )
+from millrace_runtime.execution.parallel.worker_pool import WorkerPool
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.protocol.executor import Command, Forget, Record
 from millrace_runtime.protocol.step import StepPlan, StepResult
 
-Answer = TypeVar("Answer", Loaded, Room, Holding, Recorded)
+Answer = TypeVar("Answer", Loaded, CacheRoom, Allocated, Recorded)
 Log = Callable[[str], None]
 POLL_SECONDS = 0.25
 
@@ -45,40 +45,41 @@ def start_workers(settings: ExecutionSettings, count: int, log: Log) -> "Paralle
     # It stays until the end: NCCL's watchdog reads the file through which the workers met.
     folder = tempfile.TemporaryDirectory(prefix="millrace-workers-")
     values, meeting = write_settings(settings), (Path(folder.name) / "meeting").as_uri()
-    crew = Crew([Orders(values, index, count, meeting, host) for index in range(count)], _environment(count))
+    arguments = [WorkerArguments(values, index, count, meeting, host) for index in range(count)]
+    pool = WorkerPool(arguments, _environment(count))
     try:
-        return ParallelExecutor(crew, _set_up(crew, settings, log), folder)
+        return ParallelExecutor(pool, _set_up(pool, settings, log), folder)
     except BaseException:
-        crew.end()
+        pool.end()
         folder.cleanup()
         raise
 
 
-def _set_up(crew: Crew, settings: ExecutionSettings, log: Log) -> Holding:
+def _set_up(pool: WorkerPool, settings: ExecutionSettings, log: Log) -> Allocated:
     """Have the workers load, and allocate the largest cache that fits everywhere. Return the first answer."""
-    _await_all(crew, Loaded, log)
-    host = _share_of_host(settings, crew.count)
-    crew.broadcast(Measure(host.num_bytes, host.source))
-    rooms = _await_all(crew, Room, log)
+    _await_all(pool, Loaded, log)
+    host = _share_of_host(settings, pool.count)
+    pool.broadcast(Measure(host.num_bytes, host.source))
+    rooms = _await_all(pool, CacheRoom, log)
     smallest = min(rooms, key=lambda room: room.num_blocks)
-    log(f"each of {crew.count} workers has {smallest.line}")
-    crew.broadcast(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
-    holdings = _await_all(crew, Holding, log)
-    crew.watch()
-    return holdings[0]
+    log(f"each of {pool.count} workers has {smallest.line}")
+    pool.broadcast(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
+    allocated = _await_all(pool, Allocated, log)
+    pool.watch()
+    return allocated[0]
 
 
-def _await_all(crew: Crew, wanted: type[Answer], log: Log) -> list[Answer]:
+def _await_all(pool: WorkerPool, wanted: type[Answer], log: Log) -> list[Answer]:
     """Return every worker's answer, by number."""
     answers: dict[int, Answer] = {}
-    while len(answers) < crew.count:
-        for index, message in crew.receive(POLL_SECONDS):
+    while len(answers) < pool.count:
+        for index, message in pool.receive(POLL_SECONDS):
             if isinstance(message, LogLine):
                 log(message.line)
                 continue
             assert isinstance(message, wanted), f"{message} came instead of {wanted.__name__}"
             answers[index] = message
-    return [answers[index] for index in range(crew.count)]
+    return [answers[index] for index in range(pool.count)]
 
 
 def _ignore(_line: str) -> None:
@@ -108,27 +109,29 @@ def _environment(count: int) -> dict[str, str]:
 class ParallelExecutor:
     """Sends every plan to all workers. All have the same results, so only the first one sends them."""
 
-    def __init__(self, crew: Crew, holding: Holding, folder: tempfile.TemporaryDirectory[str]) -> None:
-        self.limits, self.placement = holding.limits, holding.placement
-        self._crew, self._folder = crew, folder
+    def __init__(
+        self, pool: WorkerPool, allocated: Allocated, folder: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        self.limits, self.placement = allocated.limits, allocated.placement
+        self._pool, self._folder = pool, folder
         self._num_in_flight = 0
         self._results: deque[StepResult] = deque()
 
     @property
     def progress(self) -> int:
         """The layers or operations that the workers have computed, and the draws."""
-        return self._crew.progress
+        return self._pool.progress
 
     def submit(self, plan: StepPlan) -> None:
         """Submit a plan. Raises PlanError when `depth` plans are uncollected, and WorkerError."""
         if self._num_in_flight >= self.limits.depth:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect one before submitting")
         self._num_in_flight += 1
-        self._crew.broadcast(Submit(plan))
+        self._pool.broadcast(Submit(plan))
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
         """Provide a step's masks. Raises WorkerError."""
-        self._crew.broadcast(Masks(step, bytes(masks)))
+        self._pool.broadcast(Masks(step, bytes(masks)))
 
     def wait(self, timeout_seconds: float) -> bool:
         """Wait up to a time for the oldest step. Return whether its result is there. Raises WorkerError."""
@@ -153,11 +156,11 @@ class ParallelExecutor:
         """Have every worker run a command. Raises PlanError with steps in flight, and WorkerError."""
         if self._num_in_flight:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect them before a command")
-        self._crew.broadcast(command)
+        self._pool.broadcast(command)
         if isinstance(command, Record):
-            answers = _await_all(self._crew, Recorded, _ignore)
+            answers = _await_all(self._pool, Recorded, _ignore)
             if not all(answer.is_recorded for answer in answers):
-                self._crew.broadcast(Forget(command.num_rows))
+                self._pool.broadcast(Forget(command.num_rows))
 
     def check(self) -> None:
         """Raise WorkerError for a worker that has ended or is stopped."""
@@ -165,11 +168,11 @@ class ParallelExecutor:
 
     def end(self) -> None:
         """End the workers."""
-        self._crew.end()
+        self._pool.end()
         self._folder.cleanup()
 
     def _receive(self, timeout_seconds: float) -> None:
-        for _, message in self._crew.receive(timeout_seconds):
+        for _, message in self._pool.receive(timeout_seconds):
             assert isinstance(message, Done), f"{message} came while steps run"
             self._results.append(message.result)
-        self._crew.check_silence()
+        self._pool.check_silence()

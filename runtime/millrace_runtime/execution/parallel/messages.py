@@ -1,17 +1,17 @@
 """The messages between the engine and its workers, over a socket pair for each worker.
 
-engine                     worker
-   |  <------ LogLine, Loaded |   the weights are there
-   |  Measure --------------> |   once all have loaded, because on CPUs they share the host's memory
-   |  <------------------ Room |   the cache that fits on this worker
-   |  Allocate -------------> |   the cache that fits on every worker
-   |  <--------------- Holding |
-   |  Submit, Masks --------> |   to all
-   |  <------------------ Done |   from the first
-   |  Record ---------------> |   to all
-   |  <-------------- Recorded |   from all
-   |  Forget ---------------> |   to all, if one had no memory for it: all must compute the same
-   |  <---------------- Failed |   from any worker, at any time; then it ends
+engine                       worker
+   |  <-------- LogLine, Loaded |   the weights are there
+   |  Measure ----------------> |   once all have loaded, because on CPUs they share the host's memory
+   |  <--------------- CacheRoom |   the cache that fits on this worker
+   |  Allocate ---------------> |   the cache that fits on every worker
+   |  <--------------- Allocated |
+   |  Submit, Masks ----------> |   to all
+   |  <-------------------- Done |   from the first
+   |  Record -----------------> |   to all
+   |  <---------------- Recorded |   from all
+   |  Forget -----------------> |   to all, if one had no memory for it: all must compute the same
+   |  <------------------ Failed |   from any worker, at any time; then it ends
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     """The weights are loaded."""
 
 
-class Room(msgspec.Struct, frozen=True, tag="room"):
+class CacheRoom(msgspec.Struct, frozen=True, tag="room"):
     """The KV cache that fits, in the units of every worker: a block has this worker's heads of its tokens."""
 
     num_blocks: int
@@ -77,7 +77,7 @@ class Room(msgspec.Struct, frozen=True, tag="room"):
     """The same in words for the log."""
 
 
-class Holding(msgspec.Struct, frozen=True, tag="holding"):
+class Allocated(msgspec.Struct, frozen=True, tag="allocated"):
     """The KV cache is allocated, and the worker accepts steps."""
 
     limits: Limits
@@ -104,14 +104,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     """Whether the cause is the model or its settings, and not the worker."""
 
 
-FromWorker = LogLine | Loaded | Room | Holding | Done | Recorded | Failed
+FromWorker = LogLine | Loaded | CacheRoom | Allocated | Done | Recorded | Failed
 
 
 if TYPE_CHECKING:
     from millrace_runtime.execution.collective import Rank
 
 
-class Orders(msgspec.Struct, frozen=True):
+class WorkerArguments(msgspec.Struct, frozen=True):
     """The worker's number, its settings, and its descriptors from the engine."""
 
     settings: dict[str, Any]
@@ -125,7 +125,7 @@ class Orders(msgspec.Struct, frozen=True):
     engine_pid: int = 0
     socket_fd: int = -1
     exchange_fd: int = -1
-    vitals_fd: int = -1
+    heartbeats_fd: int = -1
 
     def read_settings(self) -> ExecutionSettings:
         """Return the settings that `write_settings` wrote."""

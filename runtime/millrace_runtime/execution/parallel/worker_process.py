@@ -14,23 +14,23 @@ import msgspec
 from millrace_fit.kv_cache import Budget
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
+from millrace_runtime.execution.parallel.heartbeats import Heartbeats, keep_beating
 from millrace_runtime.execution.parallel.messages import (
     Allocate,
+    Allocated,
+    CacheRoom,
     Done,
     Failed,
     FromWorker,
-    Holding,
     Loaded,
     LogLine,
     Masks,
     Measure,
-    Orders,
     Recorded,
-    Room,
     Submit,
     ToWorker,
+    WorkerArguments,
 )
-from millrace_runtime.execution.parallel.vitals import Vitals, keep_beating
 from millrace_runtime.process import end_with_parent, paused_collection
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
 
@@ -43,8 +43,8 @@ Wanted = TypeVar("Wanted")
 class Worker:
     """Answers the engine. One thread submits and another one collects: each may wait for the device."""
 
-    def __init__(self, orders: Orders, channel: Channel[ToWorker]) -> None:
-        self._orders, self._channel = orders, channel
+    def __init__(self, arguments: WorkerArguments, channel: Channel[ToWorker]) -> None:
+        self._arguments, self._channel = arguments, channel
         self._is_sending = Lock()
         self._due: SimpleQueue[None] = SimpleQueue()
         """One item for each step that can be collected, because its masks are there."""
@@ -52,10 +52,12 @@ class Worker:
     def run(self) -> NoReturn:
         """Load, allocate and serve, until the engine is gone (ChannelClosed). Raises any failure."""
         executor = self._build_executor()
-        keep_beating(Vitals(self._orders.vitals_fd), self._orders.index, lambda: executor.progress)
+        keep_beating(
+            Heartbeats(self._arguments.heartbeats_fd), self._arguments.index, lambda: executor.progress
+        )
         room = Semaphore(executor.limits.depth)
         Thread(target=self._collect, args=(executor, room), name="collect", daemon=True).start()
-        self._send(Holding(executor.limits, executor.placement))
+        self._send(Allocated(executor.limits, executor.placement))
         while True:
             for message in self._channel.receive(None):
                 self._obey(message, executor, room)
@@ -76,12 +78,12 @@ class Worker:
         with paused_collection():
             from millrace_runtime.execution.build import describe_cache, load_model  # noqa: PLC0415
 
-        orders = self._orders
-        loaded = load_model(orders.read_settings(), orders.host, orders.read_rank(), self._log)
+        arguments = self._arguments
+        loaded = load_model(arguments.read_settings(), arguments.host, arguments.read_rank(), self._log)
         self._send(Loaded())
         measure = self._await(Measure)
         shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source))
-        self._send(Room(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
+        self._send(CacheRoom(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
 
@@ -111,7 +113,7 @@ class Worker:
                 self._due.get()
                 result = executor.collect()
                 room.release()
-                if self._orders.index == 0:  # every worker has the same one
+                if self._arguments.index == 0:  # every worker has the same one
                     self._send(Done(result))
         except ChannelClosed:
             os._exit(0)
@@ -129,7 +131,7 @@ class Worker:
         return message
 
     def _log(self, line: str) -> None:
-        if self._orders.index == 0:
+        if self._arguments.index == 0:
             self._send(LogLine(line))
 
     def _send(self, message: FromWorker) -> None:
@@ -139,14 +141,14 @@ class Worker:
 
 def main(argument: str) -> int:
     """Run as the engine's child, and return the exit status. Only the engine ends it: it ignores signals."""
-    orders = msgspec.json.decode(argument, type=Orders)
+    arguments = msgspec.json.decode(argument, type=WorkerArguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    end_with_parent(orders.engine_pid)
-    for fd in (orders.socket_fd, orders.exchange_fd, orders.vitals_fd):
+    end_with_parent(arguments.engine_pid)
+    for fd in (arguments.socket_fd, arguments.exchange_fd, arguments.heartbeats_fd):
         os.set_inheritable(fd, False)
-    channel: Channel[ToWorker] = Channel(socket.socket(fileno=orders.socket_fd), ToWorker)  # type: ignore[arg-type]
-    worker = Worker(orders, channel)
+    channel: Channel[ToWorker] = Channel(socket.socket(fileno=arguments.socket_fd), ToWorker)  # type: ignore[arg-type]
+    worker = Worker(arguments, channel)
     try:
         worker.run()
     except ChannelClosed:

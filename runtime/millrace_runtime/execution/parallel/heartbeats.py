@@ -13,7 +13,7 @@ LOOK_SECONDS = 2.5
 _TICKS_A_SECOND = 1_000_000
 
 
-class Vitals:
+class Heartbeats:
     """Two words for each worker: when it last beat, and its progress."""
 
     def __init__(self, fd: int) -> None:
@@ -23,9 +23,9 @@ class Vitals:
         self._words = memoryview(self._page).cast("q")
 
     @classmethod
-    def create(cls) -> "Vitals":
+    def create(cls) -> "Heartbeats":
         """Return a new page without any heartbeat."""
-        fd = os.memfd_create("millrace-vitals")
+        fd = os.memfd_create("millrace-heartbeats")
         os.ftruncate(fd, mmap.PAGESIZE)
         return cls(fd)
 
@@ -67,7 +67,7 @@ class Watch:
         return now - max(last_beat, self._since)
 
 
-def keep_beating(vitals: Vitals, worker: int, read_progress: Callable[[], int]) -> None:
+def keep_beating(heartbeats: Heartbeats, worker: int, read_progress: Callable[[], int]) -> None:
     """Write heartbeats from a thread of its own, as long as the process runs.
 
     A long step is no silence: its progress shows that it goes on. A stopped process is silent.
@@ -75,7 +75,7 @@ def keep_beating(vitals: Vitals, worker: int, read_progress: Callable[[], int]) 
 
     def beat() -> None:
         while True:
-            vitals.beat(worker, read_progress(), monotonic())
+            heartbeats.beat(worker, read_progress(), monotonic())
             sleep(BEAT_SECONDS)
 
-    Thread(target=beat, name="vitals", daemon=True).start()
+    Thread(target=beat, name="heartbeats", daemon=True).start()

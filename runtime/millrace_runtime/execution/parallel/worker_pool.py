@@ -15,8 +15,8 @@ import msgspec
 
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel.channel import Channel, ChannelClosed
-from millrace_runtime.execution.parallel.messages import Failed, FromWorker, Orders, ToWorker
-from millrace_runtime.execution.parallel.vitals import Vitals, Watch
+from millrace_runtime.execution.parallel.heartbeats import Heartbeats, Watch
+from millrace_runtime.execution.parallel.messages import Failed, FromWorker, ToWorker, WorkerArguments
 from millrace_runtime.protocol.encoding import encode_frame
 
 SILENCE_SECONDS = 5.0
@@ -34,16 +34,16 @@ class _Member:
     channel: Channel[FromWorker]
 
 
-class Crew:
+class WorkerPool:
     """All workers of a replica. If one ends, all end, because none can compute alone."""
 
-    def __init__(self, orders: list[Orders], environment: Mapping[str, str]) -> None:
-        """Start a process for each worker's orders, and fill in their descriptors."""
-        self.count = len(orders)
-        self._vitals = Vitals.create()
+    def __init__(self, arguments: list[WorkerArguments], environment: Mapping[str, str]) -> None:
+        """Start a process for each worker's arguments, and fill in their descriptors."""
+        self.count = len(arguments)
+        self._heartbeats = Heartbeats.create()
         self._exchange_fd = os.memfd_create("millrace-exchange")
         self._watch: Watch | None = None
-        self._members = [self._start(one, environment) for one in orders]
+        self._members = [self._start(one, environment) for one in arguments]
         self._poll = select.poll()
         for member in self._members:
             self._poll.register(member.channel, select.POLLIN)
@@ -51,7 +51,7 @@ class Crew:
     @property
     def progress(self) -> int:
         """A number that changes while a worker makes progress."""
-        return self._vitals.progress(self.count)
+        return self._heartbeats.progress(self.count)
 
     def watch(self) -> None:
         """Expect a heartbeat of every worker from now on."""
@@ -91,7 +91,7 @@ class Crew:
             return
         now = time.monotonic()
         for index in range(self.count):
-            silence = self._watch.measure_silence(self._vitals.last_beat(index), now)
+            silence = self._watch.measure_silence(self._heartbeats.last_beat(index), now)
             if silence > SILENCE_SECONDS:
                 raise WorkerError(f"{self._name(index)} is stopped: no sign of life for {silence:.0f} s")
 
@@ -106,13 +106,17 @@ class Crew:
             member.channel.close()
         self._members = []
         os.close(self._exchange_fd)
-        self._vitals.close()
+        self._heartbeats.close()
 
-    def _start(self, orders: Orders, environment: Mapping[str, str]) -> _Member:
+    def _start(self, arguments: WorkerArguments, environment: Mapping[str, str]) -> _Member:
         mine, theirs = socket.socketpair()
-        fds = {"socket_fd": theirs.fileno(), "exchange_fd": self._exchange_fd, "vitals_fd": self._vitals.fd}
-        orders = msgspec.structs.replace(orders, engine_pid=os.getpid(), **fds)
-        command = [sys.executable, "-m", _MODULE, msgspec.json.encode(orders).decode()]
+        fds = {
+            "socket_fd": theirs.fileno(),
+            "exchange_fd": self._exchange_fd,
+            "heartbeats_fd": self._heartbeats.fd,
+        }
+        arguments = msgspec.structs.replace(arguments, engine_pid=os.getpid(), **fds)
+        command = [sys.executable, "-m", _MODULE, msgspec.json.encode(arguments).decode()]
         with theirs:
             process = subprocess.Popen(
                 command, pass_fds=tuple(fds.values()), env=environment, stdin=subprocess.DEVNULL

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
-def open_lane(device: torch.device) -> Executor:
+def open_queue(device: torch.device) -> Executor:
     """Return an executor that runs a device's jobs, one after the other.
 
     On a CPU the jobs compute, so they have a thread of their own. On a GPU a job only launches kernels and
