@@ -191,26 +191,12 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_client_flags(parser: argparse.ArgumentParser) -> None:
-    for flag, default, text in (
-        (
-            "--request-head-seconds",
-            ConnectionLimits.head_seconds,
-            "a client may take to send a request's head",
-        ),
-        ("--request-body-seconds", ApiSettings.body_seconds, "a client may take to send a request's body"),
-        (
-            "--write-stall-seconds",
-            ConnectionLimits.write_stall_seconds,
-            "a client may read nothing of an answer before it is disconnected",
-        ),
-    ):
-        parser.add_argument(
-            flag,
-            type=seconds(0.1),
-            default=default,
-            metavar="S",
-            help=f"how long {text} (default: %(default)g)",
-        )
+    limits = ConnectionLimits
+    sending = "how long a client may take to send a request's"
+    _add_seconds(parser, "--request-head-seconds", 0.1, limits.head_seconds, f"{sending} head")
+    _add_seconds(parser, "--request-body-seconds", 0.1, ApiSettings.body_seconds, f"{sending} body")
+    text = "how long a client may read nothing of an answer before it is disconnected"
+    _add_seconds(parser, "--write-stall-seconds", 0.1, limits.write_stall_seconds, text)
     parser.add_argument(
         "--body-memory",
         type=parse_bytes,
@@ -226,36 +212,22 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long a connection may be idle between two requests (default: %(default)s)",
     )
-    parser.add_argument(
-        "--sse-keep-alive-seconds",
-        type=seconds(1),
-        default=ApiSettings.sse_keep_alive_seconds,
-        metavar="S",
-        help="how long a stream may be silent before it gets a comment (default: %(default)g)",
-    )
+    text = "how long a stream may be silent before it gets a comment"
+    _add_seconds(parser, "--sse-keep-alive-seconds", 1, ApiSettings.sse_keep_alive_seconds, text)
 
 
 def _add_life_flags(parser: argparse.ArgumentParser) -> None:
+    text = "how long streams may continue after SIGTERM, or without a text worker"
+    _add_seconds(parser, contract.FLAG_DRAIN_SECONDS, 0, 600.0, text)
+    text = "/livez fails when loading takes longer"
+    _add_seconds(parser, "--startup-deadline-seconds", 1, 1800.0, text)
+    text = "/livez fails when no layer of a step ends for longer"
+    _add_seconds(parser, "--step-deadline-seconds", 2, 30.0, text)
+
+
+def _add_seconds(parser: argparse.ArgumentParser, flag: str, least: float, default: float, text: str) -> None:
     parser.add_argument(
-        contract.FLAG_DRAIN_SECONDS,
-        type=seconds(0),
-        default=600.0,
-        metavar="S",
-        help="how long streams may continue after SIGTERM, or without a text worker (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--startup-deadline-seconds",
-        type=seconds(1),
-        default=1800.0,
-        metavar="S",
-        help="/livez fails when loading takes longer (default: %(default)g)",
-    )
-    parser.add_argument(
-        "--step-deadline-seconds",
-        type=seconds(2),
-        default=30.0,
-        metavar="S",
-        help="/livez fails when no layer of a step ends for longer (default: %(default)g)",
+        flag, type=seconds(least), default=default, metavar="S", help=f"{text} (default: %(default)g)"
     )
 
 
