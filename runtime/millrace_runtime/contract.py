@@ -71,7 +71,20 @@ PATH_METRICS: Final = "/metrics"
 PATH_PROGRESS: Final = "/progress"
 PATH_COMPLETIONS: Final = "/v1/completions"
 PATH_CHAT_COMPLETIONS: Final = "/v1/chat/completions"
-PATHS_WORK: Final = frozenset({PATH_COMPLETIONS, PATH_CHAT_COMPLETIONS})
+PATH_MESSAGES: Final = "/v1/messages"
+PATH_COUNT_TOKENS: Final = "/v1/messages/count_tokens"
+PATH_TOKENIZE: Final = "/tokenize"
+PATH_DETOKENIZE: Final = "/detokenize"
+PATHS_WORK: Final = frozenset(
+    {
+        PATH_COMPLETIONS,
+        PATH_CHAT_COMPLETIONS,
+        PATH_MESSAGES,
+        PATH_COUNT_TOKENS,
+        PATH_TOKENIZE,
+        PATH_DETOKENIZE,
+    }
+)
 """A POST to one of them asks for a generation. It wakes a service at zero, and keeps it awake."""
 CONTAINER_REPLICA: Final = "replica"
 CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts

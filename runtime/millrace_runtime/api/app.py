@@ -2,8 +2,9 @@
 
 import importlib.metadata
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -17,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.exchange import CHAT, COMPLETIONS, Dialect, Exchange
+from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, Exchange
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.tokenizing import PromptExchange
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady
@@ -67,25 +69,36 @@ def _lifespan_of(replica: ReplicaState) -> Any:
 class _ExchangeResponse(Response):
     """Runs the whole exchange itself, so that FastAPI parses no body and wraps no chunk."""
 
-    def __init__(self, replica: ReplicaState, dialect: Dialect) -> None:
+    def __init__(self, open_exchange: Callable[[Scope, Receive, Send], Exchange | PromptExchange]) -> None:
         super().__init__()
-        self._replica = replica
-        self._dialect = dialect
+        self._open_exchange = open_exchange
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Exchange(self._replica, self._dialect, scope, receive, send).run()
+        await self._open_exchange(scope, receive, send).run()
 
 
 def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
     @app.post(contract.PATH_COMPLETIONS, response_class=_ExchangeResponse)
     async def create_completion() -> Response:
         """Continue a prompt."""
-        return _ExchangeResponse(replica, COMPLETIONS)
+        return _ExchangeResponse(partial(Exchange, replica, COMPLETIONS))
 
     @app.post(contract.PATH_CHAT_COMPLETIONS, response_class=_ExchangeResponse)
     async def create_chat_completion() -> Response:
         """Answer a conversation."""
-        return _ExchangeResponse(replica, CHAT)
+        return _ExchangeResponse(partial(Exchange, replica, CHAT))
+
+    @app.post(contract.PATH_MESSAGES, response_class=_ExchangeResponse)
+    async def create_message() -> Response:
+        """Answer a conversation, in Anthropic's dialect."""
+        return _ExchangeResponse(partial(Exchange, replica, MESSAGES))
+
+    @app.post(contract.PATH_COUNT_TOKENS, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_TOKENIZE, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_DETOKENIZE, response_class=_ExchangeResponse)
+    async def tokenize(request: Request) -> Response:
+        """Tokenise a prompt, or the reverse; no model answers."""
+        return _ExchangeResponse(partial(PromptExchange, replica, request.url.path))
 
 
 def _add_models(app: FastAPI, replica: ReplicaState) -> None:
@@ -98,7 +111,7 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
             "object": "model",
             "created": created,
             "owned_by": "millrace",
-            "default_sampling": msgspec.to_builtins(replica.settings.author_defaults),
+            "default_sampling": msgspec.to_builtins(replica.settings.author_defaults) or {},
             "max_model_len": ready.max_model_length if ready else None,
             "replica": describe_replica(ready) if ready else None,
         }
@@ -131,6 +144,11 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
         if why is not None or ready is None:
             return JSONResponse({"status": why}, 503)
         return JSONResponse({"status": "ready", "replica": describe_replica(ready)})
+
+    @app.get("/load")
+    async def load() -> JSONResponse:
+        """Return how many requests are in flight."""
+        return JSONResponse({"server_load": replica.num_requests})
 
     @app.get("/version")
     async def version() -> JSONResponse:

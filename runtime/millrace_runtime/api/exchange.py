@@ -4,28 +4,36 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime.api.admission import Booking
+from millrace_runtime.api.answer.anthropic import MessagesWriter
+from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.writer import DONE, ChatWriter, CompletionWriter, Envelope, Writer
+from millrace_runtime.api.answer.message import Message, OpenMessage
+from millrace_runtime.api.answer.writer import CompletionWriter, Envelope, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
+    BadRequestError,
     ClientGoneError,
     GenerationError,
-    ModelNotFoundError,
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.request.prompts import Prompted, Prompts, fit_prompt, read_prompts
-from millrace_runtime.api.request.reading import GenerationRequest
+from millrace_runtime.api.request.reading import AnswerWish, GenerationRequest
+from millrace_runtime.chat.parsers.choose import open_parser
+from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)
+_OPENING_TOKENS = 16
+"""`<think>` and line breaks may be so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class Dialect:
 
 COMPLETIONS = Dialect("completion", CompletionWriter)
 CHAT = Dialect("chat", ChatWriter)
+MESSAGES = Dialect("messages", MessagesWriter)
 
 
 class Exchange:
@@ -51,7 +60,7 @@ class Exchange:
         self._dialect = dialect
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
-        self._answer = Answer(scope, send)
+        self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
         self._arrival = time.monotonic()
         self._booking = Booking(replica.admission, replica.metrics)
         self._reading: asyncio.Future[Prompted] | None = None
@@ -83,10 +92,11 @@ class Exchange:
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
             request, prompts = await self._read_prompts(body, ready)
-            request = request.with_defaults(self._replica.settings.author_defaults)
+            if (defaults := self._replica.settings.author_defaults) is not None:
+                request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            writer = self._open_writer(request)
+            writer = self._open_writer(request, prompts)
             generation = self._plan_generation(request, prompts, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # the generation has packed them
@@ -116,27 +126,54 @@ class Exchange:
             raise
 
     def _accept(self, request: GenerationRequest) -> None:
-        self._require_model(request.model)
+        self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
 
-    def _require_model(self, model: str | None) -> None:
-        served = self._replica.settings.served_name
-        if model is not None and model != served:
-            raise ModelNotFoundError(
-                f"the model `{model}` is not served here: use `{served}`",
-                param="model",
-                code="model_not_found",
-            )
-
-    def _open_writer(self, request: GenerationRequest) -> Writer:
+    def _open_writer(self, request: GenerationRequest, prompts: Prompts) -> Writer:
         envelope = Envelope(
             request_id=self._dialect.writer.id_prefix + uuid.uuid4().hex,
             created=int(time.time()),
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
         )
-        has_logprobs = request.sampling.num_logprobs is not None
-        return self._dialect.writer(envelope, self._replica.tokenizer, has_logprobs=has_logprobs)
+        return self._dialect.writer(
+            envelope,
+            self._replica.tokenizer,
+            has_logprobs=request.sampling.num_logprobs is not None,
+            open_message=self._split_answer(request.answer, prompts),
+        )
+
+    def _split_answer(self, wish: AnswerWish, prompts: Prompts) -> OpenMessage | None:
+        """Return what splits a choice's text; None where it can have neither reasoning nor calls in it."""
+        settings = self._replica.settings
+        splits_reasoning = settings.has_reasoning and wish.splits_reasoning
+        if wish.tools is None and not splits_reasoning:
+            return None
+        if wish.tools is not None and settings.tool_format is None:
+            raise BadRequestError(
+                "this model's chat template knows no tools: leave `tools` out, or have the server started "
+                "with --tool-parser",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        tool_format = None if wish.tools is None else settings.tool_format
+        begins_in_reasoning = ends_in_reasoning(self._replica.tokenizer, prompts[0])
+
+        def open_message() -> Message:
+            parser = open_parser(
+                tool_format,
+                splits_reasoning=splits_reasoning,
+                begins_in_reasoning=begins_in_reasoning,
+                tools=wish.tools,
+            )
+            return Message(
+                parser,
+                shows_reasoning=wish.shows_reasoning,
+                is_one_call=wish.is_one_call,
+                is_short_id=tool_format == "mistral",
+            )
+
+        return open_message
 
     def _plan_generation(
         self, request: GenerationRequest, prompts: Prompts, writer: Writer, ready: EngineReady
@@ -171,22 +208,21 @@ class Exchange:
 
     async def _write(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
         if request.is_streaming:
-            await self._stream(request, generation, writer)
+            await self._stream(generation, writer)
         else:
             await self._answer_whole(generation, writer)
 
-    async def _stream(self, request: GenerationRequest, generation: Generation, writer: Writer) -> None:
+    async def _stream(self, generation: Generation, writer: Writer) -> None:
         """Send each step's chunks in one write.
 
         The status goes out with the first chunk, so that an earlier failure can have its own status.
         """
-        opening = writer.encode_opening(generation.num_choices)
+        opening = writer.encode_opening(generation.num_choices, generation.usage)
         async for events in generation.events:
             await self._answer.send_events(opening + events)
             self._booking.drop_events(len(events))
             opening = b""
-        usage = writer.encode_usage(generation.usage) if request.includes_usage else b""
-        await self._answer.end_events(usage + DONE)
+        await self._answer.end_events(opening + writer.encode_end(generation.usage))
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
         async for _ in generation.events:  # it yields nothing: the writer collects the deltas
@@ -211,3 +247,9 @@ class Exchange:
             self._booking.reject(failure)
         else:
             self._booking.abort()  # the client left
+
+
+def ends_in_reasoning(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
+    """Whether the prompt has opened the reasoning, which the answer continues."""
+    end = b"".join(tokenizer.token_bytes(token) for token in prompt[-_OPENING_TOKENS:])
+    return end.rstrip().endswith(b"<think>")

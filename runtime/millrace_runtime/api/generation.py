@@ -30,6 +30,8 @@ class Usage(NamedTuple):
 
     num_prompt_tokens: int
     num_completion_tokens: int
+    num_reasoning_tokens: int | None = None
+    """Of the completion; None where nobody looks for reasoning."""
 
 
 _COMMENT = b": waiting\n\n"

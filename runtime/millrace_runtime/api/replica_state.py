@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.errors import UnavailableError
+from millrace_runtime.api.errors import ModelNotFoundError, UnavailableError
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import NoTextWorkerError
@@ -36,7 +36,7 @@ class ReplicaState:
         )
         self.metrics = ReplicaMetrics(engine, settings.served_name)
         self.is_draining = False
-        self._num_requests = 0
+        self.num_requests = 0
         """Requests in flight."""
         self._starting: list[asyncio.Task[None]] = []
         engine.observe_timing(self._observe_step)
@@ -66,7 +66,7 @@ class ReplicaState:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in flight."""
-        while self._num_requests:  # noqa: ASYNC110  polled only while draining
+        while self.num_requests:  # noqa: ASYNC110  polled only while draining
             await asyncio.sleep(_POLL_SECONDS)
 
     @property
@@ -91,15 +91,25 @@ class ReplicaState:
             raise UnavailableError(why or "not ready", retry_after=_RETRY_SECONDS)
         return self.engine.ready
 
+    def require_model(self, model: str | None) -> None:
+        """Raise ModelNotFoundError for a name that is not the served one. None asks for any."""
+        served = self.settings.served_name
+        if model is not None and model != served:
+            raise ModelNotFoundError(
+                f"the model `{model}` is not served here: use `{served}`",
+                param="model",
+                code="model_not_found",
+            )
+
     @contextlib.contextmanager
     def open_request(self) -> Iterator[EngineReady]:
         """Count a request as in flight, and yield the engine's limits. Raises UnavailableError."""
         ready = self.require_ready()
-        self._num_requests += 1
+        self.num_requests += 1
         try:
             yield ready
         finally:
-            self._num_requests -= 1
+            self.num_requests -= 1
 
     async def _start_engine(self) -> None:
         with contextlib.suppress(UnavailableError):  # `is_gone` shows it

@@ -1,6 +1,6 @@
 """The settings of the HTTP process."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # the supervisor loads the standard library only, and its flags need this module
@@ -28,20 +28,18 @@ class ConnectionLimits:
     max_headers: int = 100
 
 
-def _no_defaults() -> "AuthorDefaults":
-    from millrace_runtime.chat.model_files import NO_DEFAULTS  # noqa: PLC0415  as above
-
-    return NO_DEFAULTS
-
-
 @dataclass(frozen=True)
 class ApiSettings:
     """Limits and names of one replica's HTTP side."""
 
     served_name: str
     """The model's name in requests, answers and metric labels."""
-    author_defaults: "AuthorDefaults" = field(default_factory=_no_defaults)
+    author_defaults: "AuthorDefaults | None" = None
     """The sampling of a request that says nothing about it."""
+    tool_format: str | None = None
+    """How the model writes tool calls, a key of TOOL_FORMATS; None: it calls no tools."""
+    has_reasoning: bool = False
+    """Whether the model reasons between `<think>` and `</think>`."""
     sse_keep_alive_seconds: float = 15.0
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
     max_requests: int = 1024

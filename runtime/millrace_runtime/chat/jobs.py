@@ -21,9 +21,11 @@ class RenderChat(msgspec.Struct, frozen=True, array_like=True, tag="render"):
 
 
 class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
-    """Tokenise each text with the special tokens that the model puts around a prompt."""
+    """Tokenise each text."""
 
     texts: list[str]
+    adds_special_tokens: bool = True
+    """Whether the special tokens that the model puts around a prompt are added."""
 
 
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):

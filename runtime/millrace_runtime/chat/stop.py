@@ -19,9 +19,12 @@ class StopMatcher:
         self._states = stops.states
         self._has_stops = len(self._states) > 1
         self._is_kept = stops.is_kept
+        self._names = {ord(mark): name for mark, name in stops.names.items()}
         self._state = self._states[0]
         self._held = ""
         self.is_matched = False
+        self.matched: str | None = None
+        """The stop string that has ended the text."""
 
     def feed(self, text: str) -> str:
         """Return the text that is certain not to belong to a stop string."""
@@ -35,12 +38,17 @@ class StopMatcher:
             state = self._step(state, text[place])
             if state.num_matched:
                 self.is_matched = True
+                self.matched = self._name(text[place + 1 - state.num_matched : place + 1])
                 self._held = ""
                 return text[: place + 1 - (0 if self._is_kept else state.num_matched)]
         self._state = state
         certain = len(text) - state.depth
         self._held = text[certain:]
         return text[:certain]
+
+    def _name(self, matched: str) -> str:
+        """Return the stop string, with its special tokens spelled."""
+        return matched.translate(self._names) if self._names else matched
 
     def finish(self) -> str:
         """Return the held text, as the sequence has ended without a stop string."""
@@ -79,6 +87,8 @@ class StopStrings(NamedTuple):
     """Whether the text ends behind the stop string, and not before it."""
     marks: Mapping[int, str]
     """The special tokens that stop strings contain, each with the letter that stands for it."""
+    names: Mapping[str, str]
+    """What each of these letters stands for."""
 
 
 def build_stops(
@@ -94,7 +104,12 @@ def build_stops(
     letters = {text: chr(_FIRST_SURROGATE + number) for number, text in enumerate(texts)}
     marked = {_replace_all(stop, letters) for stop in stops}
     marks = {token: letters[text] for text, token in texts.items()}
-    return StopStrings(_build_states((*stops, *marked.difference(stops))), is_kept, marks)
+    return StopStrings(
+        _build_states((*stops, *marked.difference(stops))),
+        is_kept,
+        marks,
+        {letter: text for text, letter in letters.items()},
+    )
 
 
 def _replace_all(text: str, letters: Mapping[str, str]) -> str:

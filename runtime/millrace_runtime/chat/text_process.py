@@ -101,11 +101,11 @@ class JobRunner:
         match job:
             case RenderChat():
                 texts = [self._require_template().render(job)]
-            case EncodeTexts(texts):
+            case EncodeTexts(texts, _):
                 pass
         self._refuse_too_long(texts, max_tokens)
         # The template writes the special tokens itself.
-        adds_special_tokens = isinstance(job, EncodeTexts)
+        adds_special_tokens = isinstance(job, EncodeTexts) and job.adds_special_tokens
         prompts = self._tokenizer.encode_batch(texts, add_special_tokens=adds_special_tokens)
         return [pack_tokens(tokens) for tokens in prompts]
 

@@ -69,13 +69,13 @@ class Tokenizer:
             _translate(error)
         return [encoding.ids for encoding in encodings]
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int], *, hides_special: bool = True) -> str:
         """Return the tokens' text without special tokens; a broken character reads U+FFFD.
 
         Raises TokenizingError.
         """
         try:
-            return self._native.decode(tokens, skip_special_tokens=True)
+            return self._native.decode(tokens, skip_special_tokens=hides_special)
         except BaseException as error:  # noqa: BLE001  as in encode_batch
             _translate(error)
 

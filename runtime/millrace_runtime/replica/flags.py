@@ -13,7 +13,16 @@ from millrace_runtime import contract
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
 from millrace_runtime.replica.errors import SettingError
-from millrace_runtime.replica.settings import DEMO_PATH, DEVICES, DTYPES, KERNELS, ReplicaSettings, has_gpu
+from millrace_runtime.replica.settings import (
+    DEMO_PATH,
+    DEVICES,
+    DTYPES,
+    KERNELS,
+    REASONING_PARSERS,
+    TOOL_PARSERS,
+    ReplicaSettings,
+    has_gpu,
+)
 
 _BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -57,6 +66,8 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kernels=values.kernels,
         weights=values.weights,
         tensor_parallel=values.tensor_parallel,
+        tool_parser=values.tool_parser,
+        reasoning_parser=values.reasoning_parser,
         takes_author_defaults=values.generation_config == "auto",
         drain_seconds=values.drain_seconds,
         request_head_seconds=values.request_head_seconds,
@@ -99,6 +110,19 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_name,
         metavar="NAME",
         help="the model's name in requests (default: the folder's name)",
+    )
+    parser.add_argument(
+        "--tool-parser",
+        choices=TOOL_PARSERS,
+        default="auto",
+        help="how the model writes tool calls; auto: as its chat template says (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default="auto",
+        help="whether <think> begins the model's reasoning; auto: as its chat template says"
+        " (default: %(default)s)",
     )
     parser.add_argument(
         "--generation-config",

@@ -9,6 +9,8 @@ DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
+TOOL_PARSERS = ("auto", "none", "hermes", "llama3", "mistral", "qwen3_coder")
+REASONING_PARSERS = ("auto", "none", "think")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 
 
@@ -44,6 +46,10 @@ class ReplicaSettings:
     """One of WEIGHTS: as in the files, or rounded while they are loaded."""
     tensor_parallel: int
     """Workers that share the model, each on a device of its own; 1: the engine computes itself."""
+    tool_parser: str
+    """One of TOOL_PARSERS: how the model writes tool calls."""
+    reasoning_parser: str
+    """One of REASONING_PARSERS: whether `<think>` begins its reasoning."""
     takes_author_defaults: bool
     """Whether the sampling in generation_config.json is the default of requests."""
     drain_seconds: float

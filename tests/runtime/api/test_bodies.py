@@ -11,7 +11,7 @@ from typing import Self
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings
-from tests.runtime.api.conftest import Served, serve
+from tests.runtime.api.served import Served, serve
 from tests.runtime.api.test_failures import assert_conserved
 
 SETTINGS = ApiSettings(served_name="tiny", max_requests=4, max_body_memory=1 << 20, body_seconds=20)

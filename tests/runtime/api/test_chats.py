@@ -13,7 +13,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import AuthorDefaults, read_author_defaults
-from tests.runtime.api.conftest import REPLY, Served, serve
+from tests.runtime.api.served import REPLY, Served, serve
 
 HI = {"role": "user", "content": "hi"}
 

@@ -9,7 +9,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from millrace_runtime.api.connection.transport import ChunkWriter
-from tests.runtime.api.conftest import Served
+from tests.runtime.api.served import Served
 from tests.runtime.api.test_connections import connect, read_to_end
 
 DATA = b'data: {"text": "a"}\n\n'

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
-from tests.runtime.api.conftest import MUCH, Served, serve
+from tests.runtime.api.served import MUCH, Served, serve
 
 LIMITS = ConnectionLimits(
     head_seconds=0.4,

@@ -11,7 +11,7 @@ import pytest
 
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.contract import HEADER_DRAINING
-from tests.runtime.api.conftest import Served, serve
+from tests.runtime.api.served import Served, serve
 from tests.runtime.api.test_connections import HEAD, LIMITS, connect, read_to_end
 
 SETTINGS = ApiSettings(served_name="tiny", max_body_bytes=1 << 20)

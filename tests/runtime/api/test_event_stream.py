@@ -8,7 +8,7 @@ import pytest
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.errors import ClientGoneError, GenerationError
 from millrace_runtime.protocol.messages import SequenceOutput
-from tests.runtime.api.conftest import Served
+from tests.runtime.api.served import Served
 
 EVENT = b"x" * 1000
 MAX_PIECE_BYTES = 64 << 10

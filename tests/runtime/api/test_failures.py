@@ -10,7 +10,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.jobs import FromTextWorker
 from millrace_runtime.chat.worker_process import WorkerProcess
 from millrace_runtime.contract import HEADER_DRAINING
-from tests.runtime.api.conftest import REPLY, Served, serve, sum_samples
+from tests.runtime.api.served import REPLY, Served, serve, sum_samples
 from tests.runtime.text_model import build_byte_level, write_model
 
 IGNORING = {"ignore_eos": True}
@@ -253,7 +253,7 @@ NESTED: list[object] = []
 for _ in range(17):
     NESTED = [NESTED]
 BAD_CHATS = [
-    ({"tools": [{"type": "function"}]}, "`tools` is not supported"),
+    ({"tools": [{"type": "function"}]}, "missing required field `function`"),
     ({"top_logprobs": 2}, "logprobs: true"),
     ({"messages": []}, "length"),
     ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),

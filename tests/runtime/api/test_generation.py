@@ -7,7 +7,7 @@ import pytest
 
 from millrace_runtime.chat import stop
 from millrace_runtime.protocol.encoding import count_tokens, unpack_tokens
-from tests.runtime.api.conftest import REPLY, Served
+from tests.runtime.api.served import REPLY, Served
 
 HI = [{"role": "user", "content": "hi"}]
 

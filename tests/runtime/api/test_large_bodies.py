@@ -16,7 +16,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.jobs import FromTextWorker
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.encoding import count_tokens, unpack_tokens
-from tests.runtime.api.conftest import REPLY, Served, serve
+from tests.runtime.api.served import REPLY, Served, serve
 from tests.runtime.api.test_failures import BAD_CHATS, BAD_COMPLETIONS, HI, assert_conserved
 
 BESIDE = ApiSettings(served_name="tiny", inline_body_bytes=0)

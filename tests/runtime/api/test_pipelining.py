@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.runtime.api.conftest import Served
+from tests.runtime.api.served import Served
 from tests.runtime.api.test_connections import connect, read_to_end
 
 GET = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -8,7 +8,7 @@ from openai.resources.completions import AsyncCompletions as AsyncTexts
 from millrace_runtime.api.errors import ApiError, BadRequestError
 from millrace_runtime.api.request.schema import ChatBody, CompletionBody
 from millrace_runtime.contract import REJECTED_LOAD
-from tests.runtime.api.conftest import REPLY, Served
+from tests.runtime.api.served import REPLY, Served
 from tests.runtime.api.test_failures import HI, assert_conserved
 
 INERT = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.protocol.messages import Stats, StepOutputs
-from tests.runtime.api.conftest import MUCH, Served, serve
+from tests.runtime.api.served import MUCH, Served, serve
 from tests.runtime.api.test_bodies import CHUNKED, Upload
 from tests.runtime.api.test_failures import read_conserved
 

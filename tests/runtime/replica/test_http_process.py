@@ -25,8 +25,8 @@ from millrace_runtime.replica import http_process
 from millrace_runtime.replica.heartbeat import Heartbeat
 from millrace_runtime.replica.http_process import serve
 from testing.polling import wait_until_async
-from tests.runtime.api.conftest import MUCH
 from tests.runtime.api.fake_engine import FakeEngine
+from tests.runtime.api.served import MUCH
 
 
 async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word(

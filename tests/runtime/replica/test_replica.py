@@ -19,7 +19,7 @@ from millrace_runtime import contract
 from millrace_runtime.replica.command import EXIT_PORT_TAKEN
 from testing.addresses import needs_ipv6
 from testing.polling import wait_until
-from tests.runtime.api.conftest import sum_samples
+from tests.runtime.api.served import sum_samples
 from tests.runtime.replica.conftest import children_of
 
 pytestmark = pytest.mark.slow

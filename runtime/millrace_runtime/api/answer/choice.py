@@ -31,6 +31,10 @@ class Delta:
     positions: list[Position]
     """The new tokens, if the client asked for log-probabilities. Their text may still be held back."""
     finish_reason: str | None
+    num_tokens: int = 0
+    """Tokens of the choice so far."""
+    stop_string: str | None = None
+    """The stop string that ended the choice."""
 
 
 class Choice:
@@ -86,7 +90,7 @@ class Choice:
         if not text and not positions and finish is None:
             return None
         self.finish_reason = finish
-        return Delta(self.index, text, positions, finish)
+        return Delta(self.index, text, positions, finish, self.num_tokens, self._stop.matched)
 
     def _detokenize_each(
         self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]

@@ -9,6 +9,8 @@ import orjson
 
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
+from millrace_runtime.api.answer.message import OpenMessage
+from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.tokenizer import Tokenizer
 
@@ -104,58 +106,120 @@ class Writer(ABC):
 
     id_prefix: ClassVar[str]
     """The prefix of request ids."""
+    read_usage: Callable[[], Usage] | None = None
+    """Reads the usage so far, where each chunk has it."""
+
+    @abstractmethod
+    def __init__(
+        self,
+        envelope: Envelope,
+        tokenizer: Tokenizer,
+        *,
+        has_logprobs: bool,
+        open_message: OpenMessage | None,
+    ) -> None:
+        """`open_message` is for texts that may have reasoning or calls in them; None: all is content."""
+
+    @abstractmethod
+    def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
+        """Return a stream's events before the first text; none, unless the dialect has some."""
+
+    @abstractmethod
+    def encode_delta(self, delta: Delta) -> bytes | None:
+        """Return a delta's events; None where it makes nothing certain."""
+
+    @abstractmethod
+    def encode_end(self, usage: Usage) -> bytes:
+        """Return a stream's last events."""
+
+    @abstractmethod
+    def add_delta(self, delta: Delta) -> int:
+        """Collect a delta for a whole answer. Return how many bytes it takes."""
+
+    @abstractmethod
+    def encode_answer(self, usage: Usage) -> bytes:
+        """Return the whole answer: each choice is the sum of its deltas."""
+
+    @staticmethod
+    def encode_error(error: ApiError) -> bytes:
+        """Return an error in the dialect's shape."""
+        return error.encode()
+
+    @classmethod
+    def encode_error_event(cls, error: ApiError) -> bytes:
+        """Return an error as a stream's last event."""
+        return b"data: " + cls.encode_error(error) + b"\n\n"
+
+
+class OpenAiWriter(Writer):
+    """What OpenAI's two older dialects share: choices side by side, and chunks of one shape."""
+
     answer_object: ClassVar[str]
     """The `object` of a whole answer."""
     chunk_object: ClassVar[str]
     """The `object` of a stream's chunks."""
     logprobs_type: ClassVar[type[ChatLogprobs | CompletionLogprobs]]
 
-    def __init__(self, envelope: Envelope, tokenizer: Tokenizer, *, has_logprobs: bool) -> None:
+    def __init__(
+        self,
+        envelope: Envelope,
+        tokenizer: Tokenizer,
+        *,
+        has_logprobs: bool,
+        open_message: OpenMessage | None,
+    ) -> None:
         self._envelope = envelope
         self._tokenizer = tokenizer
         self._has_logprobs = has_logprobs
+        self._open_message = open_message
         self._head = envelope.chunk_head(self.chunk_object)
         self._tail = envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
-        self.read_usage: Callable[[], Usage] | None = None
-        """Reads the usage so far, where each chunk has it."""
 
     @property
     def tail(self) -> bytes:
         """A chunk from the end of its list of choices."""
-        return self._tail if self.read_usage is None else self._envelope.encode_tail(self.read_usage())
+        if self.read_usage is None:
+            return self._tail
+        return self._envelope.encode_tail(self._complete(self.read_usage()))
 
-    def encode_opening(self, num_choices: int) -> bytes:
-        """Return the chunks before the first text. Most dialects have none."""
-        del num_choices
+    @property
+    def num_reasoning_tokens(self) -> int | None:
+        """Tokens of all choices' reasoning; None where nobody looks for it."""
+        return None
+
+    def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
+        """Return nothing."""
+        del num_choices, usage
         return b""
 
-    @abstractmethod
-    def encode_delta(self, delta: Delta) -> bytes:
-        """Return a delta's chunk."""
-
-    def encode_usage(self, usage: Usage) -> bytes:
-        """Return the chunk that holds the usage."""
-        return self._envelope.encode_usage_chunk(self.chunk_object, usage)
+    def encode_end(self, usage: Usage) -> bytes:
+        """Return the chunk that holds the usage, where it is asked for, and the end."""
+        if not self._envelope.includes_usage:
+            return DONE
+        return self._envelope.encode_usage_chunk(self.chunk_object, self._complete(usage)) + DONE
 
     def add_delta(self, delta: Delta) -> int:
-        """Collect a delta for an answer in one piece. Return how many bytes it takes."""
+        """Collect a delta for a whole answer. Return how many bytes it takes."""
         return self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer: each choice is the sum of its deltas."""
         choices = (self._encode_choice(index, choice) for index, choice in self._choices)
-        return self._envelope.encode_answer(self.answer_object, choices, usage)
+        return self._envelope.encode_answer(self.answer_object, choices, self._complete(usage))
 
     @abstractmethod
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
         """Return a whole choice's JSON, in pieces."""
 
+    def _complete(self, usage: Usage) -> Usage:
+        return usage._replace(num_reasoning_tokens=self.num_reasoning_tokens)
+
     def _open_logprobs(self) -> Logprobs:
         return self.logprobs_type(self._tokenizer) if self._has_logprobs else NO_LOGPROBS
 
 
-class CompletionWriter(Writer):
+class CompletionWriter(OpenAiWriter):
     """Writes text completions."""
 
     id_prefix = "cmpl-"
@@ -171,7 +235,7 @@ class CompletionWriter(Writer):
             delta.index,
             orjson.dumps(delta.text),
             b"".join(logprobs.encode()),
-            _encode_reason(delta.finish_reason),
+            encode_reason(delta.finish_reason),
             self.tail,
         )
 
@@ -179,55 +243,23 @@ class CompletionWriter(Writer):
         return [
             b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % _encode_reason(choice.finish_reason),
+            b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
         ]
 
 
-class ChatWriter(Writer):
-    """Writes the assistant's messages."""
-
-    id_prefix = "chatcmpl-"
-    answer_object = "chat.completion"
-    chunk_object = "chat.completion.chunk"
-    logprobs_type = ChatLogprobs
-
-    def encode_opening(self, num_choices: int) -> bytes:
-        """Return each choice's first chunk, which names the role."""
-        return b"".join(
-            b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
-            % (self._head, index, self.tail)
-            for index in range(num_choices)
-        )
-
-    def encode_delta(self, delta: Delta) -> bytes:
-        """Return a chunk with the delta's text as content."""
-        logprobs = self._open_logprobs()
-        logprobs.add(delta.positions)
-        content = b'{"content":%b}' % orjson.dumps(delta.text) if delta.text or delta.positions else b"{}"
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
-            self._head,
-            delta.index,
-            content,
-            b"".join(logprobs.encode()),
-            _encode_reason(delta.finish_reason),
-            self.tail,
-        )
-
-    def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
-        return [
-            b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(message)),
-            *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % _encode_reason(choice.finish_reason),
-        ]
-
-
-def _usage_fields(usage: Usage) -> dict[str, int]:
+def _usage_fields(usage: Usage) -> dict[str, Any]:
     """Return OpenAI's usage object."""
-    prompt, completion = usage
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    prompt, completion, reasoning = usage
+    fields: dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if reasoning is not None:
+        fields["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    return fields
 
 
-def _encode_reason(reason: str | None) -> bytes:
+def encode_reason(reason: str | None) -> bytes:
     """Return a finish reason as JSON."""
     return b"null" if reason is None else b'"' + reason.encode() + b'"'

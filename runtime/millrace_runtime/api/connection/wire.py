@@ -88,8 +88,17 @@ class Body:
 class Answer:
     """A request's answer: one JSON document, or server-sent events. The first write sends the status."""
 
-    def __init__(self, scope: Scope, send: Send) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        send: Send,
+        encode_error: Callable[[ApiError], bytes],
+        encode_error_event: Callable[[ApiError], bytes],
+    ) -> None:
+        """The last two write an error in the client's dialect, whole and as a stream's last event."""
         self._send = send
+        self._encode_error = encode_error
+        self._encode_error_event = encode_error_event
         self._write_chunk: Callable[[bytes], bool] | None
         self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
         self._is_started = False
@@ -124,14 +133,14 @@ class Answer:
         """
         closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never arrive
         if self._is_started:
-            await self.end_events(b"data: " + error.encode() + b"\n\n")
+            await self.end_events(self._encode_error_event(error))
             return
         headers = [(b"connection", b"close")] if closes else []
         if closes and isinstance(error, UnavailableError):
             headers.append((HEADER_DRAINING.lower().encode(), b"1"))
         if error.retry_after is not None:
             headers.append((b"retry-after", str(error.retry_after).encode()))
-        await self.send_json(error.status, error.encode(), headers)
+        await self.send_json(error.status, self._encode_error(error), headers)
 
 
 def _content_length(scope: Scope) -> int:

@@ -12,6 +12,8 @@ from millrace_runtime.api.errors import BadRequestError
 
 MAX_DEPTH = 16
 """Of objects and lists inside one another: a template that calls itself for each must end."""
+MAX_SCHEMA_DEPTH = 64
+"""Of a tool's JSON schema, which the template writes as it is."""
 _MAX_ROLE = 64
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -21,14 +23,14 @@ def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
     return [_read_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
 
 
-def check_depth(value: Any, where: str) -> None:
-    """Raise BadRequestError where objects and lists lie more than MAX_DEPTH deep."""
+def check_depth(value: Any, where: str, most: int = MAX_DEPTH) -> None:
+    """Raise BadRequestError where objects and lists lie more than `most` levels deep."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(most + 1):
         level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return
-    raise BadRequestError(f"`{where}` goes more than {MAX_DEPTH} levels deep: make it flatter", param=where)
+    raise BadRequestError(f"`{where}` goes more than {most} levels deep: make it flatter", param=where)
 
 
 def _inside(value: Any) -> Sequence[Any]:

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
-from millrace_runtime.api.request.reading import READERS, GenerationRequest, decode_request
+from millrace_runtime.api.request.readers import READERS
+from millrace_runtime.api.request.reading import GenerationRequest, decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,
@@ -35,7 +36,7 @@ async def read_prompts(
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
     *,
-    max_prompt_tokens: int,
+    max_prompt_tokens: int | None,
 ) -> Prompted:
     """Return a body's request and prompts. `on_request` gets the request before a text is tokenised.
 

@@ -6,26 +6,27 @@ Pure, so that the text worker can read large bodies.
 import dataclasses
 import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.messages import check_depth, read_messages
+from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_SEQUENCES,
     ChatBody,
     CompletionBody,
     GenerationBody,
+    NamedTool,
+    Tool,
     refuse_unsupported,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 from millrace_runtime.chat.model_files import AuthorDefaults
 from millrace_runtime.protocol.sampling import Sampling
 
-Body = TypeVar("Body", bound=GenerationBody)
+Body = TypeVar("Body", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 """msgspec's message."""
 _MAX_NAME = 64
@@ -37,6 +38,20 @@ _COMPLETION_TOKENS = 16
 """OpenAI's default."""
 _CHAT_TOKENS = 2**31 - 1
 """As many as fit."""
+
+
+@dataclass(frozen=True)
+class AnswerWish:
+    """What a chat's answer is split into."""
+
+    tools: list[dict[str, Any]] | None = None
+    """The tools that the model may call, as the client sent them; None: none."""
+    is_one_call: bool = False
+    """Whether only the first call counts."""
+    splits_reasoning: bool = False
+    """Whether reasoning is no part of the content."""
+    shows_reasoning: bool = True
+    """Whether the client gets the reasoning."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,7 @@ class GenerationRequest:
     """Its seed is ignored: each sequence gets its own from `seed_of`."""
     unset: tuple[str, ...]
     """Fields of `sampling` of which the client says nothing: the model's author may."""
+    answer: AnswerWish
     seed: int | None
     stops: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -100,7 +116,7 @@ class Reading(NamedTuple):
 
 def read_completion(data: bytes | bytearray) -> Reading:
     """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
-    body = _decode_body(data, CompletionBody)
+    body = decode_body(data, CompletionBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
     prompts, num_prompts = _read_prompts(body.prompt)
     request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
@@ -124,16 +140,54 @@ def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], i
 
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
-    body = _decode_body(data, ChatBody)
+    body = decode_body(data, ChatBody)
     refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     max_tokens = body.max_completion_tokens or body.max_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return Reading(build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs), _read_conversation(body))
+    tools = _read_tools(body)
+    answer = AnswerWish(
+        tools=tools,
+        is_one_call=body.parallel_tool_calls is False,
+        splits_reasoning=body.separate_reasoning is not False,
+        shows_reasoning=body.include_reasoning is not False,
+    )
+    request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer)
+    return Reading(request, _read_conversation(body, tools))
 
 
-def _read_conversation(body: ChatBody) -> RenderChat:
+def _read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
+    """Return the tools that the model may call, or None. Raises BadRequestError naming what is wrong."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none", "auto"):
+            raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
+        return None
+    check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
+    try:
+        names = [tool.function.name for tool in msgspec.convert(body.tools, list[Tool])]
+    except msgspec.ValidationError as error:
+        raise _refuse_invalid(str(error).replace("`$", "`$.tools")) from error
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise BadRequestError(
+            f"`tool_choice` names `{choice.function.name}`, and the tools are {names}", param="tool_choice"
+        )
+    if isinstance(choice, NamedTool) or choice == "required":
+        refuse_choice()
+    return None if choice == "none" else body.tools
+
+
+def refuse_choice() -> NoReturn:
+    """Raise BadRequestError for a `tool_choice` that forces a call."""
+    raise BadRequestError(
+        "`tool_choice` is not supported with this value: use `auto` or `none`",
+        param="tool_choice",
+        code="unsupported_parameter",
+    )
+
+
+def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:
     if body.continue_final_message and body.add_generation_prompt:
         raise BadRequestError(
             "`continue_final_message` and `add_generation_prompt` exclude each other: send one",
@@ -143,6 +197,7 @@ def _read_conversation(body: ChatBody) -> RenderChat:
     check_depth(body.documents, "documents")
     return RenderChat(
         messages=read_messages(body.messages),
+        tools=tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
@@ -150,14 +205,7 @@ def _read_conversation(body: ChatBody) -> RenderChat:
     )
 
 
-READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {
-    "completion": read_completion,
-    "chat": read_chat,
-}
-"""By the dialect's name, which the job for the text worker has too."""
-
-
-def _decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
+def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
         return msgspec.json.decode(data, type=body_type)
@@ -187,6 +235,8 @@ def build_request(
     max_tokens: int | None,
     default_max_tokens: int,
     num_logprobs: int | None,
+    *,
+    answer: AnswerWish = AnswerWish(),
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for too many sequences and the like."""
     num_choices = body.n or 1
@@ -208,6 +258,7 @@ def build_request(
         default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
         unset=tuple(name for name in _AUTHORS if getattr(body, name) is None),
+        answer=answer,
         seed=body.seed,
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),

@@ -10,7 +10,7 @@
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -22,12 +22,14 @@ MAX_SEQUENCES = 128
 """Prompts times choices of one request."""
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
+MAX_TOOLS = 128
 _INT63 = 2**63 - 1
 _INT31 = 2**31 - 1
 
 Name = Annotated[str, Meta(max_length=256)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -54,12 +56,9 @@ class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     prediction: Any = None
-    parallel_tool_calls: Any = None
     request_id: Any = None
     priority: Any = None
     cache_salt: Any = None
-    include_reasoning: Any = None
-    separate_reasoning: Any = None
     spaces_between_special_tokens: Any = None
 
 
@@ -145,6 +144,33 @@ class CompletionBody(GenerationBody, kw_only=True):
     logprobs: TopLogprobs | None = None
 
 
+class NamedFunction(msgspec.Struct):
+    """The function that `tool_choice` names."""
+
+    name: FunctionName
+
+
+class NamedTool(msgspec.Struct):
+    """A `tool_choice` that names a function."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class Function(NamedFunction):
+    """What a tool does. More fields reach the chat template as they are."""
+
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(msgspec.Struct):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+
 class ChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -153,6 +179,11 @@ class ChatBody(GenerationBody, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None

@@ -1,0 +1,29 @@
+"""A replica of which each answer is a given text, with tools and reasoning in its template."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from millrace_runtime.api.settings import ApiSettings
+from tests.runtime.api.served import Served, serve
+from tests.runtime.text_model import build_byte_level, write_model
+
+SCHEMA = {"type": "object", "properties": {"who": {"type": "string"}}}
+TEMPLATE = (
+    "{% if tools %}<tool_call>{% endif %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    "{{ m.tool_calls | tojson if m.tool_calls }}\n{% endfor %}"
+    "{% if thinks %}<think>\n{% endif %}"
+)
+CALL = '<tool_call>{"name":"find","arguments":{"who":"Zoë"}}</tool_call>'
+
+
+@contextlib.asynccontextmanager
+async def serve_answer(folder: Path, text: str) -> AsyncIterator[Served]:
+    """A replica of which each answer is this text."""
+    model = write_model(folder, build_byte_level(), TEMPLATE)
+    settings = ApiSettings(served_name="tiny", tool_format="hermes", has_reasoning=True)
+    async with serve(model, settings) as served:
+        [tokens] = served.replica.tokenizer.encode_batch([text], add_special_tokens=False)
+        served.engine.reply = [*tokens, *served.replica.tokenizer.end_token_ids]
+        yield served

@@ -1,0 +1,106 @@
+"""Tool calls and reasoning in chats, as OpenAI's client reads them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
+from tests.runtime.api.served import Served
+
+HI = [{"role": "user", "content": "hi"}]
+FIND = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
+
+
+async def test_a_call_comes_whole_and_streamed(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, "<think>\nHm.\n</think>\n\nI look.\n" + CALL + CALL) as served:
+        chats = served.openai.chat.completions
+        answer = await chats.create(model="tiny", messages=HI, tools=[FIND])
+        [choice] = answer.choices
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.content.strip() == "I look."
+        assert choice.message.reasoning_content == choice.message.reasoning == "Hm."
+        calls = choice.message.tool_calls
+        assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+            ("find", {"who": "Zoë"})
+        ] * 2
+        assert len({call.id for call in calls}) == 2
+        assert 0 < answer.usage.completion_tokens_details.reasoning_tokens < answer.usage.completion_tokens
+        async with chats.stream(model="tiny", messages=HI, tools=[FIND]) as stream:
+            whole = (await stream.get_final_completion()).choices[0]
+        assert whole.finish_reason == "tool_calls"
+        assert [call.function.arguments for call in whole.message.tool_calls] == [
+            call.function.arguments for call in calls
+        ]
+        assert whole.message.content.strip() == "I look."
+        one = await chats.create(model="tiny", messages=HI, tools=[FIND], parallel_tool_calls=False)
+        assert len(one.choices[0].message.tool_calls) == 1
+        again = [*HI, one.choices[0].message, {"role": "tool", "tool_call_id": "1", "content": "42"}]
+        await chats.create(model="tiny", messages=again, tools=[FIND], max_tokens=1)
+
+
+async def test_reasoning_is_split_off_unless_the_client_wants_it_otherwise(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, "<think>\nHm.\n</think>\n\nHello") as served:
+        seen = {}
+        for name, fields in {
+            "split": {},
+            "hidden": {"include_reasoning": False},
+            "whole": {"separate_reasoning": False},
+        }.items():
+            ask = {"messages": HI} | fields
+            message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0][
+                "message"
+            ]
+            seen[name] = (message.get("reasoning_content"), message["content"])
+        assert seen == {
+            "split": ("Hm.", "Hello"),
+            "hidden": (None, "Hello"),
+            "whole": (None, "<think>\nHm.\n</think>\n\nHello"),
+        }
+
+
+async def test_a_prompt_may_open_the_reasoning(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, "Hm.\n</think>\n\nHello") as served:
+        ask = {"messages": HI, "chat_template_kwargs": {"thinks": True}}
+        message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0]["message"]
+        assert (message["reasoning_content"], message["content"]) == ("Hm.", "Hello")
+
+
+async def test_without_tools_a_marker_is_text(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, CALL) as served:
+        for fields in ({}, {"tools": [FIND], "tool_choice": "none"}):
+            ask = {"messages": HI} | fields
+            message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0][
+                "message"
+            ]
+            assert message["content"] == CALL
+            assert "tool_calls" not in message
+
+
+BAD = [
+    ({"tools": [{"type": "function"}]}, "tools[0]", "missing required field `function`"),
+    ({"tools": [{"type": "x", "function": {"name": "f"}}]}, "tools[0].type", "x"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "matching"),
+    ({"tool_choice": "required"}, "tool_choice", "needs `tools`"),
+    (
+        {"tools": [FIND], "tool_choice": {"type": "function", "function": {"name": "no"}}},
+        "tool_choice",
+        "names `no`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "said"), BAD)
+async def test_tools_that_are_none_are_refused(
+    served: Served, fields: dict[str, Any], param: str, said: str
+) -> None:
+    error = (await served.client.post("/v1/chat/completions", json={"messages": HI} | fields)).json()["error"]
+    assert error["param"] == param
+    assert said in error["message"]
+
+
+async def test_a_template_without_tools_takes_none(served: Served) -> None:
+    with pytest.raises(openai.BadRequestError, match="knows no tools"):
+        await served.openai.chat.completions.create(model="tiny", messages=HI, tools=[FIND])
