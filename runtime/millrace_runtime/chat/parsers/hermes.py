@@ -7,7 +7,7 @@ from millrace_runtime.chat.parsers.reader import SPACE, Markers
 
 _OPENING = Markers("<tool_call>")
 _CLOSING = Markers("</tool_call>")
-_BEHIND_CALL = re.compile(r"[\s}\]]*")
+_BEHIND_CALL = re.compile(r"[\s}\]]*", re.ASCII)
 """Models close more brackets than they have opened."""
 
 

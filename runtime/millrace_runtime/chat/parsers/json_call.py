@@ -11,8 +11,8 @@ from millrace_runtime.chat.parsers.reader import SPACE, State, StateParser, Text
 _OUTSIDE_STRINGS = re.compile(r'[^"{}\[\]<]*')
 """JSON has no `<` outside strings. There it is a marker, and the value is broken."""
 _INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_SCALAR = re.compile(r'[^\s,{}\[\]"<:]*')
-_BETWEEN_MEMBERS = re.compile(r"[\s,]*")
+_SCALAR = re.compile(r'[^\s,{}\[\]"<:]*', re.ASCII)
+_BETWEEN_MEMBERS = re.compile(r"[\s,]*", re.ASCII)
 _ARGUMENTS = frozenset({"arguments", "parameters"})
 _KEYS_OF_CALLS = _ARGUMENTS | {"name", "type", "id"}
 

@@ -6,7 +6,7 @@ from millrace_runtime.chat.parsers.json_call import JsonFormatParser
 from millrace_runtime.chat.parsers.reader import SPACE, Markers
 
 _TAG = Markers("<|python_tag|>")
-_BETWEEN_CALLS = re.compile(r"[\s;]*")
+_BETWEEN_CALLS = re.compile(r"[\s;]*", re.ASCII)
 
 
 class Llama3Parser(JsonFormatParser):

@@ -10,9 +10,9 @@ from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers
 
 _OPENING = Markers("[TOOL_CALLS]")
 _BEFORE_ARGUMENTS = Markers("[ARGS]", "[CALL_ID]")
-_NAME = re.compile(r"[^\s\[\]{}<>\"',;]*")
+_NAME = re.compile(r"[^\s\[\]{}<>\"',;]*", re.ASCII)
 _ID = re.compile(r"[0-9A-Za-z_-]*")
-_BETWEEN_CALLS = re.compile(r"[\s,\]]*")
+_BETWEEN_CALLS = re.compile(r"[\s,\]]*", re.ASCII)
 
 
 class MistralParser(JsonFormatParser):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from millrace_runtime.chat.parsers.answer import AnswerDelta, DeltaBuilder
 
-SPACE = re.compile(r"\s*")
+SPACE = re.compile(r"\s*", re.ASCII)
 MAX_NAME = 256
 """Letters of a name outside JSON. More is no name, and is held back no longer."""
 
