@@ -50,8 +50,8 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("llama3", f'{{"type": "function", "name": "f", "parameters": {TRICKY}}}', "", [("f", TRICKY)]),
     ("llama3", f'{LLAMA}\n{{"b": 2}}', '{"b": 2}', [("f", '{"a": 1}')]),
     ("llama3", '{"name": "f", "para', "", [("f", "")]),
-    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": 1}, {"name": "g", "parameters": {"a": "]"}}]',
-     "", [("f", "{}"), ("g", '{"a": "]"}')]),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": 1},{"name":"g","arguments": {"": "]"}}]',
+     "", [("f", "{}"), ("g", '{"": "]"}')]),
     ("mistral", f"So:[TOOL_CALLS]f[ARGS]{TRICKY}[TOOL_CALLS]g{{}}", "So:", [("f", TRICKY), ("g", "{}")]),
     ("mistral", '[TOOL_CALLS]f[CALL_ID]a1[ARGS] {"a": 1', "", [("f", '{"a": 1')]),
     ("mistral", "[TOOL_CALLS]f[ARGS]", "", [("f", "")]),
@@ -69,8 +69,9 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("qwen3_coder", "<function=f>\n<parameter=text>a</parameter><parameter=c", "", [("f", '{"text": "a"')]),
 ]
 NO_CALLS = {
-    "hermes": ["<tool_call>no</tool_call>", '<tool_call>{"arguments": {}', "<tool_cal", '<tool_call>{"name": 1}',
-               '<tool_call>{"name": "f", "arguments": "{}"}', '<tool_call>{"name": "\\ud800", "parameters": {}'],
+    "hermes": ["<tool_call>no</tool_call>", '<tool_call>{"arguments": {}', "<tool_cal",
+               '<tool_call>{"name": "f", "arguments": "{}"}', '<tool_call>{"name": "\\ud800", "arguments":',
+               '<tool_call>{"name": 1}'],
     "llama3": [f"I say {LLAMA}", '{"a": {"name": "f"}}', '{"name": "Ann", "age": 3}', "<|python_tag|>print()",
                ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}"],
     "mistral": ["[TOOL_CALLS] no, [ARGS]{}", "[TOOL_CALLS]f[ARG", '[TOOL_CALLS] [{"a": 1}]', "a [TOOL_CALLS",

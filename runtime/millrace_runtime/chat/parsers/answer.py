@@ -71,10 +71,13 @@ class DeltaBuilder:
 
     def take(self) -> AnswerDelta:
         """Return what was added since the last time."""
-        calls = tuple(CallDelta(index, name, "".join(pieces)) for index, name, pieces in self._calls)
-        delta = AnswerDelta(content="".join(self._content), calls=calls)
-        self._content, self._calls = [], []
-        return delta
+        content, self._content = "".join(self._content), []
+        if not self._calls:
+            return AnswerDelta("", content)
+        calls, self._calls = self._calls, []
+        return AnswerDelta(
+            "", content, tuple([CallDelta(index, name, "".join(pieces)) for index, name, pieces in calls])
+        )
 
 
 def join_deltas(deltas: Iterable[AnswerDelta]) -> AnswerDelta:

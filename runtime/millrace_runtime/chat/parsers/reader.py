@@ -16,9 +16,14 @@ class Markers:
 
     def __init__(self, *markers: str) -> None:
         beginnings = {marker[:size] for marker in markers for size in range(1, len(marker))}
+        self._first = re.compile(_any_of({marker[0] for marker in markers}))
         self._whole = re.compile(_any_of(markers))
-        self._begun = re.compile(f"(?:{_any_of(beginnings)})\\Z") if beginnings else None
+        self._begun = re.compile(f"(?:{_any_of(beginnings)})\\Z")
         self._max_begun = max(map(len, markers)) - 1
+
+    def find_first(self, text: str, place: int) -> re.Match[str] | None:
+        """Return the first letter that a marker begins with. Most pieces have none."""
+        return self._first.search(text, place)
 
     def find(self, text: str, place: int) -> re.Match[str] | None:
         """Return the first marker at or behind `place`."""
@@ -33,7 +38,7 @@ class Markers:
 
         The end is shorter than a marker, so the work does not depend on the text.
         """
-        found = self._begun and self._begun.search(text, max(place, len(text) - self._max_begun))
+        found = self._begun.search(text, max(place, len(text) - self._max_begun))
         return found.start() if found else len(text)
 
 
@@ -103,7 +108,10 @@ class TextReader:
 
     def take_before(self, markers: Markers) -> Before:
         """Take the text before the first marker, and the marker. Leave an end that may become one."""
-        found = markers.find(self.text, self.place)
+        first = markers.find_first(self.text, self.place)
+        if not first:
+            return Before(self.take_to(len(self.text)), "")
+        found = markers.find(self.text, first.start())
         if found:
             before = self.take_to(found.start())
             return Before(before, self.take_to(found.end()))

@@ -32,7 +32,10 @@ class ReasoningParser(StateParser):
             return self._behind.feed(text)
         before = super().feed(text)
         reasoning, self._reasoning = "".join(self._reasoning), []
-        return AnswerDelta(reasoning, *self._behind.feed(before.content)[1:])
+        if not before.content:
+            return AnswerDelta(reasoning)
+        _, content, calls = self._behind.feed(before.content)
+        return AnswerDelta(reasoning, content, calls)
 
     def finish(self) -> AnswerDelta:
         """Return what was held back."""
