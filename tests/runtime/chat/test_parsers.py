@@ -40,7 +40,7 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
      [("f", TRICKY)]),
     ("hermes", '<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
     ("hermes", '<tool_call>{"name": "f", "arg', "", [("f", "")]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": [1, "', "", [("f", '{"a": [1, "')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": [1, "\\', "", [("f", '{"a": [1, "\\')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call> So', "So", [("f", '{"a": 1')]),
     ("hermes", f"{HERMES[:-13]}}}}}\n</tool_call>!", "!", [("f", '{"a": 1}')]),
     ("hermes", f"<tool_call>{LLAMA}\n{LLAMA}</tool_call>", "", [("f", '{"a": 1}')] * 2),

@@ -31,7 +31,7 @@ class JsonValue:
         self.is_broken = False
 
     def take(self, reader: TextReader) -> str:
-        """Take the text up to the value's end."""
+        """Take the text up to the value's end; at the answer's end all that is there."""
         text, place = reader.text, reader.place
         while not (self.is_ended or self.is_broken):
             pattern = _INSIDE_STRING if self._is_in_string else _OUTSIDE_STRINGS
@@ -41,7 +41,8 @@ class JsonValue:
                 break
             self._pass(letter)
             place += not self.is_broken
-        return reader.take_to(place)
+        is_cut = reader.has_ended and not (self.is_ended or self.is_broken)
+        return reader.take_to(len(text) if is_cut else place)
 
     def _pass(self, letter: str) -> None:
         if letter == '"':
@@ -176,8 +177,7 @@ class JsonCall:
     def _end_object(self, _: TextReader) -> bool:
         if self._name is not None and self._arguments is None:
             self._arguments = ["{}"]
-        self._end()
-        return True
+        return self._end()
 
     def _read_string(self, reader: TextReader) -> str | None:
         """Return a string once its end is there. One that is no JSON, or no Unicode, is the empty string."""
@@ -209,14 +209,15 @@ class JsonCall:
         return True
 
     def _fail(self) -> bool:
+        """End here: what has begun is a call."""
         self.outcome = Outcome.CALL if self._has_begun else Outcome.NO_CALL
         return True
 
-    def _end(self) -> None:
-        """End the object, whole or cut short; without a name it is no call."""
+    def _end(self) -> bool:
+        """End the object, whole or cut short: it is a call if it has a name."""
         if self._name is not None and not self._has_begun:
             self._begin()
-        self._fail()
+        return self._fail()
 
     def _begin(self) -> None:
         assert self._name is not None
