@@ -157,7 +157,7 @@ class Driver:
 
 
 @pytest.fixture
-def start_crew(request: pytest.FixtureRequest) -> Iterator[Callable[..., ParallelExecutor]]:
+def start_pool(request: pytest.FixtureRequest) -> Iterator[Callable[..., ParallelExecutor]]:
     """Start workers that hold a model together; they end with the test."""
     started: list[ParallelExecutor] = []
 
@@ -182,10 +182,10 @@ def start_crew(request: pytest.FixtureRequest) -> Iterator[Callable[..., Paralle
 
 
 @pytest.fixture
-def make_driver(start_crew: Callable[..., ParallelExecutor]) -> Callable[..., Driver]:
+def make_driver(start_pool: Callable[..., ParallelExecutor]) -> Callable[..., Driver]:
     def make(path: Path, workers: int = 1, **settings: Any) -> Driver:
         if workers > 1:
-            return Driver(start_crew(path, workers, **settings))
+            return Driver(start_pool(path, workers, **settings))
         return Driver(build_executor(ExecutionSettings(path, **(SMALL | settings))))
 
     return make

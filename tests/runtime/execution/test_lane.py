@@ -197,7 +197,7 @@ def test_the_thread_ends_with_its_executor(
 ) -> None:
     executor = make_driver(make_model()).executor
     draw(executor, masked_plan(0, 0.0))
-    [thread] = executor._lane._threads
+    [thread] = executor._queue._threads
     del executor
     gc.collect()
     thread.join(10)

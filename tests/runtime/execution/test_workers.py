@@ -48,9 +48,9 @@ def test_greedy_output_agrees_with_transformers_where_torch_computes(
 
 
 def test_workers_say_what_the_model_lies_on(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
-    executor = start_crew(make_model(), 2, kernels="torch")
+    executor = start_pool(make_model(), 2, kernels="torch")
     assert executor.placement == Placement("cpu", "torch", "float32", "FromCheckpoint", 2)
 
 
@@ -100,7 +100,7 @@ def test_steps_are_seen_to_advance(make_model: Callable[..., Path], make_driver:
 
 
 def pids(executor: ParallelExecutor) -> list[int]:
-    return [member.process.pid for member in executor._crew._members]
+    return [member.process.pid for member in executor._pool._members]
 
 
 def watch(executor: ParallelExecutor) -> str:
@@ -117,20 +117,20 @@ def watch(executor: ParallelExecutor) -> str:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_killed_worker_is_told_while_idle(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor], index: int
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor], index: int
 ) -> None:
-    executor = start_crew(make_model())
+    executor = start_pool(make_model())
     executor.check()
     os.kill(pids(executor)[index], signal.SIGKILL)
     assert watch(executor) == f"worker {index} of 2 was killed by SIGKILL; more memory may be needed"
 
 
 def test_a_stopped_worker_is_told_though_its_socket_is_open(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
-    executor = start_crew(make_model())
+    executor = start_pool(make_model())
     os.kill(pids(executor)[1], signal.SIGSTOP)
-    assert watch(executor).startswith("worker 1 of 2 is stopped: no sign of life for")
+    assert watch(executor).startswith("worker 1 of 2 is stopped: no heartbeat for")
 
 
 def test_a_worker_that_is_stopped_in_a_step_ends_the_wait_for_it(
@@ -174,30 +174,30 @@ def test_a_paused_container_goes_on(
 
 
 def test_an_error_in_one_workers_step_is_told_with_its_words(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
-    executor = start_crew(make_model())
+    executor = start_pool(make_model())
     executor.submit(StepPlan(0, [7], [], [], []))
     with pytest.raises(WorkerError, match=r"worker \d of 2 failed: PlanError: slot 7 holds no sequence"):
         executor.collect()
 
 
 def test_workers_end_with_the_engine(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
-    executor = start_crew(make_model(num_key_value_heads=3), 3, is_forked=False)
+    executor = start_pool(make_model(num_key_value_heads=3), 3, is_forked=False)
     running = pids(executor)
     executor.end()
     assert not any(Path(f"/proc/{pid}").exists() for pid in running)
 
 
 def test_what_one_worker_cannot_load_is_the_models_fault(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
     path = make_model()
     (path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ModelError, match="can't be read as safetensors"):
-        start_crew(path)
+        start_pool(path)
 
 
 @pytest.mark.parametrize(
@@ -205,27 +205,27 @@ def test_what_one_worker_cannot_load_is_the_models_fault(
     [(3, "6 heads over 2 KV heads can't be shared by 3 workers"), (4, "can't be shared by 4 workers")],
 )
 def test_heads_that_cannot_be_shared_are_refused(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor], count: int, text: str
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor], count: int, text: str
 ) -> None:
     with pytest.raises(ModelError, match=text):
-        start_crew(make_model(), count)
+        start_pool(make_model(), count)
 
 
 def test_a_cache_too_small_for_one_sequence_is_refused(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
     with pytest.raises(ModelError, match="lower --max-model-length or give the cache more memory"):
-        start_crew(make_model(), kv_cache_bytes=4096)
+        start_pool(make_model(), kv_cache_bytes=4096)
 
 
 def test_a_worker_keeps_its_heads_alone(
-    make_model: Callable[..., Path], start_crew: Callable[..., ParallelExecutor]
+    make_model: Callable[..., Path], start_pool: Callable[..., ParallelExecutor]
 ) -> None:
     """Half of the heads: so a cache of the same size holds twice as much."""
     lines: list[str] = []
     path = make_model(max_position_embeddings=100_000)
     settings = {"kv_cache_bytes": 1 << 20, "max_model_length": None}
-    executor = start_crew(path, 2, lines.append, **settings)
+    executor = start_pool(path, 2, lines.append, **settings)
     # 2 layers of a key and a value for one KV head of 8 numbers in float32, for 16 tokens
     assert executor.limits.groups[0].num_blocks == (1 << 20) // (2 * 2 * 8 * 4 * 16)
     assert "each of 2 workers has a KV cache of" in lines[-1]

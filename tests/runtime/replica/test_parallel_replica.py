@@ -63,7 +63,7 @@ def test_workers_answer_as_one_process_does(
     ("sent", "said"),
     [
         (signal.SIGKILL, "worker 1 of 2 was killed by SIGKILL; more memory may be needed"),
-        (signal.SIGSTOP, "worker 1 of 2 is stopped: no sign of life"),
+        (signal.SIGSTOP, "worker 1 of 2 is stopped: no heartbeat"),
     ],
 )
 def test_a_lost_worker_ends_the_replica_with_its_reason(

@@ -93,7 +93,7 @@ class WorkerPool:
         for index in range(self.count):
             silence = self._watch.measure_silence(self._heartbeats.last_beat(index), now)
             if silence > SILENCE_SECONDS:
-                raise WorkerError(f"{self._name(index)} is stopped: no sign of life for {silence:.0f} s")
+                raise WorkerError(f"{self._name(index)} is stopped: no heartbeat for {silence:.0f} s")
 
     def end(self) -> None:
         """Kill every worker, and wait until all have ended. A second call does nothing."""
