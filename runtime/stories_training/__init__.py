@@ -1,5 +1,5 @@
-"""How the shipped model `stories` was made: its text generator, its trainer, its evaluation.
+"""The making of the shipped model `stories`: its text generator, its trainer, its evaluation.
 
-It runs from a checkout and is not in the wheel, which carries the model's files alone. It knows nothing of
-the serving runtime: it writes a model folder as any Llama checkpoint looks.
+It runs from a checkout and is not in the wheel, which contains only the model's files. It does not depend on
+the serving runtime: it writes a model folder in the form of any Llama checkpoint.
 """

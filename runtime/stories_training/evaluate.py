@@ -16,12 +16,12 @@ from stories_training.tokens import BEGIN, END, ROLE_TOKENS, encode_document
 from stories_training.train import FOLDER, Recipe
 
 NUM_DOCUMENTS = 60
-"""Held-out documents that the card and the test measure on."""
+"""Held-out documents for the card's and the test's measurements."""
 QUALITY = """bfloat16
   1.7525 and 0.000003, `Int8` 1.7529 and 0.00011, `Int4` 1.7534 and 0.0015"""
-"""What the card says of each precision that serves the model: `python -m benchmarks.quality` measures it."""
+"""The card's figures for each precision: `python -m benchmarks.quality` measures them."""
 PERPLEXITY_BOUND = 1.82
-"""What the test holds the shipped model to."""
+"""The test's limit for the shipped model."""
 NUM_SAMPLES = 20
 
 
@@ -62,7 +62,7 @@ def sample_answer(model: Llama, tokenizer: Tokenizer, request: str, seed: int, t
 
 
 def list_requests() -> list[str]:
-    """What the samples are asked: the first user messages of held-out conversations."""
+    """The requests of the samples: the first user messages of held-out conversations."""
     requests: list[str] = []
     seed = HELD_OUT_SEED
     while len(requests) < NUM_SAMPLES:

@@ -1,4 +1,4 @@
-"""Documents for training: stories, and conversations about stories, in which facts stay true.
+"""Documents for training: stories, and conversations about stories, without contradictions.
 
 `generate_document(seed)` is a pure function of its seed, so a held-out set is a range of seeds. Answers to
 questions come from the state of the world, never from the text.
@@ -15,7 +15,7 @@ from stories_training.telling import Teller
 from stories_training.world import Character, Event, World
 
 HELD_OUT_SEED = 1_000_000_000
-"""Seeds from here on are never trained on."""
+"""Training never uses seeds from here on."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _reading(rng: random.Random) -> Document:
 
 
 def _repetition(rng: random.Random) -> Document:
-    """Words to say again: nothing else teaches so small a model so soon to copy names from its context."""
+    """Words to repeat: a very small model learns by these soonest to copy names from its context."""
     pool = (*NAMES, *KINDS, *THINGS, *FOODS)
     words = " ".join(rng.sample(pool, rng.randint(4, 24)))
     return Document(messages=(Message("user", f"{rng.choice(REPEAT)} {words}"), Message("assistant", words)))
@@ -158,7 +158,7 @@ def _system(rng: random.Random) -> list[Message]:
 
 
 def tell_walk(rng: random.Random) -> Teller:
-    """Tell three to eight events that happen to two or three characters."""
+    """Write a story of three to eight events with two or three characters."""
     cast, teller = draw_cast(rng), Teller(rng, World())
     people = [cast.lead, cast.friend, cast.third][: rng.randint(2, 3)]
     for person in people:
@@ -170,7 +170,7 @@ def tell_walk(rng: random.Random) -> Teller:
 
 
 def _step(rng: random.Random, teller: Teller, cast: Cast, people: list[Character]) -> None:
-    """One event among those that can happen; a hand-over wherever it can, half of the time."""
+    """One of the possible events; if a handover is possible, half of the time that."""
     world = teller.world
     actor = rng.choice(people)
     near = [other for other in people if other != actor and world.are_together(actor, other)]
@@ -242,7 +242,7 @@ def _about_characters(world: World) -> list[Question]:
 
 
 def _about_event(event: Event, world: World) -> list[Question]:
-    """Questions about what happened, where only one event answers them."""
+    """Questions about events that exactly one event answers."""
     if event.thing is None or sum(e.verb == event.verb and e.thing == event.thing for e in world.events) > 1:
         return []
     actor, thing = event.actor.name, event.thing.known

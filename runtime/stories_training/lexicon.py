@@ -1,4 +1,4 @@
-"""The words of the stories: who may act, what may be held, where things happen.
+"""The words of the stories: names, kinds of characters, things, places.
 
 Every noun takes its article from its first letter, so no word here starts with a silent h or a
 spoken "you".
@@ -18,14 +18,14 @@ class Pronouns(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place and the preposition for being there."""
+    """A place and its preposition."""
 
     noun: str
     preposition: str
 
     @property
     def where(self) -> str:
-        """Where somebody is, e.g. "by the river"."""
+        """The place with its preposition, e.g. "by the river"."""
         return f"{self.preposition} the {self.noun}"
 
 
@@ -193,7 +193,7 @@ USES: Final[dict[str, tuple[str, str]]] = {
     "brush": ("painted with the brush", "the picture was full of color"),
     "pot": ("cooked soup in the pot", "it smelled very good"),
 }
-"""What its holder does with a thing, and what comes of it."""
+"""For each thing: what its holder does with it, and the result."""
 
 THINGS: Final[tuple[str, ...]] = tuple(USES)
 THING_ADJECTIVES: Final = ("red", "blue", "green", "yellow", "old", "new", "small", "big", "little", "pretty")
@@ -201,7 +201,7 @@ THING_ADJECTIVES: Final = ("red", "blue", "green", "yellow", "old", "new", "smal
 
 @cache
 def read_extra_words() -> tuple[str, ...]:
-    """Plain English words beside the stories', so that no common word falls apart into letters."""
+    """More plain English words for the tokenizer, so that it splits no common word into letters."""
     return tuple(Path(__file__).with_name("extra_words.txt").read_text().split())
 
 

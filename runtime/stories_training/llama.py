@@ -9,21 +9,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 TOKEN_SCALE = 0.5
-"""Standard deviation of the embedding: large enough not to drown in what the layers add."""
+"""Standard deviation of the embedding: large beside the outputs of the layers."""
 CONSTANT = 8 * TOKEN_SCALE
 """Dimension 0 of every token."""
 FINAL_NORM = 0.1
 """The last norm's weight: the first logits stay small although the embedding is not."""
 NUM_FAST = 7
-"""Frequencies by which the first head tells distances apart."""
+"""Number of frequencies by which the first head distinguishes distances."""
 FIRST_SLOW = 18
 """The first frequency that turns by less than a radian in 150 tokens."""
 BACK_SCORE = 6.0
-"""Of each fast frequency in the first head's scores, at its best."""
+"""The share of each fast frequency in the first head's scores, at its best."""
 MATCH_SCORE = 6.0
-"""Of a slow dimension in the second head's scores, on average over equal tokens, before the usual scaling."""
+"""The share of a slow dimension in the second head's scores, on average over equal tokens, before scaling."""
 VOTE_GAIN = 4.0
-"""Of what the second head found, against the token itself."""
+"""The weight of the second head's find, relative to the token itself."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _look_back(attention: Attention, seen: float, shape: LlamaShape) -> None:
 
 
 def _look_for_match(attention: Attention, gain: float, copied: Tensor, room: Tensor) -> None:
-    """Make head 0 attend where the room holds what the token itself is."""
+    """Make head 0 attend to positions whose previous token was the present token."""
     half = len(copied) // 2
     slow = (torch.arange(len(copied)) % half >= FIRST_SLOW)[:, None]
     attention.q_proj.weight[: len(copied)] = gain * slow * copied

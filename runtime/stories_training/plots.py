@@ -1,4 +1,4 @@
-"""Plots: orders of events that make a story. Each begins with a lead at a place and ends well."""
+"""Plots: orders of events that make a story. Each starts with a lead at a place and ends well."""
 
 import random
 from collections.abc import Callable
@@ -56,7 +56,7 @@ MORALS = (
 
 @dataclass(frozen=True)
 class Cast:
-    """Whom and what a story is about, and the places it visits."""
+    """A story's characters, things and places."""
 
     lead: Character
     friend: Character
@@ -85,103 +85,103 @@ def draw_cast(rng: random.Random) -> Cast:
     )
 
 
-def _open(tell: Teller, cast: Cast, *, owned: Thing | None) -> None:
-    tell.introduce(cast.lead, cast.places[0])
+def _open(teller: Teller, cast: Cast, *, owned: Thing | None) -> None:
+    teller.introduce(cast.lead, cast.places[0])
     if owned:
-        tell.world.add_held(owned, cast.lead)
-        tell.say(HAS, cast.lead, thing=owned)
-    tell.say_plain(*SKIES)
+        teller.world.add_held(owned, cast.lead)
+        teller.say(HAS, cast.lead, thing=owned)
+    teller.say_plain(*SKIES)
 
 
-def _close(tell: Teller, cast: Cast, kept: Thing) -> None:
-    holder = tell.world.holder[kept]
-    tell.say(HAPPY, holder)
-    tell.say(KEEPS, holder, thing=kept)
-    tell.say(FRIENDS, cast.lead, other=cast.friend)
-    tell.say_plain(*MORALS)
+def _close(teller: Teller, cast: Cast, kept: Thing) -> None:
+    holder = teller.world.holder[kept]
+    teller.say(HAPPY, holder)
+    teller.say(KEEPS, holder, thing=kept)
+    teller.say(FRIENDS, cast.lead, other=cast.friend)
+    teller.say_plain(*MORALS)
 
 
-def tell_lost_and_found(tell: Teller, cast: Cast) -> None:
+def tell_lost_and_found(teller: Teller, cast: Cast) -> None:
     """The lead loses a thing; a friend finds it and brings it back."""
     _, there, beyond, _ = cast.places
     lead, friend, thing = cast.lead, cast.friend, cast.thing
-    _open(tell, cast, owned=thing)
-    tell.go(lead, there)
-    tell.drop(lead, thing, by_accident=True)
-    tell.go(lead, beyond)
-    tell.say(
+    _open(teller, cast, owned=thing)
+    teller.go(lead, there)
+    teller.drop(lead, thing, by_accident=True)
+    teller.go(lead, beyond)
+    teller.say(
         ("Then {a} saw that {t} was gone.", "There {a} looked for {t}, but it was gone."), lead, thing=thing
     )
-    tell.say(SAD, lead)
-    tell.meet(lead, friend)
-    tell.say(
+    teller.say(SAD, lead)
+    teller.meet(lead, friend)
+    teller.say(
         ('"I will help you," said {who}.', '"Do not cry, {bname}," said {who}. "I will look for it."'),
         friend,
         other=lead,
     )
-    tell.go(friend, there)
-    tell.find(friend, thing)
-    tell.go(friend, beyond)
-    tell.give(friend, thing, lead)
-    tell.use(lead, thing)
-    _close(tell, cast, thing)
+    teller.go(friend, there)
+    teller.find(friend, thing)
+    teller.go(friend, beyond)
+    teller.give(friend, thing, lead)
+    teller.use(lead, thing)
+    _close(teller, cast, thing)
 
 
-def tell_gift(tell: Teller, cast: Cast) -> None:
+def tell_gift(teller: Teller, cast: Cast) -> None:
     """The lead gives a thing to a sad friend."""
     _, there, _, _ = cast.places
     lead, friend, thing = cast.lead, cast.friend, cast.thing
-    _open(tell, cast, owned=thing)
-    tell.use(lead, thing)
-    tell.go(lead, there)
-    tell.meet(lead, friend)
-    tell.say(SAD, friend)
-    tell.say(
+    _open(teller, cast, owned=thing)
+    teller.use(lead, thing)
+    teller.go(lead, there)
+    teller.meet(lead, friend)
+    teller.say(SAD, friend)
+    teller.say(
         ('"Why are you sad?" asked {who}. "I have nothing to play with," said {b}.',
          '"What is wrong?" asked {who}. "Today is my birthday, and I am alone," said {b}.'),
         lead, other=friend,
     )  # fmt: skip
-    tell.give(lead, thing, friend)
-    tell.use(friend, thing)
-    _close(tell, cast, thing)
+    teller.give(lead, thing, friend)
+    teller.use(friend, thing)
+    _close(teller, cast, thing)
 
 
-def tell_trade(tell: Teller, cast: Cast) -> None:
-    """Two trade what they have."""
+def tell_trade(teller: Teller, cast: Cast) -> None:
+    """The lead and a friend trade their things."""
     _, there, _, _ = cast.places
     lead, friend, thing, gift = cast.lead, cast.friend, cast.thing, cast.gift
-    _open(tell, cast, owned=thing)
-    tell.go(lead, there)
-    tell.meet(lead, friend)
-    tell.world.add_held(gift, friend)
-    tell.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=gift)
-    tell.say(GREETS, lead, other=friend)
-    tell.say(
+    _open(teller, cast, owned=thing)
+    teller.go(lead, there)
+    teller.meet(lead, friend)
+    teller.world.add_held(gift, friend)
+    teller.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=gift)
+    teller.say(GREETS, lead, other=friend)
+    teller.say(
         ('"I like {t}," said {who}. "Shall we trade?" {B} said yes.',
          '"May I have {t}?" asked {who}. "Yes, if we trade," said {b}.'),
         lead, other=friend, thing=gift,
     )  # fmt: skip
-    tell.give(lead, thing, friend, has_thanks=False)
-    tell.give(friend, gift, lead)
-    tell.use(friend, thing)
-    tell.use(lead, gift)
-    _close(tell, cast, gift)
+    teller.give(lead, thing, friend, has_thanks=False)
+    teller.give(friend, gift, lead)
+    teller.use(friend, thing)
+    teller.use(lead, gift)
+    _close(teller, cast, gift)
 
 
-def tell_shared_meal(tell: Teller, cast: Cast) -> None:
-    """The lead shares food with somebody hungry, who gives a thing in return."""
+def tell_shared_meal(teller: Teller, cast: Cast) -> None:
+    """The lead shares food with a hungry friend, who gives a thing in return."""
     _, there, beyond, _ = cast.places
     lead, friend, gift, food = cast.lead, cast.friend, cast.thing, cast.food
-    _open(tell, cast, owned=food)
-    tell.go(lead, there)
-    tell.meet(lead, friend)
-    tell.world.add_held(gift, friend)
-    tell.say(
+    _open(teller, cast, owned=food)
+    teller.go(lead, there)
+    teller.meet(lead, friend)
+    teller.world.add_held(gift, friend)
+    teller.say(
         ("{A} had {new}, but nothing to eat.", "{A} was holding {new}, and {they} looked hungry."),
         friend,
         thing=gift,
     )
-    tell.say(
+    teller.say(
         (
             '"I am so hungry," said {who} to {b}.',
             '"Have you got anything to eat?" asked {who}. {Bname} said yes.',
@@ -189,80 +189,80 @@ def tell_shared_meal(tell: Teller, cast: Cast) -> None:
         friend,
         other=lead,
     )
-    tell.share(lead, food, friend)
-    tell.give(friend, gift, lead)
-    tell.go_together(lead, friend, beyond)
-    tell.use(lead, gift)
-    _close(tell, cast, gift)
+    teller.share(lead, food, friend)
+    teller.give(friend, gift, lead)
+    teller.go_together(lead, friend, beyond)
+    teller.use(lead, gift)
+    _close(teller, cast, gift)
 
 
-def tell_borrowing(tell: Teller, cast: Cast) -> None:
+def tell_borrowing(teller: Teller, cast: Cast) -> None:
     """The lead borrows a thing and brings it back."""
     _here, there, beyond, _ = cast.places
     lead, friend, thing = cast.lead, cast.friend, cast.thing
-    _open(tell, cast, owned=None)
-    tell.say((f"{{A}} needed {with_article(thing.noun)}, but {{they}} did not have one.",
+    _open(teller, cast, owned=None)
+    teller.say((f"{{A}} needed {with_article(thing.noun)}, but {{they}} did not have one.",
               f"{{A}} wished for {with_article(thing.noun)}."), lead)  # fmt: skip
-    tell.go(lead, there)
-    tell.meet(lead, friend)
-    tell.world.add_held(thing, friend)
-    tell.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=thing)
-    tell.say(
+    teller.go(lead, there)
+    teller.meet(lead, friend)
+    teller.world.add_held(thing, friend)
+    teller.say(("{A} had {new}.", "{A} was holding {new}."), friend, thing=thing)
+    teller.say(
         ('"May I borrow {t}?" asked {who}. "Yes," said {b}, "but please bring it back."',),
         lead,
         other=friend,
         thing=thing,
     )
-    tell.give(friend, thing, lead)
-    tell.go(lead, beyond)
-    tell.use(lead, thing)
-    tell.go(lead, there)
-    tell.meet(lead, friend)
-    tell.give(lead, thing, friend)
-    _close(tell, cast, thing)
+    teller.give(friend, thing, lead)
+    teller.go(lead, beyond)
+    teller.use(lead, thing)
+    teller.go(lead, there)
+    teller.meet(lead, friend)
+    teller.give(lead, thing, friend)
+    _close(teller, cast, thing)
 
 
-def tell_owner_search(tell: Teller, cast: Cast) -> None:
-    """The lead finds a thing and looks for the one who lost it."""
+def tell_owner_search(teller: Teller, cast: Cast) -> None:
+    """The lead finds a thing and looks for its owner."""
     _, there, beyond, home = cast.places
     lead, friend, third, thing = cast.lead, cast.friend, cast.third, cast.thing
-    _open(tell, cast, owned=None)
-    tell.go(lead, there)
-    tell.find_new(lead, thing)
-    tell.say((f'"Whose {thing.noun} is this?" {{who}} wondered.',), lead)
-    tell.go(lead, beyond)
-    tell.meet(lead, third)
-    tell.say(
+    _open(teller, cast, owned=None)
+    teller.go(lead, there)
+    teller.find_new(lead, thing)
+    teller.say((f'"Whose {thing.noun} is this?" {{who}} wondered.',), lead)
+    teller.go(lead, beyond)
+    teller.meet(lead, third)
+    teller.say(
         (f'"Is this your {thing.noun}?" asked {{who}}. "No, it is not mine," said {{b}}.',),
         lead,
         other=third,
     )
-    tell.go(lead, home)
-    tell.meet(lead, friend)
-    tell.say(
+    teller.go(lead, home)
+    teller.meet(lead, friend)
+    teller.say(
         (f'"Is this your {thing.noun}?" asked {{who}}. "Yes! I lost it yesterday," said {{b}}.',),
         lead,
         other=friend,
     )
-    tell.give(lead, thing, friend)
-    tell.use(friend, thing)
-    _close(tell, cast, thing)
+    teller.give(lead, thing, friend)
+    teller.use(friend, thing)
+    _close(teller, cast, thing)
 
 
-def tell_outing(tell: Teller, cast: Cast) -> None:
-    """What happens next: two who are known go somewhere and find a thing."""
+def tell_outing(teller: Teller, cast: Cast) -> None:
+    """A sequel: the lead and the friend go to a place and find a thing."""
     lead, friend, gift = cast.lead, cast.friend, cast.gift
-    place = next(p for p in reversed(cast.places) if p != tell.world.location[lead])
-    tell.say(
+    place = next(p for p in reversed(cast.places) if p != teller.world.location[lead])
+    teller.say(
         ("The next morning {a} went out with {b}.", "The next day {a} and {b} met again."), lead, other=friend
     )
-    tell.go_together(lead, friend, place)
+    teller.go_together(lead, friend, place)
     finder, other = (lead, friend)
-    tell.find_new(finder, gift)
-    tell.use(finder, gift)
-    tell.give(finder, gift, other)
-    tell.use(other, gift)
-    tell.say(FRIENDS, lead, other=friend)
+    teller.find_new(finder, gift)
+    teller.use(finder, gift)
+    teller.give(finder, gift, other)
+    teller.use(other, gift)
+    teller.say(FRIENDS, lead, other=friend)
 
 
 PLOTS: tuple[Callable[[Teller, Cast], None], ...] = (

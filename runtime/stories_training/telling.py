@@ -1,7 +1,7 @@
 """Turns events of the world into sentences, and refers to characters so that a reader follows.
 
-A pronoun is used only for the actor of the sentence before, and only where that sentence named
-nobody else whom the pronoun could mean.
+A pronoun refers only to the actor of the previous sentence, and only if that sentence named no other
+character with the same pronoun.
 """
 
 import random
@@ -75,7 +75,7 @@ GREETS = (
 
 
 class Teller:
-    """Carries out events in the world and keeps the sentences that tell them."""
+    """Carries out events in the world and writes a sentence for each."""
 
     def __init__(self, rng: random.Random, world: World) -> None:
         self.world = world
@@ -85,7 +85,7 @@ class Teller:
 
     @property
     def text(self) -> str:
-        """Everything told so far."""
+        """The story so far."""
         return " ".join(self._sentences)
 
     def say(
@@ -124,12 +124,12 @@ class Teller:
         )
 
     def go(self, actor: Character, place: Place) -> None:
-        """Somebody goes to a place."""
+        """The actor goes to a place."""
         self.world.go(actor, place)
         self.say(GOES, actor, place=place)
 
     def go_together(self, actor: Character, other: Character, place: Place) -> None:
-        """Two who are together go to a place."""
+        """Two characters at one place go to another place."""
         if not self.world.are_together(actor, other):
             raise WorldError(f"{actor.name} and {other.name} are not together")
         self.world.go(actor, place)
@@ -137,7 +137,7 @@ class Teller:
         self.say(GOES_TOGETHER, actor, other=other, place=place)
 
     def meet(self, actor: Character, other: Character) -> None:
-        """Somebody meets another, who is new to the story or already there."""
+        """The actor meets another character, who is new to the story or already there."""
         place = self.world.location[actor]
         is_known = other in self.world.location
         if not is_known:
@@ -147,48 +147,48 @@ class Teller:
         self.say(MEETS_KNOWN if is_known else MEETS, actor, other=other)
 
     def find_new(self, actor: Character, thing: Thing) -> None:
-        """Somebody finds a thing that is new to the story."""
+        """The actor finds a thing that is new to the story."""
         self.world.add_lying(thing, self.world.location[actor])
         self.world.take(actor, thing, "find")
         self.say(FINDS, actor, thing=thing)
 
     def find(self, actor: Character, thing: Thing) -> None:
-        """Somebody finds a thing that was dropped."""
+        """The actor finds a dropped thing."""
         self.world.take(actor, thing, "find")
         self.say(FINDS_KNOWN, actor, thing=thing)
 
     def take(self, actor: Character, thing: Thing) -> None:
-        """Somebody picks up a thing that was left."""
+        """The actor picks up a thing."""
         self.world.take(actor, thing)
         self.say(TAKES, actor, thing=thing)
 
     def give(self, actor: Character, thing: Thing, other: Character, *, has_thanks: bool = True) -> None:
-        """One gives a thing to another, who may say thanks."""
+        """The actor gives a thing to another character, who may say thanks."""
         self.world.give(actor, thing, other)
         self.say(GIVES, actor, other=other, thing=thing)
         if has_thanks:
             self.say(THANKS, other, other=actor)
 
     def drop(self, actor: Character, thing: Thing, *, by_accident: bool = False) -> None:
-        """Somebody leaves or loses a thing where they are."""
+        """The actor leaves or loses a thing at the present place."""
         self.world.drop(actor, thing)
         templates = LOSES if by_accident else DROPS
         self.say(templates, actor, thing=thing, place=self.world.location[actor])
 
     def eat(self, actor: Character, thing: Thing) -> None:
-        """Somebody eats a food alone."""
+        """The actor eats a food alone."""
         self.world.eat(actor, thing)
         self.say(EATS, actor, thing=thing)
 
     def share(self, actor: Character, thing: Thing, other: Character) -> None:
-        """Two who are together eat a food."""
+        """Two characters at one place eat a food."""
         if not self.world.are_together(actor, other):
             raise WorldError(f"{actor.name} and {other.name} are not together")
         self.world.eat(actor, thing, other)
         self.say(SHARES, actor, other=other, thing=thing)
 
     def use(self, actor: Character, thing: Thing) -> None:
-        """The holder does with a thing what it is for."""
+        """The holder uses a thing in its usual way."""
         if self.world.holder.get(thing) != actor:
             raise WorldError(f"{actor.name} does not hold {thing.known}")
         deed, outcome = USES[thing.noun]

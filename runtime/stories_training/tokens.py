@@ -45,10 +45,10 @@ def train_tokenizer(num_documents: int) -> Tokenizer:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that the vocabulary must have; raises KeyError where it has not."""
+    """The id of a token that the vocabulary must have; raises KeyError if it is missing."""
     found = tokenizer.token_to_id(token)
     if found is None:
-        raise KeyError(f"the tokenizer has no token {token}; train it anew")
+        raise KeyError(f"the tokenizer has no token {token}; train it again")
     return int(found)
 
 

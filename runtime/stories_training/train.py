@@ -1,6 +1,6 @@
 """Train the demo model: `python -m stories_training.train`, reproducible on two threads.
 
-A compact Llama in plain torch, independent of the runtime's own models so that one can judge the
+A compact Llama in plain torch, independent of the runtime's own models, so that each can check the
 other. Most matrices learn by orthogonalised momentum (Muon): after 80 small steps a batch's loss was
 1.8 against AdamW's 3.2 (tried). Embeddings, norms, queries and keys learn by AdamW.
 """
@@ -71,14 +71,14 @@ class Muon(torch.optim.Optimizer):
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the weights; the defaults regenerate the shipped model."""
+    """All inputs that decide the weights; the defaults regenerate the shipped model."""
 
     steps: int = 1900
     batch_tokens: int = 2048
     row_tokens: int = 256
     long_row_tokens: int = 1024
     long_fraction: float = 0.05
-    """The last steps see long rows, so that long conversations are not strange."""
+    """The last steps use long rows, so that the model also learns long conversations."""
     matrix_rate: float = 0.01
     vector_rate: float = 2e-3
     embedding_rate: float = 0.01
@@ -191,7 +191,7 @@ def write_model(model: Llama, shape: LlamaShape, tokenizer: Tokenizer, folder: P
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train as the command line says."""
+    """Train by the command line's options."""
     parser = argparse.ArgumentParser(prog="python -m stories_training.train", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=FOLDER, help="the folder to write (default: the shipped one)"

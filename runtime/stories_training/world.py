@@ -1,6 +1,6 @@
-"""A small world that cannot contradict itself: who is where, and who holds what.
+"""A small world that cannot contradict itself: the places of characters, and the holders of things.
 
-Pure state: it knows nothing of sentences. Every change checks that it could happen.
+Pure state, without sentences. Every method refuses a change that is impossible.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class WorldError(ValueError):
 
 @dataclass(frozen=True)
 class Character:
-    """Somebody who acts; the name tells characters of one story apart."""
+    """A person or an animal of a story; the names in one story differ."""
 
     name: str
     kind: str
@@ -24,7 +24,7 @@ class Character:
 
 @dataclass(frozen=True)
 class Thing:
-    """Something that can be held; its noun tells the things of one story apart."""
+    """A thing that a character can hold; the nouns in one story differ."""
 
     noun: str
     adjective: str
@@ -36,12 +36,12 @@ class Thing:
 
     @property
     def known(self) -> str:
-        """The thing once it is known, e.g. "the key"."""
+        """The thing at later mentions, e.g. "the key"."""
         return f"the {self.noun}"
 
 
 class Event(NamedTuple):
-    """What happened, for questions about the story."""
+    """An event of the story, for questions about it."""
 
     verb: Literal["go", "find", "take", "give", "drop", "eat"]
     actor: Character
@@ -61,30 +61,30 @@ class World:
     events: list[Event] = field(default_factory=list)
 
     def add_character(self, character: Character, place: Place) -> None:
-        """Set somebody down at a place."""
+        """Put a new character at a place."""
         if any(character.name == other.name for other in self.location):
             raise WorldError(f"there is already somebody named {character.name}")
         self.location[character] = place
 
     def add_held(self, thing: Thing, holder: Character) -> None:
-        """Let somebody own a thing from the start."""
+        """Give a new thing to a character."""
         self._check_is_new(thing)
         self.holder[thing] = holder
 
     def add_lying(self, thing: Thing, place: Place) -> None:
-        """Let a thing lie at a place from the start."""
+        """Put a new thing at a place."""
         self._check_is_new(thing)
         self.lying[thing] = place
 
     def go(self, actor: Character, place: Place) -> None:
-        """Move somebody, with everything they hold."""
+        """Move a character with all things that they hold."""
         if self.location[actor] == place:
             raise WorldError(f"{actor.name} is already {place.where}")
         self.location[actor] = place
         self._record("go", actor)
 
     def take(self, actor: Character, thing: Thing, verb: Literal["take", "find"] = "take") -> None:
-        """Pick up a thing that lies where the actor is."""
+        """Pick up a thing at the actor's place."""
         if self.lying.get(thing) != self.location[actor]:
             raise WorldError(f"{thing.known} does not lie where {actor.name} is")
         del self.lying[thing]
@@ -92,7 +92,7 @@ class World:
         self._record(verb, actor, thing)
 
     def give(self, actor: Character, thing: Thing, other: Character) -> None:
-        """Hand a thing to somebody at the same place."""
+        """Hand a thing to another character at the same place."""
         self._check_holds(actor, thing)
         if actor == other or self.location[actor] != self.location[other]:
             raise WorldError(f"{actor.name} cannot give to {other.name} from afar")
@@ -100,25 +100,25 @@ class World:
         self._record("give", actor, thing, other)
 
     def drop(self, actor: Character, thing: Thing) -> None:
-        """Leave a thing where the actor is."""
+        """Leave a thing at the actor's place."""
         self._check_holds(actor, thing)
         del self.holder[thing]
         self.lying[thing] = self.location[actor]
         self._record("drop", actor, thing)
 
     def eat(self, actor: Character, thing: Thing, other: Character | None = None) -> None:
-        """Use a thing up, alone or with another."""
+        """Eat a thing, alone or with another character."""
         self._check_holds(actor, thing)
         del self.holder[thing]
         self.gone.add(thing)
         self._record("eat", actor, thing, other)
 
     def are_together(self, one: Character, other: Character) -> bool:
-        """Whether both are at the same place."""
+        """Whether the two characters are at the same place."""
         return self.location[one] == self.location[other]
 
     def held_by(self, character: Character) -> list[Thing]:
-        """What somebody holds, in the order it came to them."""
+        """The things that a character holds, in the order in which they got them."""
         return [thing for thing, holder in self.holder.items() if holder == character]
 
     def list_things(self) -> list[Thing]:
