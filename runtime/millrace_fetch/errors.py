@@ -1,6 +1,6 @@
 """The exceptions of a fetch. Each message is one line that says what to do.
 
-Most errors are final: a retry fails in the same way until somebody changes something. The others have
+Most errors are final: a retry fails in the same way until a person changes something. The others have
 `is_final = False`.
 
 FetchError
@@ -33,7 +33,7 @@ class FetchError(Exception):
     """The root of this package's exceptions."""
 
     is_final: ClassVar[bool] = True
-    """Whether a retry is useless until somebody has changed something."""
+    """Whether a retry is useless until a person has changed something."""
 
 
 class UsageError(FetchError):

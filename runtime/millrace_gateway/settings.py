@@ -30,7 +30,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     """The namespaces whose services the gateway serves; empty means all."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
-    """The services of pinned model names: the platform gives a name to a service, whatever others claim."""
+    """The services of pinned model names: the platform gives a name to a service; no other claim counts."""
     public_hosts: frozenset[str] = frozenset()
     """Hosts at which `model` decides, even if they look like a service's."""
     short_hosts: bool = False

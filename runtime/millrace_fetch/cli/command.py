@@ -25,7 +25,7 @@ _OF_SYSTEMS = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bund
 EXIT_FAILED = 1
 EXIT_BAD_USAGE = 2
 EXIT_FINAL = 3
-"""A retry fails in the same way until somebody changes something, so the operator does not restart such a
+"""A retry fails in the same way until a person changes something, so the operator does not restart such a
 pod."""
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

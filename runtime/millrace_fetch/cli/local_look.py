@@ -18,7 +18,7 @@ from millrace_fit.headers import LENGTH_BYTES, StoredTensor, parse_header, read_
 def look(folder: Path, path: Path) -> str:
     """Resolve the model in a local folder into a JSON file, and return a summary line. Raises FetchError.
 
-    A model without all of its weights is an error that a retry may resolve: somebody may be copying it.
+    A model without all of its weights is an error that a retry may resolve: a copy may be in progress.
     """
     with _stopping_at_sigterm():
         head = read_local_head(folder)

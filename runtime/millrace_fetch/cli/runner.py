@@ -63,7 +63,7 @@ def _show() -> AbstractContextManager[Watch]:
 
 
 async def _fetch_and_report(order: Order, source: Source, watch: Watch, port: int) -> Outcome:
-    """Fetch, with the progress at a port. The fetch goes on without it if the port is taken."""
+    """Fetch, with the progress at a port. The fetch continues without it if the port is taken."""
     tally = Tally(watch)
     async with AsyncExitStack() as exits:
         try:

@@ -54,7 +54,7 @@ def select(names: Collection[str], shards: Collection[str] | None) -> list[str]:
 def is_of_another_format(names: Collection[str]) -> bool:
     """Whether the files hold weights, but only in formats that no replica reads.
 
-    False without any weights, and with an index: somebody may be uploading the model. Subfolders do not
+    False without any weights, and with an index: an upload may be in progress. Subfolders do not
     count: they may hold other weights, such as an adapter.
     """
     if INDEX in names or any(name.endswith(".safetensors") and "/" not in name for name in names):

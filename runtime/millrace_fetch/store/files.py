@@ -12,7 +12,7 @@ from millrace_fetch.plan.manifest import FileRecord
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""Mostly from network volumes. Others, such as a missing right, stay until somebody changes something."""
+"""Mostly from network volumes. Others, such as a missing right, stay until a person changes something."""
 NOFOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 """For every open: it also refuses a link that was made after `refuse_links`."""
 

@@ -31,7 +31,7 @@ class Awaited(NamedTuple):
     services: Collection[ServiceKey]
     """Services with the same model name: a replica of any of them may take the request."""
     may_go: Callable[[], bool]
-    """Whether the request may go on."""
+    """Whether the request may continue."""
 
 
 class Holder:

@@ -1,4 +1,4 @@
-"""Streams reports to the leading operator, and to nobody else: they contain every tenant's load."""
+"""Streams reports to the leading operator only: they contain every tenant's load."""
 
 import asyncio
 import hmac
