@@ -91,13 +91,13 @@ class Exchange:
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
-            request, prompts = await self._read_prompts(body, ready)
+            request, prompts, grammar = await self._read_prompts(body, ready)
             if (defaults := self._replica.settings.author_defaults) is not None:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
             writer = self._open_writer(request, prompts)
-            generation = self._plan_generation(request, prompts, writer, ready)
+            generation = self._plan_generation(request, prompts, grammar, writer, ready)
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # the generation has packed them
             self._booking.resize(generation.num_choices, num_tokens)
@@ -176,7 +176,12 @@ class Exchange:
         return open_message
 
     def _plan_generation(
-        self, request: GenerationRequest, prompts: Prompts, writer: Writer, ready: EngineReady
+        self,
+        request: GenerationRequest,
+        prompts: Prompts,
+        grammar: str | None,
+        writer: Writer,
+        ready: EngineReady,
     ) -> Generation:
         """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
@@ -194,7 +199,7 @@ class Exchange:
             writer.read_usage = lambda: generation.usage
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
-            generation.add_prompt(prompt, max_tokens)
+            generation.add_prompt(prompt, max_tokens, grammar)
         return generation
 
     def _start(self, generation: Generation, *, is_streaming: bool) -> None:

@@ -69,8 +69,8 @@ class Generation:
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
 
-    def add_prompt(self, prompt: Sequence[int], max_tokens: int) -> None:
-        """Plan the choices of one prompt. `start` sends them."""
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: str | None = None) -> None:
+        """Plan the choices of one prompt, which fit `grammar`. `start` sends them."""
         request = self._request
         ends = () if request.ignores_end else self._tokenizer.end_token_ids
         stop_ids = [*ends, *request.stop_token_ids]
@@ -85,6 +85,7 @@ class Generation:
                 prompt=pack_tokens(prompt),
                 max_tokens=max_tokens,
                 stop_token_ids=stop_ids,
+                grammar=grammar,
             )
         )
         for sequence in sequences:

@@ -61,6 +61,10 @@ class Tokenizer:
         _add_tokens(native, config)
         return cls(native, config, is_byte_level=_is_byte_level(decoder))
 
+    def to_json(self) -> str:
+        """Return the tokenizer as tokenizer.json has it, with the tokens of the other files."""
+        return self._native.to_str()
+
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         """Return each text's token ids. Raises TokenizingError."""
         try:

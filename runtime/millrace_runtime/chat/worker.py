@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from millrace_runtime.chat.errors import (
     BadModelTextError,
@@ -21,8 +21,10 @@ from millrace_runtime.chat.errors import (
 )
 from millrace_runtime.chat.jobs import (
     AnyJob,
+    BuildGrammar,
     Encoded,
     FromTextWorker,
+    GrammarBuilt,
     JobFailed,
     JobRefused,
     MemoryExceeded,
@@ -118,7 +120,12 @@ class TextWorker:
         self, dialect: str, body: bytes | bytearray, max_prompt_tokens: int | None = None
     ) -> Coroutine[None, None, ReadPrompts]:
         """Return a body's request and prompts, by the module's reader. Encodes and raises as `run` does."""
-        return self._run(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
+        return self._run_body(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
+
+    async def build_grammar(self, job: BuildGrammar) -> str:
+        """Return a grammar as the engine takes it. Raises BodyRefusedError or a TextWorkerError."""
+        answer = await self._run(_encode(job, None))
+        return answer.grammar if isinstance(answer, GrammarBuilt) else _refuse_unexpected(answer)
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""
@@ -129,9 +136,12 @@ class TextWorker:
             await self._process.kill()  # the task may have been cancelled while it waited for the end
 
     async def _run_text(self, frame: bytes) -> Sequence[Tokens]:
-        return (await self._run(frame)).prompts
+        return _unpack(await self._run(frame)).prompts
 
-    async def _run(self, frame: bytes) -> ReadPrompts:
+    async def _run_body(self, frame: bytes) -> ReadPrompts:
+        return _unpack(await self._run(frame))
+
+    async def _run(self, frame: bytes) -> FromTextWorker:
         """Run a job in its turn.
 
         If the caller is cancelled, its job leaves the queue. A job that already runs goes on until it ends or
@@ -142,7 +152,7 @@ class TextWorker:
         self._queue.append(job)
         self._has_news.set()
         try:
-            return _interpret(await job.answer)
+            return _require_success(await job.answer)
         except asyncio.CancelledError:
             with contextlib.suppress(ValueError):  # it runs already
                 self._queue.remove(job)
@@ -255,10 +265,14 @@ def _settle(job: _QueuedJob, outcome: FromTextWorker | TextWorkerError) -> None:
         job.answer.set_result(outcome)
 
 
-def _interpret(answer: FromTextWorker) -> ReadPrompts:
+def _unpack(answer: FromTextWorker) -> ReadPrompts:
+    if not isinstance(answer, Encoded):
+        _refuse_unexpected(answer)
+    return ReadPrompts(answer.request, [unpack_tokens(prompt) for prompt in answer.prompts])
+
+
+def _require_success(answer: FromTextWorker) -> FromTextWorker:
     match answer:
-        case Encoded(prompts, request):
-            return ReadPrompts(request, [unpack_tokens(prompt) for prompt in prompts])
         case JobRefused(message, param, code):
             raise BodyRefusedError(message, param, code)
         case JobFailed(message):
@@ -266,4 +280,8 @@ def _interpret(answer: FromTextWorker) -> ReadPrompts:
             raise TextJobFailedError(message)
         case MemoryExceeded():
             raise TextMemoryError("the prompt needs more memory than rendering and tokenising may use")
+    return answer
+
+
+def _refuse_unexpected(answer: FromTextWorker) -> NoReturn:
     raise TextJobFailedError(f"the text worker sent an unexpected answer: {answer!r}")

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from millrace_runtime.engine.sequence import Sequence
+from millrace_runtime.engine.sequence import Sequence, Tenancy
+from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import StepTiming
 from millrace_runtime.protocol.step import Row
 
@@ -21,8 +22,10 @@ class PlannedStep:
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
-    is_masked: bool = False
-    """Whether any row is masked."""
+    masked: list[tuple[Tenancy, Sequence]] = field(default_factory=list)
+    """The sequences of the masked rows, in the order of the rows."""
+    awaits_masks: bool = False
+    """Whether it has masked rows, and their masks were not made yet."""
 
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the sequence's next `num_tokens`, and draw one more if these are its last known tokens."""
@@ -32,7 +35,7 @@ class PlannedStep:
             self.begun.append(sequence.new.sequence_id)
         sequence.num_computed += num_tokens
         emit = sequence.num_computed == sequence.num_known
-        is_masked = emit and sequence.request.is_masked
+        is_masked = emit and sequence.matcher is not None
         if emit:
             if sequence.next_draft and not is_masked:
                 self.offers.append((len(self.rows), sequence))
@@ -42,7 +45,9 @@ class PlannedStep:
         self.num_tokens += num_tokens
         self.num_context_tokens += sequence.num_computed
         self.is_decode_only = self.is_decode_only and num_tokens == 1
-        self.is_masked = self.is_masked or is_masked
+        if is_masked:
+            self.masked.append((sequence.tenancy, sequence))
+            self.awaits_masks = True
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked))
 
     def add_draft(self, number: int, max_draft: int) -> None:
@@ -51,6 +56,21 @@ class PlannedStep:
         self.rows[number] = Row(row.slot, row.num_tokens, row.emit, max_draft)
         self.num_tokens_left -= max_draft
         self.num_tokens += max_draft
+
+    @property
+    def can_mask(self) -> bool:
+        """Whether the tokens before every masked draw are collected. A sequence that has left needs none."""
+        return all(s.num_pending == 1 for tenancy, s in self.masked if s.tenancy == tenancy)
+
+    def make_masks(self, vocabulary_size: int) -> memoryview:
+        """Return the masks of its masked rows. A sequence that has left may draw anything."""
+        self.awaits_masks = False
+        size = mask_bytes(vocabulary_size)
+        masks = memoryview(bytearray(b"\xff") * (size * len(self.masked)))
+        for number, (tenancy, sequence) in enumerate(self.masked):
+            if sequence.tenancy == tenancy and sequence.matcher is not None:
+                sequence.matcher.fill(masks[number * size : (number + 1) * size])
+        return masks
 
     def timing(self, seconds: float) -> StepTiming | None:
         """Return the step's sizes and its `seconds`; None for a step without rows."""

@@ -9,11 +9,14 @@ rules make every admitted sequence end:
 """
 
 from collections import deque
+from collections.abc import Sequence as Items
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
+from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.sequence import AgeQueue, Sequence, State
@@ -72,13 +75,17 @@ class Scheduler:
         """Steps that are submitted and not committed."""
         return len(self._in_flight)
 
-    def add(self, request: Generate) -> None:
-        """Queue a prompt's sequences, all or none. Raises NeverFits or InvalidSequence."""
+    def add(self, request: Generate, matchers: Items[Matcher] = ()) -> None:
+        """Queue a prompt's sequences, all or none. Raises NeverFits or InvalidSequence.
+
+        With a grammar each has a matcher of its own.
+        """
+        assert len(matchers) == (0 if request.grammar is None else len(request.sequences))
         self._check(request)
         num_prompt = len(request.prompt) // TOKEN_BYTES
         max_length = min(num_prompt + request.max_tokens, self.max_model_length)
-        for new in request.sequences:
-            sequence = Sequence(request, new, self._next_age, max_length)
+        for new, matcher in zip_longest(request.sequences, matchers):
+            sequence = Sequence(request, new, self._next_age, max_length, matcher)
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
             self._waiting.add(sequence)
@@ -91,10 +98,12 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Return the next step; None with nothing to do or with `depth` steps in flight.
 
-        It plans nothing after a step with masks, which may not be there yet. When the last sequence has left,
-        a step without rows releases its slot: at rest the executor holds no sequence.
+        It plans nothing after a step whose masks were not popped yet. When the last sequence has left, a step
+        without rows releases its slot: at rest the executor holds no sequence.
         """
-        if len(self._in_flight) >= self._limits.depth or (self._in_flight and self._in_flight[-1].is_masked):
+        if len(self._in_flight) >= self._limits.depth:
+            return None
+        if self._in_flight and self._in_flight[-1].awaits_masks:
             return None
         planned = PlannedStep(self._next_step, self._max_batched_tokens)
         self._residency.drop_unseen()
@@ -104,6 +113,18 @@ class Scheduler:
         self._admit(planned)
         self._add_drafts(planned)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
+
+    def pop_masks(self) -> Masks | None:
+        """Return the masks of the newest step, once the tokens before all of them are collected.
+
+        None if it needs no masks, or has them. Ask after each `submit` and after each `commit`.
+        """
+        if not self._in_flight:
+            return None
+        newest = self._in_flight[-1]
+        if not newest.awaits_masks or not newest.can_mask:
+            return None
+        return Masks(newest.step, newest.make_masks(self._limits.vocabulary_size))
 
     def pop_begun(self) -> list[int]:
         """Return the ids of the sequences that got their first row since the last call."""
@@ -278,7 +299,7 @@ class Scheduler:
         tokens, finish_reason = sequence.append_tokens(row)
         if finish_reason is not None:
             self._end(sequence)
-        error = row.fault if finish_reason == FINISH_ERROR else None
+        error = (sequence.fault or row.fault) if finish_reason == FINISH_ERROR else None
         logprobs = row.logprobs[: len(tokens)]
         return SequenceOutput(sequence.new.sequence_id, tokens, logprobs, finish_reason, error)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.protocol.encoding import count_tokens, pack_tokens
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
@@ -59,6 +60,8 @@ class Sequence:
     """Order of arrival: the smallest is the oldest."""
     max_length: int
     """The most tokens of prompt and output together."""
+    matcher: Matcher | None = None
+    """Binds its draws to a grammar. It has consumed `outputs`, so a preemption leaves it as it is."""
     outputs: list[int] = field(default_factory=list)
     """Generated tokens of the collected steps."""
     state: State = State.WAITING
@@ -95,10 +98,10 @@ class Sequence:
     def wants_row(self) -> bool:
         """Whether another step would advance it: its last token is neither drawn nor being drawn.
 
-        A mask depends on the token before it, and a draft on how much of the last draft was accepted. So a
-        sequence with a mask or a draft has at most one drawing row in flight, whatever the executor's depth.
+        A draft depends on how much of the last draft was accepted. So a sequence with a draft has at most one
+        drawing row in flight, whatever the executor's depth. A masked one has no drafts.
         """
-        if self.num_pending and (self.next_draft or self.request.is_masked):
+        if self.num_pending and self.next_draft and self.matcher is None:
             return False
         return self.num_known < self.max_length
 
@@ -111,6 +114,11 @@ class Sequence:
     def is_prefilling(self) -> bool:
         """Whether it has several known tokens to compute."""
         return self.num_known - self.num_computed > 1 and self.wants_row
+
+    @property
+    def fault(self) -> str | None:
+        """Why its grammar can't go on; None if it can."""
+        return None if self.matcher is None else self.matcher.fault
 
     def pack_tokens(self) -> bytes:
         """Return the prompt and every collected token, packed."""
@@ -141,6 +149,10 @@ class Sequence:
             self.outputs.append(token)
             if token in self.request.stop_token_ids:
                 return Appended(row.tokens[:number], FINISH_STOP)
+            if self.matcher is not None:
+                self.matcher.consume(token)
+                if self.matcher.is_stopped:
+                    return Appended(row.tokens[:number], FINISH_STOP if self.fault is None else FINISH_ERROR)
             if self.num_prompt + len(self.outputs) >= self.max_length:
                 return Appended(row.tokens[:number], FINISH_LENGTH)
         return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)

@@ -31,8 +31,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     """Of each sequence."""
     stop_token_ids: list[int]
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
-    is_masked: bool = False
-    """Whether each draw of these sequences has a mask."""
+    grammar: str | None = None
+    """What each text must fit, as llguidance reads it: then each draw has a mask."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

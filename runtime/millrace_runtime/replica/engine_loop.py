@@ -1,14 +1,16 @@
 """The engine's main loop: receive, schedule, submit, collect, send; and its channel to the HTTP process."""
 
+import os
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import msgspec
 
 from millrace_runtime.engine.errors import EngineError
+from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Executor, Record
@@ -24,6 +26,7 @@ from millrace_runtime.protocol.messages import (
     ToEngine,
 )
 from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.grammars import GrammarCompiler, Root
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
@@ -40,18 +43,29 @@ class EngineChannel:
         self._sock = sock
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll.register(self._bell, select.POLLIN)
         self._decoder: FrameDecoder[ToEngine] = FrameDecoder(ToEngine)  # type: ignore[arg-type]
 
     def receive(self, timeout_seconds: float) -> list[ToEngine]:
         """Return the messages that have come. Wait up to `timeout_seconds` for the first.
 
-        Raises PeerGone when the other end has closed, and FrameError for bytes that are no message.
+        `wake` ends the wait. Raises PeerGone when the other end has closed, and FrameError for bytes that are
+        no message.
         """
         messages: list[ToEngine] = []
-        while self._poll.poll(0 if messages else timeout_seconds * 1000):
+        while ready := self._poll.poll(0 if messages else timeout_seconds * 1000):
             timeout_seconds = 0
-            messages += self._decoder.feed(self._read())
+            for descriptor, _ in ready:
+                if descriptor == self._bell:
+                    os.eventfd_read(self._bell)
+                else:
+                    messages += self._decoder.feed(self._read())
         return messages
+
+    def wake(self) -> None:
+        """End a wait of `receive`. Any thread may call it."""
+        os.eventfd_write(self._bell, 1)
 
     def send(self, message: FromEngine) -> None:
         """Send a message. It waits for a slow reader. Raises PeerGone."""
@@ -103,12 +117,18 @@ class EngineLoop:
     """Runs in one thread. It waits for the socket while there is no work, and otherwise for the executor."""
 
     def __init__(
-        self, channel: EngineChannel, scheduler: Scheduler, executor: Executor, beat: Callable[[], None]
+        self,
+        channel: EngineChannel,
+        scheduler: Scheduler,
+        executor: Executor,
+        compile_grammar: Callable[[str], Root],
+        beat: Callable[[], None],
     ) -> None:
         """The loop calls `beat` once a turn, and whenever the awaited step has made progress.
 
         So a long step has heartbeats, and a hung step has none.
         """
+        self._grammars = GrammarCompiler(compile_grammar, channel.wake)
         self._channel = channel
         self._scheduler = scheduler
         self._executor = executor
@@ -131,6 +151,7 @@ class EngineLoop:
         Sending comes after the submission, so that the device computes meanwhile.
         """
         self._receive()
+        self._add_compiled()
         self._executor.check()
         if self._is_free_to_submit():
             self._submit()
@@ -155,16 +176,31 @@ class EngineLoop:
 
     def _handle(self, message: ToEngine) -> None:
         match message:
+            case Generate(grammar=None):
+                self._add(message)
             case Generate():
-                try:
-                    self._scheduler.add(message)
-                except EngineError as error:
-                    self._outputs += [
-                        SequenceOutput(new.sequence_id, [], [], FINISH_ERROR, str(error))
-                        for new in message.sequences
-                    ]
+                self._grammars.begin(message)
             case Abort(sequence_id):
                 self._scheduler.abort(sequence_id)
+                self._grammars.abort(sequence_id)
+
+    def _add_compiled(self) -> None:
+        for request, matchers, error in self._grammars.pop_compiled():
+            if error is None:
+                self._add(request, matchers)
+            else:
+                self._fail(request, error)
+
+    def _add(self, request: Generate, matchers: Sequence[Matcher] = ()) -> None:
+        try:
+            self._scheduler.add(request, matchers)
+        except EngineError as error:
+            self._fail(request, str(error))
+
+    def _fail(self, request: Generate, why: str) -> None:
+        self._outputs += [
+            SequenceOutput(new.sequence_id, [], [], FINISH_ERROR, why) for new in request.sequences
+        ]
 
     def _is_free_to_submit(self) -> bool:
         """Record the size that is due. Return whether the loop may submit: not while a recording waits."""
@@ -188,12 +224,19 @@ class EngineLoop:
         while (plan := self._scheduler.schedule()) is not None:
             self._clock.begin()
             self._executor.submit(plan)
+            self._provide_masks()
+
+    def _provide_masks(self) -> None:
+        """Provide the newest step's masks once the tokens before them are known. It computes meanwhile."""
+        if (due := self._scheduler.pop_masks()) is not None:
+            self._executor.provide_masks(due.step, due.masks)
 
     def _collect(self) -> None:
         if self._scheduler.num_in_flight:
             self._await_step()
             result = self._executor.collect()
             committed = self._scheduler.commit(result)
+            self._provide_masks()
             self._num_compiled += result.num_compiled
             self._outputs += committed.outputs
             seconds = self._clock.end(is_more_to_do=self._scheduler.has_work)
@@ -216,6 +259,7 @@ class EngineLoop:
 
     def _stats(self) -> Stats:
         stats = self._scheduler.stats()
-        return (
-            msgspec.structs.replace(stats, num_compiled=self._num_compiled) if self._num_compiled else stats
-        )
+        if not (self._num_compiled or self._grammars.num_waiting):
+            return stats
+        num_waiting = stats.num_waiting + self._grammars.num_waiting
+        return msgspec.structs.replace(stats, num_waiting=num_waiting, num_compiled=self._num_compiled)

@@ -5,7 +5,10 @@ import socket
 import sys
 import time
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from millrace_runtime import contract
 from millrace_runtime.engine.scheduler import Scheduler
@@ -17,10 +20,14 @@ from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.errors import PeerGone
+from millrace_runtime.replica.grammars import Root
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.trial import try_steps
+
+if TYPE_CHECKING:
+    from millrace_runtime.grammar.matcher import Vocabulary
 
 
 class _PhaseClock:
@@ -65,7 +72,26 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             trial_steps=trial_steps,
         )
     )
-    EngineLoop(channel, scheduler, executor, beat).run()
+    compile_grammar = _open_grammars(membership.settings.model_path, limits.vocabulary_size)
+    EngineLoop(channel, scheduler, executor, compile_grammar, beat).run()
+
+
+def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[str], Root]:
+    """Return what compiles grammars. The first one loads the tokenizer: many replicas never see any."""
+
+    @cache
+    def load_vocabulary() -> "Vocabulary":
+        from millrace_runtime.chat.tokenizer import Tokenizer  # noqa: PLC0415
+        from millrace_runtime.grammar.matcher import Vocabulary  # noqa: PLC0415
+
+        return Vocabulary(Tokenizer.load(model_path), vocabulary_size)
+
+    def compile_grammar(grammar: str) -> Root:
+        from millrace_runtime.grammar.matcher import Matcher  # noqa: PLC0415
+
+        return Matcher.build(load_vocabulary(), grammar)
+
+    return compile_grammar
 
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:

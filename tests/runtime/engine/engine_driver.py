@@ -1,10 +1,12 @@
 """A scheduler joined to the simulated executor, for the tests beside this."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
@@ -44,7 +46,7 @@ def request(
     max_tokens: int = 5,
     stop: Iterable[int] = (),
     *,
-    is_masked: bool = False,
+    grammar: str | None = None,
     others: Iterable[int] = (),
 ) -> Generate:
     """`others`: ids of further choices of the prompt."""
@@ -53,7 +55,7 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        is_masked=is_masked,
+        grammar=grammar,
     )
 
 
@@ -70,7 +72,7 @@ def expected(
         token = draw([tokens[-(group.window or len(tokens)) :] for group in groups])
         if token is None:
             return outputs, "error"
-        if grammar is not None and generate.is_masked:
+        if grammar is not None and generate.grammar is not None:
             if not (allowed := grammar(tokens)):
                 return outputs, "error"
             token = next(
@@ -89,6 +91,43 @@ def pack_mask(allowed: set[int]) -> bytes:
 
 
 @dataclass
+class SetMatcher:
+    """Allows what a function of the tokens says, until there are so many."""
+
+    tokens: list[int]
+    grammar: Grammar
+    max_length: int = 10**9
+    fault: str | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        return len(self.tokens) >= self.max_length or self.fault is not None
+
+    def consume(self, token: int) -> None:
+        self.tokens.append(token)
+
+    def fill(self, mask: memoryview) -> None:
+        mask[:] = pack_mask(self.grammar(self.tokens))
+
+
+@dataclass
+class AnyRoot:
+    """A grammar that any text of so many tokens fits."""
+
+    length: int = 10**9
+
+    def fork(self, stop_token_ids: Sequence[int]) -> SetMatcher:  # noqa: ARG002
+        return SetMatcher([], lambda _: set(range(VOCABULARY)), self.length)
+
+
+def build_grammar(grammar: str) -> AnyRoot:
+    """A number is the length of a text, and anything else is wrong."""
+    if not grammar.isdigit():
+        raise GrammarError("no number")
+    return AnyRoot(int(grammar))
+
+
+@dataclass
 class Driver:
     """Runs steps as the engine process does, and gathers what each sequence said."""
 
@@ -102,10 +141,12 @@ class Driver:
     grammar: Grammar = lambda _: set(range(VOCABULARY))
     has_late_masks: bool = False
     """Masks come when their step is to be collected, not when it was submitted."""
-    _masks: dict[int, bytes] = field(default_factory=dict)
 
-    def add(self, generate: Generate) -> None:
-        self.scheduler.add(generate)
+    def add(self, generate: Generate, matchers: list[Matcher] | None = None) -> None:
+        if matchers is None and generate.grammar is not None:
+            prompt = unpack_tokens(generate.prompt)
+            matchers = [SetMatcher(list(prompt), self.grammar) for _ in generate.sequences]
+        self.scheduler.add(generate, matchers or ())
         for new in generate.sequences:
             self.texts[new.sequence_id] = []
 
@@ -122,30 +163,25 @@ class Driver:
         self.scheduler.check_integrity()
         self.executor.submit(plan)
         self.plans.append(plan)
-        if masks := self._make_masks(plan):
-            self._masks[plan.step] = masks
         if not self.has_late_masks:
-            self._provide(plan.step)
+            self._provide_masks()
         return True
 
     def collect(self) -> None:
-        if num_in_flight := self.scheduler.num_in_flight:
-            self._provide(self.plans[-num_in_flight].step)
+        if self.scheduler.num_in_flight:
+            self._provide_masks()
             committed = self.scheduler.commit(self.executor.collect())
+            if not self.has_late_masks:
+                self._provide_masks()
             if committed.timing is not None:
                 self.timings.append(committed.timing)
             for output in committed.outputs:
                 self._record(output)
         self.scheduler.check_integrity()
 
-    def _make_masks(self, plan: StepPlan) -> bytes:
-        tenants = self.scheduler._residency._tenants
-        masked = [tenants[row.slot] for row in plan.rows if row.is_masked]
-        return b"".join(pack_mask(self.grammar(list(unpack_tokens(s.pack_tokens())))) for s in masked)
-
-    def _provide(self, step: int) -> None:
-        if step in self._masks:
-            self.executor.provide_masks(step, memoryview(self._masks.pop(step)))
+    def _provide_masks(self) -> None:
+        if (due := self.scheduler.pop_masks()) is not None:
+            self.executor.provide_masks(due.step, due.masks)
 
     def run(self) -> None:
         for _ in range(MAX_STEPS):

@@ -84,7 +84,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
                 st.lists(TOKENS, min_size=1, max_size=longest),
                 st.integers(1, 30),
                 st.lists(TOKENS, max_size=2),
-                st.booleans(),
+                st.sampled_from([None, "a"]),
                 st.integers(0, 2),
             ),
             min_size=1,
@@ -92,10 +92,10 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
         )
     )
     arrivals = []
-    for number, (at, prompt, count, stop, is_masked, num_others) in enumerate(requests):
+    for number, (at, prompt, count, stop, grammar, num_others) in enumerate(requests):
         first = number * 10
         others = range(first + 1, first + 1 + num_others)
-        arrivals.append((at, request(first, prompt, count, stop, is_masked=is_masked, others=others)))
+        arrivals.append((at, request(first, prompt, count, stop, grammar=grammar, others=others)))
     victims = st.sampled_from([new.sequence_id for _, generate in arrivals for new in generate.sequences])
     return Load(
         bounds,

@@ -11,6 +11,7 @@ from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, Slot
 from tests.runtime.engine.engine_driver import (
     VOCABULARY,
     Driver,
+    SetMatcher,
     driver,
     expected,
     limits,
@@ -99,24 +100,58 @@ def test_an_executor_that_counts_otherwise_is_our_bug() -> None:
         scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 2)], 0.1))
 
 
-def test_masks_bind_every_draw_and_keep_one_row_in_flight() -> None:
-    engine = driver(limits(depth=3))
+def test_masks_bind_every_draw_and_keep_nobody_from_its_step() -> None:
+    engine = driver(limits(depth=2))
     engine.grammar = lambda tokens: {len(tokens), len(tokens) + 1}
-    engine.add(request(1, range(10), max_tokens=4, is_masked=True))
+    engine.add(request(1, range(10), max_tokens=4, grammar="a"))
     engine.add(request(2, [1], max_tokens=4))
     engine.run()
     assert all(token - at in {10, 11} for at, token in enumerate(engine.texts[1]))
-    assert [row.is_masked for plan in engine.plans for row in plan.rows if row.slot == 0] == [True] * 4
+    assert [[row.is_masked for row in plan.rows] for plan in engine.plans if plan.rows] == [[True, False]] * 4
     assert engine.texts[2] == expected(request(2, [1], max_tokens=4), 100)[0]
+
+
+def test_a_masked_row_is_submitted_before_its_mask_is_known() -> None:
+    engine = driver(limits(depth=2))
+    engine.add(request(1, [1, 2], max_tokens=3, grammar="a"))
+    assert engine.plan_next()
+    assert engine.plan_next()  # beside the first, whose draw its mask needs
+    assert engine.scheduler._in_flight[-1].awaits_masks
+    assert not engine.plan_next()
+    engine.collect()
+    assert not engine.scheduler._in_flight[-1].awaits_masks
+    engine.run()
+    assert len(engine.texts[1]) == 3
 
 
 def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
     engine = driver()
     engine.grammar = lambda tokens: {1} if len(tokens) < 5 else set()
-    engine.add(request(1, [1, 2], max_tokens=9, is_masked=True))
+    engine.add(request(1, [1, 2], max_tokens=9, grammar="a"))
     engine.run()
     assert (engine.texts[1], engine.finished[1]) == ([1, 1, 1], FINISH_ERROR)
     assert engine.errors[1] == "the mask allows no token"
+
+
+def test_a_whole_text_ends_its_sequence_and_a_fault_of_its_matcher_too() -> None:
+    engine = driver(limits(depth=2))
+    matchers = [SetMatcher([], lambda _: {3}, max_length=2), SetMatcher([], lambda _: {4})]
+    engine.add(request(1, [1], max_tokens=9, grammar="a", others=[2]), matchers)
+    engine.step()
+    matchers[1].fault = "too complex"
+    engine.run()
+    assert (engine.texts, engine.finished) == ({1: [3, 3], 2: [4, 4]}, {1: "stop", 2: "error"})
+    assert engine.errors[2] == "too complex"
+
+
+def test_a_preempted_sequence_keeps_its_matcher() -> None:
+    engine = driver(limits(depth=2, num_blocks=8, num_slots=2))
+    matcher = SetMatcher([], lambda tokens: {len(tokens)})
+    engine.add(request(1, [1] * 8, max_tokens=20))
+    engine.add(request(2, [2] * 4, max_tokens=20, grammar="a"), [matcher])
+    engine.run()
+    assert engine.scheduler.stats().num_preemptions > 0
+    assert engine.texts[2] == matcher.tokens == list(range(20))
 
 
 def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
@@ -238,17 +273,15 @@ def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory(
     assert engine.texts[2] == expected(request(2, [1], max_tokens=2), 100)[0]
 
 
-def test_nothing_is_planned_behind_a_step_that_may_wait_for_its_masks() -> None:
+def test_nothing_is_planned_behind_a_step_without_its_masks() -> None:
     engine = driver(limits(depth=2))
-    engine.add(request(1, [1, 2], max_tokens=3, is_masked=True))
+    engine.has_late_masks = True
+    engine.add(request(1, [1, 2], max_tokens=3, grammar="a"))
     engine.add(request(2, [3], max_tokens=3))
     assert engine.plan_next()
     assert not engine.plan_next()
     engine.run()
-    assert [plan.rows for plan in engine.plans[:2]] == [
-        [Row(0, 2, True, is_masked=True), Row(1, 1, True)],
-        [Row(0, 1, True, is_masked=True), Row(1, 1, True)],
-    ]
+    assert [len(plan.rows) for plan in engine.plans if plan.rows] == [2, 2, 2]
 
 
 def test_the_simulated_executor_takes_no_plan_behind_one_without_masks() -> None:

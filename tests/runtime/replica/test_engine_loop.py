@@ -18,7 +18,14 @@ from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineChanne
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
 from millrace_runtime.replica.trial import try_steps
-from tests.runtime.engine.engine_driver import SimulatedExecutor, expected, limits, next_token, request
+from tests.runtime.engine.engine_driver import (
+    SimulatedExecutor,
+    build_grammar,
+    expected,
+    limits,
+    next_token,
+    request,
+)
 
 
 class Peer:
@@ -33,7 +40,7 @@ class Peer:
         self._theirs = theirs
         scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
         try_steps(scheduler, self.executor)
-        self._loop = EngineLoop(EngineChannel(theirs), scheduler, self.executor, self._beat)
+        self._loop = EngineLoop(EngineChannel(theirs), scheduler, self.executor, build_grammar, self._beat)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -102,6 +109,28 @@ def test_a_refused_sequence_is_answered_and_its_neighbour_served(peer: Peer) -> 
     assert ends[1].finish_reason == "error"
     assert "100 tokens and this model takes 100" in str(ends[1].error)
     assert ends[2].finish_reason == "length"
+
+
+def test_a_grammar_is_compiled_beside_the_loop_and_a_wrong_one_fails_alone(peer: Peer) -> None:
+    peer.send(
+        request(1, [1], max_tokens=9, grammar="3", others=[2]),
+        request(3, [1], max_tokens=9, grammar="wrong"),
+        request(4, [1], max_tokens=9, grammar="9"),
+        Abort(2),
+        request(5, [1], max_tokens=2),
+    )
+    ends, texts = {}, {number: [] for number in range(6)}
+    for message in peer.receive():
+        for output in message.outputs:
+            texts[output.sequence_id] += output.tokens
+        ends |= {output.sequence_id: output for output in message.outputs if output.finish_reason}
+        if ends.keys() >= {1, 3, 4, 5}:
+            break
+    assert {number: output.finish_reason for number, output in ends.items() if number != 2} == {
+        1: "stop", 3: "error", 4: "stop", 5: "length",
+    }  # fmt: skip
+    assert ends[3].error == "the grammar can't be used: no number"
+    assert texts[1] == expected(request(1, [1], max_tokens=3), 100)[0]
 
 
 def test_an_abort_frees_the_blocks_and_the_gauges_hear_of_it(peer: Peer) -> None:
@@ -180,7 +209,7 @@ class Turn:
             ours.setblocking(False)
             ours.sendall(encode_frame(request(1, [1, 2], max_tokens=1)))
             self._beat()
-            loop = EngineLoop(EngineChannel(theirs), scheduler, self._executor, self._beat)
+            loop = EngineLoop(EngineChannel(theirs), scheduler, self._executor, build_grammar, self._beat)
             loop.turn()
             loop._send()  # as the next turn does, once it has submitted a step or before it rests
             self._listen(ours)

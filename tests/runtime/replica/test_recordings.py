@@ -11,7 +11,7 @@ from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import FromEngine, StepOutputs
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.recordings import BUSY_SECONDS, REST_SECONDS, Recordings
-from tests.runtime.engine.engine_driver import SimulatedExecutor, limits, next_token, request
+from tests.runtime.engine.engine_driver import SimulatedExecutor, build_grammar, limits, next_token, request
 
 SIZES = (1, 2, 4, 8)
 
@@ -53,7 +53,9 @@ class Loop:
         self.ours, theirs = socket.socketpair()
         bounds = msgspec.structs.replace(limits(depth=2, budget=8), recordable=sizes)
         self.scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
-        self.loop = EngineLoop(EngineChannel(theirs), self.scheduler, self.executor, lambda: None)
+        self.loop = EngineLoop(
+            EngineChannel(theirs), self.scheduler, self.executor, build_grammar, lambda: None
+        )
         self.theirs = theirs
 
     def turn(self, count: int = 1) -> list[int]:

@@ -14,6 +14,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
     TextWorkerError,
 )
+from millrace_runtime.chat.jobs import BuildGrammar
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady
 
@@ -23,10 +24,11 @@ _RETRY_SECONDS = 5
 
 
 class Prompted(NamedTuple):
-    """A request and its prompts' token ids."""
+    """A request, its prompts' token ids, and its grammar as the engine takes it."""
 
     request: GenerationRequest
     prompts: Prompts
+    grammar: str | None
 
 
 async def read_prompts(
@@ -38,7 +40,7 @@ async def read_prompts(
     *,
     max_prompt_tokens: int | None,
 ) -> Prompted:
-    """Return a body's request and prompts. `on_request` gets the request before a text is tokenised.
+    """Return a body's request, prompts and grammar. `on_request` gets the request before a text is tokenised.
 
     `body` is emptied as soon as it is read or encoded for the worker, because admission counts it once.
 
@@ -50,15 +52,31 @@ async def read_prompts(
         read = await _await_job(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
-        return Prompted(request, read.prompts)
+        return Prompted(request, read.prompts, await _build_grammar(request, text))
     request, prompts = READERS[dialect](body)
     body.clear()
     on_request(request)
+    grammar = await _build_grammar(request, text)
     if isinstance(prompts, list):
-        return Prompted(request, prompts)
+        return Prompted(request, prompts, grammar)
     encoding = text.run(prompts, max_prompt_tokens)
     del prompts
-    return Prompted(request, await _await_job(encoding, is_large=False))
+    return Prompted(request, await _await_job(encoding, is_large=False), grammar)
+
+
+async def _build_grammar(request: GenerationRequest, text: TextWorker) -> str | None:
+    """Return the request's grammar as the engine takes it. Raises BadRequestError, and the worker's failures.
+
+    A grammar that took too long or ended the worker would do so again, so it is refused as a wrong one is.
+    """
+    source = request.grammar
+    if source is None:
+        return None
+    try:
+        return await _await_job(text.build_grammar(BuildGrammar(source.kind, source.text)), is_large=True)
+    except BadRequestError as error:
+        message = f"`{source.field}` can't be used: {error.message}"
+        raise BadRequestError(message, param=source.field, code="invalid_grammar") from error
 
 
 async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:

@@ -22,8 +22,10 @@ from millrace_runtime.api.request.schema import (
     Tool,
     refuse_unsupported,
 )
+from millrace_runtime.api.request.structured import read_grammar
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 from millrace_runtime.chat.model_files import AuthorDefaults
+from millrace_runtime.grammar.source import GrammarSource
 from millrace_runtime.protocol.sampling import Sampling
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -83,6 +85,8 @@ class GenerationRequest:
     """Whether a stream's last chunk has the usage."""
     includes_usage_so_far: bool
     """Whether each chunk has the usage so far."""
+    grammar: GrammarSource | None = None
+    """What the text must fit."""
 
     @property
     def num_sequences(self) -> int:
@@ -268,6 +272,7 @@ def build_request(
         hides_special=body.skip_special_tokens is not False,
         includes_usage=includes_usage,
         includes_usage_so_far=includes_usage and bool(options and options.continuous_usage_stats),
+        grammar=read_grammar(body),
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.structured import GrammarFields
 
 MAX_CHOICES = 16
 MAX_SEQUENCES = 128
@@ -44,7 +45,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """The usage so far with each chunk."""
 
 
-class Harmless(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Harmless(GrammarFields, kw_only=True):
     """Fields that change no answer: names of the user, notes, and hints for faster serving."""
 
     user: Any = None
@@ -79,11 +80,7 @@ class Unsupported(Harmless, kw_only=True):
     early_stopping: Any = None
     function_call: Any = None
     functions: Any = None
-    guided_choice: Any = None
     guided_decoding_backend: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
@@ -97,11 +94,9 @@ class Unsupported(Harmless, kw_only=True):
     prompt_logprobs: Any = None
     reasoning_effort: Any = None
     repetition_penalty: Any = None
-    response_format: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     structural_tag: Any = None
-    structured_outputs: Any = None
     suffix: Any = None
     tool_choice: Any = None
     tools: Any = None
@@ -196,10 +191,6 @@ def _is_one_of(*values: Any) -> _Inert:
     return lambda value: any(value is item or value == item for item in values)
 
 
-def _is_text_format(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("type") == "text"
-
-
 _INERT: dict[str, _Inert] = {
     "add_generation_prompt": lambda value: value is True,
     "bad_words": _is_one_of([]),
@@ -218,7 +209,6 @@ _INERT: dict[str, _Inert] = {
     "modalities": _is_one_of(["text"]),
     "reasoning_effort": _is_one_of("none"),
     "repetition_penalty": _is_one_of(1),
-    "response_format": _is_text_format,
     "return_token_ids": lambda value: value is False,
     "return_tokens_as_token_ids": lambda value: value is False,
     "suffix": _is_one_of(""),

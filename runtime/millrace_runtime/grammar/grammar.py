@@ -1,0 +1,50 @@
+"""Writes what a client asks for as one grammar of llguidance. Pure."""
+
+import json
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
+
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.source import GrammarKind
+
+MAX_BYTES = 128 << 10
+"""Of a source. A Lark grammar of 110 KB was seen to compile for a second, with the text worker busy all the
+time."""
+_SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
+"""Between JSON's tokens: one space, or a line break and an indentation. Without a bound a small model may
+write blanks until its tokens are spent."""
+
+
+def write_grammar(kind: GrammarKind, source: str) -> str:
+    """Return the grammar's text for llguidance. Raises GrammarError."""
+    if len(source.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise GrammarError(f"it has more than {MAX_BYTES} bytes: shorten it")
+    match kind:
+        case GrammarKind.SCHEMA:
+            return _write_schema(source)
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(source)
+        case GrammarKind.CHOICE:
+            return _write_choice(source)
+        case GrammarKind.GRAMMAR:
+            return _write_lark(source)
+
+
+def _write_schema(source: str) -> str:
+    try:
+        return LLMatcher.grammar_from_json_schema(source, defaults={"whitespace_pattern": _SPACE})
+    except ValueError as error:
+        raise GrammarError(f"it is no JSON schema: {error}") from error
+
+
+def _write_choice(source: str) -> str:
+    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in json.loads(source))
+    return LLMatcher.grammar_from_lark(f"start: {texts}")
+
+
+def _write_lark(source: str) -> str:
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(source))
+    except Exception as error:  # the converter raises plain Exception, and RecursionError on nested groups
+        raise GrammarError(f"it is neither a Lark grammar nor one in GBNF: {error}") from error

@@ -1,0 +1,103 @@
+"""What may follow in a text that fits a grammar, as a mask over a vocabulary."""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from numpy.typing import NDArray
+
+from millrace_runtime.grammar.errors import GrammarError
+
+_WORD_BITS = 32
+_LIMITS = LLParserLimits(max_lexer_states=20_000, verbose_errors=False)
+"""The library's own, but for its lexer's states: at 2 KB each these are at most 40 MB a sequence."""
+_MAX_MESSAGE = 500
+
+
+class TokenizerText(Protocol):
+    """The part of a tokenizer that a vocabulary is built from."""
+
+    end_token_ids: tuple[int, ...]
+
+    def to_json(self) -> str:
+        """Return the tokenizer as tokenizer.json has it."""
+
+
+class Vocabulary:
+    """A tokenizer's tokens as a trie of bytes."""
+
+    def __init__(self, tokenizer: TokenizerText, size: int | None = None) -> None:
+        """`size` is the number of the model's logits; None: the tokenizer's. Raises GrammarError."""
+        ends = [token for token in tokenizer.end_token_ids if size is None or token < size]
+        try:
+            self.native = LLTokenizer(tokenizer.to_json(), n_vocab=size, eos_token=ends or None)
+        except Exception as error:  # the native library raises several
+            raise GrammarError(f"this model's tokenizer can't be used with grammars: {error}") from error
+        self.size: int = self.native.vocab_size
+        self.end_bits = self.pack_bits(self.native.eos_tokens)
+
+    def pack_bits(self, tokens: Iterable[int]) -> NDArray[np.uint32]:
+        """Return a mask of these tokens. It skips those outside the vocabulary."""
+        bits = np.zeros(-(-self.size // _WORD_BITS), dtype=np.uint32)
+        for token in tokens:
+            if 0 <= token < self.size:
+                bits[token // _WORD_BITS] |= np.uint32(1 << token % _WORD_BITS)
+        return bits
+
+
+class Matcher:
+    """The state of one sequence in its grammar. It has no lock: one thread at a time may use it."""
+
+    def __init__(self, vocabulary: Vocabulary, native: LLMatcher, stops: NDArray[np.uint32]) -> None:
+        self._vocabulary = vocabulary
+        self._native = native
+        self._stops = stops
+
+    @classmethod
+    def build(cls, vocabulary: Vocabulary, grammar: str) -> "Matcher":
+        """Compile a text of `write_grammar`. Raises GrammarError for one that is wrong or that nothing fits.
+
+        It releases the GIL meanwhile.
+        """
+        matcher = cls(
+            vocabulary,
+            LLMatcher(vocabulary.native, grammar, log_level=0, limits=_LIMITS),
+            vocabulary.end_bits,
+        )
+        matcher.fill(bytearray(vocabulary.end_bits.nbytes))  # some faults show with the first mask
+        if matcher.fault is not None:
+            raise GrammarError(matcher.fault)
+        return matcher
+
+    def fork(self, stop_token_ids: Sequence[int]) -> "Matcher":
+        """Return a matcher of its own in the same state. These tokens end its text."""
+        return Matcher(self._vocabulary, self._native.deep_copy(), self._vocabulary.pack_bits(stop_token_ids))
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing can follow: the text is whole, or the matcher has failed."""
+        return bool(self._native.is_stopped())
+
+    @property
+    def fault(self) -> str | None:
+        """Why the matcher has failed; None if it has not."""
+        return self._native.get_error().strip()[:_MAX_MESSAGE] if self._native.is_error() else None
+
+    def consume(self, token: int) -> None:
+        """Append a token to the text. A token that the mask does not allow is a fault."""
+        self._native.consume_token(token)
+
+    def fill(self, mask: bytearray | memoryview) -> None:
+        """Write which tokens may follow: bit i of the uint32 word w allows token 32 * w + i.
+
+        The stop tokens are allowed exactly when the text is whole. After a fault nothing is allowed.
+        """
+        words = np.frombuffer(mask, dtype=np.uint32)
+        self._native.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        if self._native.is_error():
+            words[:] = 0  # the library allows the end then
+            return
+        words &= ~self._vocabulary.end_bits
+        if self._native.is_accepting():
+            words |= self._stops

@@ -1,0 +1,27 @@
+"""A grammar as a client writes it. This module loads no library: the HTTP process reads with it."""
+
+import enum
+from dataclasses import dataclass
+
+
+class GrammarKind(enum.StrEnum):
+    """How a client writes a grammar."""
+
+    SCHEMA = "schema"
+    """A JSON schema, as JSON."""
+    REGEX = "regex"
+    """A regular expression of Rust's `regex`, for the whole answer."""
+    CHOICE = "choice"
+    """A JSON list of texts, of which the answer is one."""
+    GRAMMAR = "grammar"
+    """A grammar in llguidance's Lark, or in GBNF, the EBNF of llama.cpp."""
+
+
+@dataclass(frozen=True)
+class GrammarSource:
+    """A client's grammar, not looked at yet."""
+
+    kind: GrammarKind
+    text: str
+    field: str
+    """The field of the request that has it."""

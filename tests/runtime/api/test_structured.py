@@ -1,0 +1,76 @@
+"""Structured output at the API: which fields ask for it, what reaches the engine, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.runtime.api.conftest import Served
+from tests.runtime.api.test_failures import HI, assert_conserved
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+ASKING = [
+    ({"response_format": FORMAT}, '"required":["a"]'),
+    ({"response_format": {"type": "json_object"}}, '{"type":"object"'),
+    ({"guided_json": json.dumps(SCHEMA)}, '"required":["a"]'),
+    ({"guided_regex": "a+"}, "/a+/"),
+    ({"guided_choice": ["x", "ß"]}, '"x" | "ß"'),
+    ({"structured_outputs": {"grammar": 'root ::= "r"', "json": None}}, 'start: "r"'),
+    ({"structured_outputs": {"json_object": True}}, '{"type":"object"'),
+]
+IMPOSSIBLE = {"type": "integer", "minimum": 5, "maximum": 3}
+REFUSED = [
+    ({"response_format": FORMAT, "guided_json": SCHEMA}, "guided_json", "exclude each other"),
+    (
+        {"structured_outputs": {"json": SCHEMA, "regex": "a"}},
+        "structured_outputs.regex",
+        "exclude each other",
+    ),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs a `json_schema`"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format.type", "Invalid enum value"),
+    ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
+    ({"structured_outputs": {"json": IMPOSSIBLE}}, "structured_outputs.json", "greater than maximum"),
+    ({"guided_json": IMPOSSIBLE}, "guided_json", "greater than maximum (3)"),
+    ({"guided_regex": "(" * 5000 + ")" * 5000}, "guided_regex", "invalid regex"),
+    ({"guided_regex": "x" * 200_000}, "guided_regex", "shorten it"),
+    ({"guided_choice": []}, "guided_choice", "length >= 1"),
+    ({"guided_grammar": "start: nothing"}, "guided_grammar", "unknown name"),
+    ({"guided_decoding_backend": "xgrammar"}, "guided_decoding_backend", "is not supported"),
+]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+async def test_a_proven_grammar_reaches_the_engine(served: Served, path: str) -> None:
+    body = {"prompt": [5, 6]} if path == "completions" else {"messages": HI}
+    for fields, text in ASKING:
+        answer = await served.client.post(f"/v1/{path}", json=body | fields)
+        assert answer.status_code == 200, answer.text
+        grammar = served.engine.seen[-1].grammar
+        assert grammar is not None
+        assert text in grammar.replace('\\"', '"').replace('": ', '":'), grammar
+    await served.client.post(f"/v1/{path}", json=body | {"response_format": {"type": "text"}})
+    assert served.engine.seen[-1].grammar is None
+
+
+async def test_a_large_body_has_its_grammar_too(served: Served) -> None:
+    body: dict[str, Any] = {"prompt": [5] * 3, "user": "x" * 200_000, "guided_regex": "a+"}
+    answer = await served.client.post("/v1/completions", json=body)
+    assert (answer.status_code, "/a+/" in str(served.engine.seen[-1].grammar)) == (200, True)
+    answer = await served.client.post("/v1/completions", json=body | {"guided_regex": "("})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_regex")
+
+
+async def test_a_grammar_that_cannot_be_used_is_refused_by_its_field_and_the_next_is_served(
+    served: Served,
+) -> None:
+    for fields, param, message in REFUSED:
+        answer = await served.client.post("/v1/chat/completions", json={"messages": HI} | fields)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param), error
+        assert message in error["message"]
+        assert len(error["message"]) < 800
+        good = await served.client.post("/v1/chat/completions", json={"messages": HI, "guided_regex": "a+"})
+        assert good.status_code == 200
+    assert len(served.engine.seen) == len(REFUSED)
+    await assert_conserved(served)

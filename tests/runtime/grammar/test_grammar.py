@@ -1,0 +1,92 @@
+"""A client's grammar as llguidance reads it, and the texts that fit it."""
+
+import json
+
+import pytest
+
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.grammar import MAX_BYTES, write_grammar
+from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.replica.settings import DEMO_PATH
+
+PAIR = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "maximum": 9}, "b": {"enum": ["x", None]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(DEMO_PATH)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    return Vocabulary(tokenizer, 4100)  # some logits have no token
+
+
+FITTING = [
+    (
+        "schema",
+        json.dumps(PAIR),
+        ['{"a":1}', '{"a": 9,\n    "b": null}'],
+        ['{"b":"x"}', '{"a":10}', '{"a":  1}'],
+    ),
+    ("schema", '{"type":"object"}', ["{}", '{"ä": [1, {"b": "\\n"}]}'], ["[]", '{"a"}']),
+    ("regex", r"a/\d{2}|\w", ["a/12", "z"], ["a/1", "a/123", ""]),
+    ("choice", json.dumps(["yes", 'n"o\\', "viel😀\nicht"]), ["yes", 'n"o\\', "viel😀\nicht"], ["ye", "no"]),
+    ("grammar", 'start: "a" b*\nb: /[0-9]/ | "(" start ")"', ["a", "a1(a2)"], ["a(", "1"]),
+    ("grammar", 'root ::= "x" digit-rule+\ndigit-rule ::= [0-9]', ["x1", "x123"], ["x", "xx"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "source", "good", "bad"), FITTING)
+def test_a_text_fits_or_not(  # noqa: PLR0917
+    vocabulary: Vocabulary, tokenizer: Tokenizer, kind: str, source: str, good: list[str], bad: list[str]
+) -> None:
+    root = Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
+    end = tokenizer.end_token_ids[0]
+
+    def fits(text: str) -> bool:
+        matcher, mask = root.fork([end]), bytearray(vocabulary.end_bits.nbytes)
+        [tokens] = tokenizer.encode_batch([text], add_special_tokens=False)
+        for token in tokens:
+            matcher.fill(mask)
+            if not mask[token // 8] >> token % 8 & 1:
+                return False
+            matcher.consume(token)
+        matcher.fill(mask)
+        return bool(mask[end // 8] >> end % 8 & 1)
+
+    assert [text for text in good if not fits(text)] == []
+    assert [text for text in bad if fits(text)] == []
+
+
+CHOICES = [{"properties": {f"a{number}": {"type": "string"}}} for number in range(9)]
+REFUSED = [
+    ("schema", "[]", "no JSON schema"),
+    ("schema", '{"type":', "no JSON schema"),
+    ("schema", '{"type":"integer","minimum":5,"maximum":3}', "minimum (5) is greater than maximum (3)"),
+    ("schema", '{"properties":{"a":{"not":{}}}}', 'Unimplemented keys: ["not"]'),
+    ("schema", json.dumps({"allOf": [{"anyOf": CHOICES} for _ in range(9)]}), "schema too large"),
+    ("schema", '{"items":' * 500 + "true" + "}" * 500, "recursion limit"),
+    ("regex", "(", "unclosed group"),
+    ("regex", "(?=a)", "look-around"),
+    ("regex", "a" * (MAX_BYTES + 1), "shorten it"),
+    ("grammar", 'start: "a" b', "unknown name"),
+    ("grammar", "root ::= " + "(" * 3000, "neither a Lark grammar nor one in GBNF"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "source", "message"), REFUSED)
+def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
+    vocabulary: Vocabulary, kind: str, source: str, message: str
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 700

@@ -1,0 +1,52 @@
+"""The shipped model answers in JSON that a schema describes."""
+
+import json
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 3},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+CHAT = {"messages": [{"role": "user", "content": "Tell me of a fox."}], "max_tokens": 300}
+
+
+def assert_fits(text: str) -> None:
+    person = json.loads(text)
+    assert person.keys() == {"name", "age", "tags"}
+    assert isinstance(person["name"], str)
+    assert len(person["name"]) <= 20
+    assert person["age"] in range(1, 100)
+    assert len(person["tags"]) <= 3
+    assert set(person["tags"]) <= {"red", "blue"}
+
+
+def test_every_choice_fits_its_schema_streamed_too(
+    start: Callable[..., "Replica"],  # noqa: F821  conftest's
+    client: httpx.Client,
+) -> None:
+    url = f"{start('--demo').address}/v1/chat/completions"
+    answer = client.post(url, json=CHAT | {"response_format": FORMAT, "n": 4, "temperature": 1.5}).json()
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] == "stop"
+        assert_fits(choice["message"]["content"])
+    body = CHAT | {"response_format": FORMAT, "stream": True}
+    with client.stream("POST", url, json=body) as stream:
+        lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: {")]
+    choices = [json.loads(line)["choices"][0] for line in lines]
+    assert_fits("".join(choice["delta"].get("content") or "" for choice in choices))
+    assert choices[-1]["finish_reason"] == "stop"
+    refused = client.post(url, json=CHAT | {"guided_json": {"type": "integer", "minimum": 2, "maximum": 1}})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_json")
+    chosen = client.post(url, json=CHAT | {"guided_choice": ["fox", "hen"]}).json()["choices"][0]
+    assert chosen["message"]["content"] in {"fox", "hen"}
