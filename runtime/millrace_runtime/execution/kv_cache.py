@@ -11,9 +11,9 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.models.model import Architecture, KvShape
+from millrace_runtime.protocol.costly_draw import costly_sampling
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep
-from millrace_runtime.protocol.sampling import COSTLY
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 
 
@@ -59,10 +59,10 @@ def largest_plan(limits: Limits) -> StepPlan:
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
     size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
     blocks = [list(range(-(-size // limits.block_size)))]
-    tokens = pack_tokens([0] * size)
+    tokens, costly = pack_tokens([0] * size), costly_sampling(limits.vocabulary_size)
     starts = [
         SlotStart(
-            slot=slot, epoch=0, tokens=tokens, num_computed=0, blocks=blocks, sampling=COSTLY, num_prompt=0
+            slot=slot, epoch=0, tokens=tokens, num_computed=0, blocks=blocks, sampling=costly, num_prompt=0
         )
         for slot in range(num_rows)
     ]

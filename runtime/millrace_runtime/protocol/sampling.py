@@ -2,14 +2,19 @@
 
 import msgspec
 
+MOST_BIASED = 1024
+"""Ids in a `bias`, at most, and ids in `held_back`."""
+
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Sampling parameters of one sequence, already validated and with its own seed.
 
-    A draw is from softmax(logits / temperature), cut to the tokens that are at least `min_p` times as likely
-    as the most likely one, then to the `top_k` most likely, and then to the smallest set of total probability
-    `top_p`. The draw at position p is `uniform(seed, p)`, a counter-based random number, so a sequence's
-    text depends only on the sequence itself.
+    These change the logits, in this order: `allowed`, `held_back`, `bias`, `repetition_penalty`,
+    `frequency_penalty`, `presence_penalty`. A draw is from softmax(changed / temperature), cut to the tokens
+    that are at least `min_p` times as likely as the most likely one, then to the `top_k` most likely, and
+    then to the smallest set of total probability `top_p`. The draw at position p is `uniform(seed, p)`, a
+    counter-based random number, so a sequence's text depends only on the sequence itself. Every id is one of
+    the vocabulary.
     """
 
     temperature: float = 1.0
@@ -20,11 +25,20 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     min_p: float = 0.0
     """0 means no limit."""
     seed: int = 0
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of the tokens of prompt and output, and multiplies the others; 1: none."""
     frequency_penalty: float = 0.0
+    """Times how often the output has a token, off its logit."""
     presence_penalty: float = 0.0
+    """Once off the logit of each token that the output has."""
+    bias: dict[int, float] = {}
+    """Added to the logits of these ids; -infinity bans one."""
+    allowed: bytes | None = None
+    """A mask for every draw, laid out as one of `provide_masks`; None: all. A row's own mask binds it too."""
+    min_tokens: int = 0
+    """The output has so many tokens before it may have one of `held_back`."""
+    held_back: tuple[int, ...] = ()
+    """The ids that wait for `min_tokens`: what would end the sequence."""
     num_logprobs: int | None = None
-    """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely."""
-
-
-COSTLY = Sampling(temperature=1.0, top_p=0.9, top_k=50, min_p=0.01, frequency_penalty=0.1, num_logprobs=20)
-"""The most expensive draw, for warming up and measuring before the first request."""
+    """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely. They are those
+    of the model's own logits."""
