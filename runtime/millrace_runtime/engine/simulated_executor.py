@@ -3,14 +3,19 @@
 Its KV cache holds token ids. The next token is a function of the ids that it reads there through the block
 tables, as far as each group's window sees. So a block that two sequences share, or that was freed too early,
 changes a text. A plan runs when it is collected, so its masks may come until then.
+
+There are no logits. Where a mask, a bias or `min_tokens` bans a token, the next one that they leave is drawn;
+nothing else of a sequence's sampling counts.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millrace_runtime.protocol.encoding import unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
+from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
 
 POISON = -1
@@ -30,7 +35,20 @@ class _Slot:
     tokens: list[int]
     tables: list[list[int]]
     num_computed: int
+    num_prompt: int
+    sampling: Sampling
     guesses: list[int] = field(default_factory=list)
+
+    @property
+    def banned(self) -> set[int]:
+        """The tokens that may not come next, whatever the step's mask says."""
+        asked = self.sampling
+        banned = {token for token, value in asked.bias.items() if value == -math.inf}
+        if len(self.tokens) - self.num_prompt < asked.min_tokens:
+            banned.update(asked.held_back)
+        if asked.allowed is not None:
+            banned.update(set(range(len(asked.allowed) * 8)) - _unpack_mask(asked.allowed))
+        return banned
 
 
 class SimulatedExecutor:
@@ -118,7 +136,9 @@ class SimulatedExecutor:
         assert 0 < start.num_prompt <= len(tokens)
         assert len(start.blocks) == len(self.limits.groups)
         tables = [list(blocks) for blocks in start.blocks]
-        self._slots[start.slot] = _Slot(start.epoch, tokens, tables, start.num_computed)
+        self._slots[start.slot] = _Slot(
+            start.epoch, tokens, tables, start.num_computed, start.num_prompt, start.sampling
+        )
 
     def _check_tables(self) -> None:
         """Assert that no two slots share a block that a later token sees.
@@ -168,8 +188,9 @@ class SimulatedExecutor:
         return RowResult(row.slot, slot.epoch, tokens, slot.num_computed, len(slot.guesses))
 
     def _fail(self, row: Row, slot: _Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
+        is_any_left = self._give_way(slot, 0, allowed) is not None
         slot.tokens.append(0)  # a row that is already in flight continues from a meaningless token
-        fault = FAULT_NOT_FINITE if allowed is None or allowed else FAULT_NOTHING_ALLOWED
+        fault = FAULT_NOT_FINITE if is_any_left else FAULT_NOTHING_ALLOWED
         return RowResult(row.slot, slot.epoch, drawn, slot.num_computed, fault=fault)
 
     def _check_draft(self, row: Row, slot: _Slot) -> None:
@@ -193,8 +214,8 @@ class SimulatedExecutor:
         drawn: list[int | None] = []
         while True:
             token = self._next_token(self._seen(slot))
-            if allowed is not None and token is not None:
-                token = next((t for t in _from(token, self.limits.vocabulary_size) if t in allowed), None)
+            if token is not None:
+                token = self._give_way(slot, token, allowed)
             drawn.append(token)
             if token is None:
                 return drawn
@@ -202,6 +223,14 @@ class SimulatedExecutor:
             if len(drawn) > len(slot.guesses) or slot.guesses[len(drawn) - 1] != token:
                 return drawn
             slot.num_computed += 1
+
+    def _give_way(self, slot: _Slot, token: int, allowed: set[int] | None) -> int | None:
+        """Return the token, or the next one that may come; None where none may."""
+        banned = slot.banned
+        if allowed is None and not banned:
+            return token
+        candidates = _from(token, self.limits.vocabulary_size)
+        return next((t for t in candidates if t not in banned and (allowed is None or t in allowed)), None)
 
     def _write(self, slot: _Slot, tokens: list[int]) -> None:
         for position, token in enumerate(tokens, slot.num_computed):

@@ -1,7 +1,9 @@
 """A scheduler joined to the simulated executor, for the tests beside this."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
@@ -48,10 +50,12 @@ def request(
     *,
     grammar: str | None = None,
     others: Iterable[int] = (),
+    **sampling: Any,
 ) -> Generate:
     """`others`: ids of further choices of the prompt."""
+    asked = Sampling(**({"temperature": 0.0} | sampling))
     return Generate(
-        sequences=[NewSequence(number, Sampling(temperature=0.0)) for number in (sequence_id, *others)],
+        sequences=[NewSequence(number, asked) for number in (sequence_id, *others)],
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
@@ -72,18 +76,27 @@ def expected(
         token = draw([tokens[-(group.window or len(tokens)) :] for group in groups])
         if token is None:
             return outputs, "error"
+        allowed = leave(generate.sequences[0].sampling, len(outputs))
         if grammar is not None and generate.grammar is not None:
-            if not (allowed := grammar(tokens)):
-                return outputs, "error"
-            token = next(
-                t % VOCABULARY for t in range(token, token + VOCABULARY) if t % VOCABULARY in allowed
-            )
+            allowed &= grammar(tokens)
+        if not allowed:
+            return outputs, "error"
+        token = next(t % VOCABULARY for t in range(token, token + VOCABULARY) if t % VOCABULARY in allowed)
         tokens.append(token)
         outputs.append(token)
         if token in generate.stop_token_ids:
             return outputs, "stop"
         if len(outputs) == generate.max_tokens or len(tokens) == max_length:
             return outputs, "length"
+
+
+def leave(sampling: Sampling, num_outputs: int) -> set[int]:
+    """What a sequence's sampling leaves of the vocabulary after so many tokens."""
+    banned = [token for token, value in sampling.bias.items() if value == -math.inf]
+    if num_outputs < sampling.min_tokens:
+        banned += sampling.held_back
+    mask = int.from_bytes(b"\xff" * 8 if sampling.allowed is None else sampling.allowed, "little")
+    return {token for token in range(VOCABULARY) if mask >> token & 1} - set(banned)
 
 
 def pack_mask(allowed: set[int]) -> bytes:

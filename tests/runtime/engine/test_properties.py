@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -12,9 +13,17 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.messages import Generate
 from millrace_runtime.protocol.step import KvGroup, Limits
-from tests.runtime.engine.engine_driver import VOCABULARY, Driver, expected, next_token, request
+from tests.runtime.engine.engine_driver import VOCABULARY, Driver, expected, next_token, pack_mask, request
 
 TOKENS = st.integers(0, VOCABULARY - 1)
+SAMPLINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_tokens": st.integers(1, 12),
+        "bias": st.dictionaries(TOKENS, st.sampled_from([1.0, -math.inf]), max_size=5),
+        "allowed": st.sets(TOKENS, min_size=20).map(pack_mask),
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -86,16 +95,17 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
                 st.lists(TOKENS, max_size=2),
                 st.sampled_from([None, "a"]),
                 st.integers(0, 2),
+                SAMPLINGS,
             ),
             min_size=1,
             max_size=8,
         )
     )
     arrivals = []
-    for number, (at, prompt, count, stop, grammar, num_others) in enumerate(requests):
+    for number, (at, prompt, count, stop, grammar, num_others, sampling) in enumerate(requests):
         first = number * 10
-        others = range(first + 1, first + 1 + num_others)
-        arrivals.append((at, request(first, prompt, count, stop, grammar=grammar, others=others)))
+        asked = {"grammar": grammar, "others": range(first + 1, first + 1 + num_others)} | sampling
+        arrivals.append((at, request(first, prompt, count, stop, held_back=tuple(stop), **asked)))
     victims = st.sampled_from([new.sequence_id for _, generate in arrivals for new in generate.sequences])
     return Load(
         bounds,
