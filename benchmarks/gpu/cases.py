@@ -21,6 +21,7 @@ from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
+from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.select import QueryRows, select_triton
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 
@@ -103,10 +104,10 @@ def attend(*arguments: Any) -> Tensor:
     return plan_attention(*arguments)()
 
 
-def sample_on_cpu(logits: Tensor, draws: Any, known_tokens: Tensor, masks: Tensor | None) -> Any:
+def sample_on_cpu(logits: Tensor, draws: Any, state: SlotState, masks: Tensor | None) -> Any:
     """Draw with the definition on the CPU: each device has to draw the very same tokens."""
-    moved = (None if masks is None else masks.cpu(),)
-    return sample_reference(logits.cpu(), draws, known_tokens.cpu(), *moved)
+    there = SlotState(*(table.cpu() for table in state))
+    return sample_reference(logits.cpu(), draws, there, None if masks is None else masks.cpu())
 
 
 PAGED = Shapes(

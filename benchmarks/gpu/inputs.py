@@ -12,6 +12,7 @@ from benchmarks.gpu.arena import Arena
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.state import SlotState, pack_bias
 from millrace_kernels.step import Heads
 
 Read = Callable[[Any], Tensor]
@@ -22,11 +23,18 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.3, "top_k": 40, "min_p": 0.05},
     {"temperature": 0.0, "frequency": 0.5, "presence": 0.1},
     {"temperature": 0.7, "top_k": 3, "top_p": 0.5, "frequency": 0.3},
+    {"temperature": 0.0, "repetition": 1.3, "has_fixed_mask": True},
+    {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "frequency": 0.2, "repetition": 1.1},
 )
 """What the rows of a draw ask for, one after the other."""
-NEUTRAL: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0}
+NEUTRAL: dict[str, Any] = {
+    "top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0, "repetition": 1.0,
+    "has_fixed_mask": False,
+}  # fmt: skip
 NUM_KNOWN = 96
 """Tokens that each slot knows: a third is the prompt."""
+NUM_BIASES = 1024
+"""Biases of a slot, at most: each third row adds them."""
 
 
 def read_output(output: Any) -> Tensor:
@@ -158,13 +166,17 @@ def make_linear_add(
 
 
 def make_sampling(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int) -> Call:
-    """Make rows that each ask for something else. Some have a mask, and some have equal logits."""
+    """Make rows that each ask for something else. Some have masks or biases, and some have equal logits."""
     logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
     logits[::3, vocabulary // 2 :] = logits[::3, : vocabulary - vocabulary // 2].clone()
     width = NUM_KNOWN + 1  # the drawn token has a place too
     known = arena.copy(arena.permutation(rows * width).view(rows, width) % vocabulary)
-    masks = arena.copy(arena.permutation(2 * -(-vocabulary // 32)).view(2, -1).int() * 0x01234567 | 1)
-    arguments = (logits, _make_draws(rows), known, masks)
+    words = arena.permutation((2 + rows) * -(-vocabulary // 32)).view(2 + rows, -1).int() * 0x01234567 | 1
+    ids = arena.permutation(vocabulary)[:NUM_BIASES].tolist()
+    bias = {token: -np.inf if place % 7 == 0 else 4.0 / (1 + place) for place, token in enumerate(ids)}
+    biases = arena.copy(torch.from_numpy(pack_bias(bias)).to(arena.device).repeat(rows, 1))
+    state = SlotState(known, biases, arena.copy(words[2:]))
+    arguments = (logits, _make_draws(rows, len(bias)), state, arena.copy(words[:2]))
     return Call(arguments, read=_read_sampled, num_rows=rows, noted=known)
 
 
@@ -172,19 +184,20 @@ def _read_sampled(sampled: Sampled) -> Tensor:
     return sampled.numbers.T.cpu()
 
 
-def _make_draws(rows: int) -> Draws:
+def _make_draws(rows: int, num_biases: int) -> Draws:
     asked = [NEUTRAL | SAMPLINGS[row % len(SAMPLINGS)] | {"seed": 977 * row + 1} for row in range(rows)]
     packed = b"".join(pack_parameters(**one) for one in asked)
     masks = [row % 2 if row % 5 == 4 else NO_MASK for row in range(rows)]
-    places = [(row, NUM_KNOWN // 3, NUM_KNOWN - row % 7, masks[row]) for row in range(rows)]
+    ends = [num_biases if row % 3 == 1 else 0 for row in range(rows)]
+    places = [(row, NUM_KNOWN // 3, NUM_KNOWN - row % 7, masks[row], 0, ends[row]) for row in range(rows)]
     return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64))
 
 
 def pick_sampling(call: Call, row: int) -> Call:
     """Return the call for one row alone."""
-    logits, draws, known, masks = call.arguments
+    logits, draws, state, masks = call.arguments
     alone = Draws(draws.parameters[row : row + 1], draws.places[row : row + 1])
-    return Call((logits[row : row + 1], alone, known, masks), read=call.read)
+    return Call((logits[row : row + 1], alone, state, masks), read=call.read)
 
 
 def make_logprobs(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int, number: int) -> Call:

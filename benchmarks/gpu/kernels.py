@@ -127,7 +127,8 @@ def check_memory(case: Case) -> Check | None:
 
 def _kept(call: Call) -> list[Tensor]:
     """Return the arguments that the operation may not change: all but those with its result."""
-    tensors = [one for one in call.arguments if isinstance(one, Tensor)]
+    parts = [part for one in call.arguments for part in (one if isinstance(one, tuple) else (one,))]
+    tensors = [one for one in parts if isinstance(one, Tensor)]
     return [one for one in tensors if one is not call.changed and one is not call.noted]
 
 

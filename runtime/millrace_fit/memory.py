@@ -138,17 +138,23 @@ _GROUP_BYTES = GROUP + 8
 """Of a group of rounded inputs with its scale and sum, on CPUs (`native/abi.py`)."""
 _NUMBERS_OF_A_TOKEN = 16
 """int64 on a GPU: the token's position, slot, place in the cache and the like."""
-_NUMBERS_OF_A_DRAW = 3
-"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: counts, candidates, their ids."""
+_NUMBERS_OF_A_DRAW = 4
+"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: biases, counts, candidates, their
+ids."""
+_NUM_BIASES = 2048
+"""Of a slot: 1,024 that a request asks for, and 1,024 for tokens that it holds back (`protocol/sampling.py`).
+"""
 
 
 def tables_bytes(config: LlamaConfig, settings: Settings, length: int) -> int:
-    """Return the bytes of the tables that grow with the longest sequence, of `length` tokens.
+    """Return the bytes of the tables beside weights and KV cache, for sequences of up to `length` tokens.
 
-    They are the rotary angles (`layers.py`), and each slot's tokens and blocks (`execution/slots.py`).
+    They are the rotary angles (`layers.py`), and each slot's tokens, blocks, biases and mask
+    (`execution/slots.py`).
     """
     angles = _FLOAT * length * config.head_dim
-    return angles + settings.num_sequences * _LONG * (length + 1 + count_blocks(length))
+    numbers, mask = length + 1 + count_blocks(length) + _NUM_BIASES, 4 * -(-config.vocabulary_size // 32)
+    return angles + settings.num_sequences * (_LONG * numbers + mask)
 
 
 def step_bytes(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:

@@ -90,7 +90,7 @@ def test_the_tables_take_what_was_told(tmp_path: Path) -> None:
     settings = Settings(device="cpu", max_sequences=4)
     angles = 2 * LENGTH * MEDIUM["head_dim"] // 2 * 4
     assert tables_bytes(shape_of(facts), settings, LENGTH) == (
-        slots.tokens.nbytes + slots.blocks.nbytes + angles
+        sum(table.nbytes for table in slots.state) + slots.blocks.nbytes + angles
     )
 
 

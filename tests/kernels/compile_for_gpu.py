@@ -67,6 +67,7 @@ def cases(dtype: str) -> list[Case]:
         Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
+        Case("sampling.triton_bias", "bias", {"BLOCK": 1024}),
         Case("sampling.triton_penalties", "count", {"BLOCK": 1024}),
         Case("sampling.triton_draw", "sample", {"BLOCK": 4096}, num_warps=16),
         Case("sampling.triton_cut", "cut", {"BLOCK": 512, "TRIED": 16}, num_warps=16),
@@ -77,6 +78,7 @@ def cases(dtype: str) -> list[Case]:
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
            "owners_ptr": "*i32", "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
 SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "counts_ptr": "*i32", "masks_ptr": "*i32",
+            "biases_ptr": "*fp32", "entries_ptr": "*i64", "fixed_ptr": "*i32",
             "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
             "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "sampled_ptr": "*i64", "known_ptr": "*i64",
             "rows_ptr": "*i64"}  # fmt: skip
@@ -109,7 +111,8 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
     compiled = compile_kernel(source, target=target, options=options)
     assert compiled.asm["ptx"]
     is_exact = case.module.startswith("sampling.") and case.module != "sampling.triton_logprobs"
-    assert not is_exact or "fma.rn" not in compiled.asm["ptx"], f"{case.name} adds before it rounds"
+    for inexact in ("fma.rn", "div.full", "div.approx") if is_exact else ():
+        assert inexact not in compiled.asm["ptx"], f"{case.name} has {inexact}: it is not rounded once"
     assert compiled.metadata.shared <= SHARED_MEMORY, (case.name, compiled.metadata.shared)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from millrace_kernels.native.abi import Library
 from millrace_kernels.sampling import native, triton_kernel, triton_logprobs, triton_table
@@ -16,13 +17,15 @@ from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
     NOTHING_ALLOWED,
+    NUM_PLACES,
     PARAMETERS,
     Draws,
     pack_parameters,
 )
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
-from millrace_kernels.sampling.reference import _fraction, sample_reference, weigh
+from millrace_kernels.sampling.reference import _fraction, _repeat_less, sample_reference, weigh
+from millrace_kernels.sampling.state import SlotState, pack_bias
 from tests.kernels.libraries import READS_KERNELS
 
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
@@ -34,8 +37,12 @@ PLAIN = {
     "seed": 0,
     "frequency": 0.0,
     "presence": 0.0,
+    "repetition": 1.0,
+    "has_fixed_mask": False,
 }
 KNOWN = torch.zeros((1, 8), dtype=torch.int64)
+Place = tuple[int, ...]
+"""Slot, number of prompt tokens, position and mask; perhaps the range of its biases."""
 
 parameters = st.fixed_dictionaries(
     {
@@ -46,6 +53,8 @@ parameters = st.fixed_dictionaries(
         "seed": st.integers(0, 2**64 - 1),
         "frequency": st.sampled_from([0.0, 0.3, -1.7]),
         "presence": st.sampled_from([0.0, 0.0, 1.1]),
+        "repetition": st.sampled_from([1.0, 1.0, 1.3, 0.7]),
+        "has_fixed_mask": st.sampled_from([False, False, True]),
     }
 )
 
@@ -64,9 +73,20 @@ def sampler(library: Library, vocabulary: int) -> NativeSampler:
     return NativeSampler(library, vocabulary)
 
 
-def draws_of(rows: list[dict[str, Any]], places: list[tuple[int, int, int, int]]) -> Draws:
+def draws_of(rows: list[dict[str, Any]], places: list[Place]) -> Draws:
     packed = b"".join(pack_parameters(**(PLAIN | row)) for row in rows)
-    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64).reshape(-1, 4))
+    whole = [(*place, 0, 0)[:NUM_PLACES] for place in places]
+    return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(whole, dtype=np.int64))
+
+
+def without_masks(draws: Draws) -> Draws:
+    return Draws(draws.parameters, np.where(np.arange(NUM_PLACES) == 3, NO_MASK, draws.places))
+
+
+def state_of(tokens: torch.Tensor, vocabulary: int) -> SlotState:
+    """Slots without biases, whose fixed masks allow nothing."""
+    made = SlotState.allocate(*tokens.shape, vocabulary, 0, tokens.device)
+    return made._replace(tokens=tokens)
 
 
 def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
@@ -88,21 +108,44 @@ def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
 KINDS = ("normal", "rounded", "tied", "equal", "zeros", "peaked", "wide", "huge", "tiny")
 
 
+Case = tuple[torch.Tensor, Draws, SlotState, torch.Tensor | None]
+
+
 def batch(
     rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int
-) -> tuple[torch.Tensor, Draws, torch.Tensor, torch.Tensor]:
-    """Logits in a wider table, histories, and masks of which some rows have one."""
+) -> tuple[torch.Tensor, Draws, SlotState, torch.Tensor]:
+    """Logits in a wider table, histories, biases, and masks of which some rows have one.
+
+    Unused entries of the tables name no token: they must not be read.
+    """
     generator = torch.Generator().manual_seed(seed)
     count = len(rows)
     table = torch.full((count, vocabulary + seed % 3), float("nan"))
     table[:, :vocabulary] = logits_of(kind, count, vocabulary, seed)
     known = torch.randint(0, vocabulary, (count, 41), generator=generator)
-    words = (count, -(-vocabulary // 32))
+    words = (2 * count, -(-vocabulary // 32))
     masks = torch.randint(-(2**31), 2**31, words, generator=generator, dtype=torch.int32)
-    places = [
-        (count - 1 - r, 5, 5 + (seed + 9 * r) % 36, r if (seed + r) % 3 == 0 else -1) for r in range(count)
-    ]
-    return table[:, :vocabulary], draws_of(rows, places), known, masks
+    masks[count:] |= masks[:count]  # else two masks seldom leave a token
+    biases = torch.full((count, vocabulary + 2), 2**60)
+    for slot in range(count):
+        biases[slot, 1:-1] = torch.from_numpy(pack_bias(bias_of(vocabulary, generator)))
+    places = [place_of(count, r, vocabulary, seed) for r in range(count)]
+    state = SlotState(known, biases, masks[count:])
+    return table[:, :vocabulary], draws_of(rows, places), state, masks[:count]
+
+
+def place_of(count: int, row: int, vocabulary: int, seed: int) -> Place:
+    mask = row if (seed + row) % 3 == 0 else NO_MASK
+    begin = 1 + row % 2
+    end = max(begin, 1 + vocabulary - row % 4) if (seed + row) % 5 < 3 else begin
+    return count - 1 - row, 5, 5 + (seed + 9 * row) % 36, mask, begin, end
+
+
+def bias_of(vocabulary: int, generator: torch.Generator) -> dict[int, float]:
+    """Biases of all tokens in any order; a few ban one."""
+    ids = torch.randperm(vocabulary, generator=generator).tolist()
+    values = torch.randn(vocabulary, generator=generator).mul(5)
+    return dict(zip(ids, values.masked_fill(values > 9, -torch.inf).tolist(), strict=True))
 
 
 def check(library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: int, seed: int) -> None:
@@ -115,9 +158,9 @@ def check(library: Library, rows: list[dict[str, Any]], kind: str, vocabulary: i
     assert torch.equal(before, case[0]), "the logits are not the sampler's to change"
 
 
-def check_on_gpu(case: tuple[torch.Tensor, Draws, torch.Tensor, torch.Tensor | None]) -> None:
+def check_on_gpu(case: Case) -> None:
     """The Triton kernels, interpreted: their infinities are as on a GPU, and no reason to warn."""
-    _, draws, known, _ = case
+    _, draws, (known, *_), _ = case
     expected, stored = sample_reference(*case), known.clone()
     stored[draws.slot, draws.position] = expected.tokens
     with np.errstate(all="ignore"):
@@ -158,27 +201,28 @@ def test_triton_draws_what_the_reference_draws(
 def test_triton_draws_from_a_longer_vocabulary(kind: str) -> None:
     rows = [
         {"seed": 1, "top_p": 0.9}, {"seed": 2, "top_k": 40}, {"seed": 3, "top_k": 900, "top_p": 0.5},
-        {"seed": 4, "frequency": 0.7, "min_p": 0.01}, {"temperature": 0.0},
+        {"seed": 4, "frequency": 0.7, "min_p": 0.01}, {"temperature": 0.0, "has_fixed_mask": True},
+        {"seed": 5, "repetition": 1.3, "top_p": 0.9, "has_fixed_mask": True},
     ]  # fmt: skip
     check_on_gpu(batch(rows, kind, 5003, 8))
 
 
 def test_triton_tells_faults_and_takes_no_masks() -> None:
-    logits, draws, known, masks = batch(
+    logits, draws, state, masks = batch(
         [{"top_p": 0.5}, {}, {"temperature": 0.0}, {"top_k": 2}] * 2, "normal", 50, 3
     )
     logits[0, 7], logits[1, 49], logits[2, 0] = torch.nan, torch.inf, -torch.inf
     masks[:] = 0
-    check_on_gpu((logits, draws, known, masks))
-    check_on_gpu((logits, Draws(draws.parameters, draws.places * [1, 1, 1, 0] - [0, 0, 0, 1]), known, None))
+    check_on_gpu((logits, draws, state, masks))
+    check_on_gpu((logits, without_masks(draws), state, None))
 
 
 @pytest.mark.usefixtures("_small_blocks")
 def test_plain_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw_nothing() -> None:
     rows = [{"temperature": 0.0, "top_p": 0.5}, {"seed": 3}, {"seed": 4, "temperature": 0.7, "min_p": 0.1}]
-    logits, draws, known, _ = batch(rows, "normal", 257, 6)
-    plain = Draws(draws.parameters, draws.places * [1, 1, 1, 0] - [0, 0, 0, 1])
-    expected = sample_reference(logits, plain, known).tokens
+    logits, draws, (known, *_), _ = batch(rows, "normal", 257, 6)
+    plain = draws_of(rows, [(*place[:3], NO_MASK) for place in draws.places.tolist()])
+    expected = sample_reference(logits, plain, state_of(known, 257)).tokens
     stored, padded = known.clone(), torch.cat((logits, torch.full((2, 257), torch.nan)))
     stored[plain.slot, plain.position] = expected
     table = torch.full((5, triton_table.COLUMNS.value), -1)
@@ -238,7 +282,7 @@ WHOLE: list[dict[str, Any]] = [
     {"temperature": 0.0}, {"seed": 1}, {"top_k": 50, "seed": 2}, {"top_p": 0.95, "seed": 3},
     {"top_k": 4000, "top_p": 0.9, "seed": 4}, {"temperature": 0.3, "top_p": 0.5, "frequency": 0.5},
     {"temperature": 5.0, "top_k": 20000, "top_p": 0.99}, {"min_p": 0.02, "seed": 5},
-    {"top_k": 300, "top_p": 0.9, "min_p": 0.01, "seed": 6},
+    {"top_k": 300, "top_p": 0.9, "min_p": 0.01, "seed": 6}, {"repetition": 1.2, "has_fixed_mask": True},
 ]  # fmt: skip
 
 
@@ -259,16 +303,20 @@ def test_a_whole_vocabulary(library: Library, kind: str) -> None:
 def test_a_row_draws_the_same_alone_and_in_a_crowd_by_any_number_of_threads(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [{"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "presence": n % 2} for n in range(23)]
-    logits, draws, known, masks = batch(rows, "rounded", 999, 4)
-    together = sampler(library, 999).sample(logits, draws, known, masks).tokens.tolist()
+    rows = [
+        {"seed": n, "top_k": n % 3 * 7, "top_p": 0.8 + n % 2 / 5, "presence": n % 2, "repetition": 1 + n % 3,
+         "has_fixed_mask": n % 4 == 1}
+        for n in range(23)
+    ]  # fmt: skip
+    logits, draws, state, masks = batch(rows, "rounded", 999, 4)
+    together = sampler(library, 999).sample(logits, draws, state, masks).tokens.tolist()
     monkeypatch.setattr(native, "WORTH_WAKING", 0)
     pool = library.new_pool(2, 64)
-    shared = NativeSampler(library, 999, pool).sample(logits, draws, known, masks).tokens.tolist()
+    shared = NativeSampler(library, 999, pool).sample(logits, draws, state, masks).tokens.tolist()
     library.free_pool(pool)
     alone = [
         sampler(library, 999)
-        .sample(logits[r : r + 1], Draws(draws.parameters[r : r + 1], draws.places[r : r + 1]), known, masks)
+        .sample(logits[r : r + 1], Draws(draws.parameters[r : r + 1], draws.places[r : r + 1]), state, masks)
         .tokens.item()
         for r in range(len(rows))
     ]
@@ -282,8 +330,9 @@ def test_a_row_that_is_not_finite_is_marked_wherever_it_lies(library: Library, v
             logits = torch.randn(3, vocabulary)
             logits[1, at] = value
             draws = draws_of([{"top_p": 0.9}] * 3, [(0, 0, 0, NO_MASK)] * 3)
-            expected = sample_reference(logits, draws, KNOWN)
-            found = sampler(library, vocabulary).sample(logits, draws, KNOWN)
+            state = state_of(KNOWN, vocabulary)
+            expected = sample_reference(logits, draws, state)
+            found = sampler(library, vocabulary).sample(logits, draws, state)
             assert found.faults.tolist() == expected.faults.tolist() == [0, NOT_FINITE, 0]
             assert found.tokens.tolist() == expected.tokens.tolist()
 
@@ -297,9 +346,10 @@ def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
     draws = draws_of(
         [{"temperature": t} for t in (0, 0.5, 0, 0)], [(0, 0, 9, at) for at in (0, 1, NO_MASK, 2)]
     )
+    state = state_of(KNOWN, 50)
     for found in (
-        sample_reference(logits, draws, KNOWN, masks),
-        sampler(library, 50).sample(logits, draws, KNOWN, masks),
+        sample_reference(logits, draws, state, masks),
+        sampler(library, 50).sample(logits, draws, state, masks),
     ):
         assert found.faults.tolist() == [0, NOTHING_ALLOWED, 0, 0]
         assert found.tokens.tolist() == [5, 0, 49, 49]
@@ -307,15 +357,70 @@ def test_a_mask_binds_its_row_alone_and_one_that_allows_nothing_is_a_fault(
 
 def test_a_mask_that_is_not_there_is_our_own_bug(library: Library) -> None:
     logits, mask = torch.arange(50.0).expand(1, 50), torch.full((1, 2), 1 << 3, dtype=torch.int32)
-    own = NativeSampler(library, 50)
+    own, state = NativeSampler(library, 50), state_of(KNOWN, 50)
     for sample in (sample_reference, own.sample):
         masked = draws_of([{"temperature": 0}], [(0, 0, 9, 0)])
-        assert sample(logits, masked, KNOWN, mask).tokens.tolist() == [35]
+        assert sample(logits, masked, state, mask).tokens.tolist() == [35]
         for draws, masks in ((masked, None), (draws_of([{}], [(0, 0, 9, 1)]), mask)):
             with pytest.raises(AssertionError, match="a mask that does not exist"):
-                sample(logits, draws, KNOWN, masks)
+                sample(logits, draws, state, masks)
+        with pytest.raises(AssertionError, match="a bias that does not exist"):
+            sample(logits, draws_of([{}], [(0, 0, 9, NO_MASK, 0, 1)]), state)
         plain = draws_of([{"temperature": 0}], [(0, 0, 9, NO_MASK)])
-        assert sample(logits, plain, KNOWN).tokens.tolist() == [49]
+        assert sample(logits, plain, state).tokens.tolist() == [49]
+
+
+BAN = -torch.inf
+CHANGES: dict[str, tuple[list[float], dict[str, Any], dict[int, float], int]] = {
+    "bias lowers": ([4.0, 5.0, 4.5], {}, {1: -1.0}, 2),
+    "bias raises": ([4.0, 5.0, 4.5], {}, {2: 0.25, 0: 1.5}, 0),
+    "bias bans": ([4.0, 5.0, 4.5], {}, {1: BAN, 2: BAN}, 0),
+    "bias bans all": ([4.0, 5.0, 4.5], {}, {0: BAN, 1: BAN, 2: BAN}, -1),
+    "repetition divides what the prompt has": ([4.0, 5.0, 3.0], {"repetition": 1.25}, {}, 0),
+    "repetition divides what was drawn": ([4.0, 3.0, 4.5], {"repetition": 1.5}, {}, 0),
+    "repetition multiplies what is negative": ([-3.0, -2.0, -3.5], {"repetition": 2.0}, {}, 0),
+    "repetition under one": ([-3.0, -5.0, -4.0], {"repetition": 0.5}, {}, 2),
+    "bias, then repetition": ([3.5, 1.0, 1.0], {"repetition": 2.0}, {1: 5.0}, 0),
+    "repetition, then frequency": ([2.5, -9.0, 6.0], {"repetition": 2.0, "frequency": 0.5}, {}, 0),
+    "presence is not of the prompt": ([4.0, 4.5, 3.0], {"presence": 1.0}, {}, 1),
+    "a fixed mask": ([4.0, 5.0, 4.5], {"has_fixed_mask": True}, {}, 2),
+    "a fixed mask and a bias": ([4.0, 5.0, 4.5], {"has_fixed_mask": True}, {2: BAN, 1: 9.0}, 0),
+}
+"""Logits of three tokens, what the row asks for, its bias, and the token, or -1 for none. The prompt has
+token 1, the output has 2 twice, and the fixed mask allows 0 and 2."""
+
+
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_what_changes_a_logit(library: Library, name: str) -> None:
+    logits, asked, bias, token = CHANGES[name]
+    known, entries = torch.tensor([[1, 2, 2, 0]]), np.append(pack_bias(bias), 2**60)
+    state = SlotState(known, torch.tensor(entries)[None], torch.tensor([[0b101]], dtype=torch.int32))
+    draws = draws_of([asked | {"temperature": 0.0}], [(0, 1, 3, NO_MASK, 0, len(bias))])
+    for sample in (sample_reference, sampler(library, 3).sample, triton_kernel.sample):
+        with np.errstate(all="ignore"):
+            found = sample(torch.tensor([logits]), draws, state)
+        assert found.faults.tolist() == [NOTHING_ALLOWED if token < 0 else 0]
+        assert found.tokens.tolist() == [max(token, 0)]
+
+
+def test_a_row_with_two_masks_draws_what_both_allow(library: Library) -> None:
+    logits, known = torch.arange(50.0).expand(3, 50).contiguous(), torch.zeros((2, 8), dtype=torch.int64)
+    fixed = torch.tensor([[1 << 3 | 1 << 5, 0], [1 << 4, 0]], dtype=torch.int32)
+    masks = torch.tensor([[1 << 3 | 1 << 4, -1]], dtype=torch.int32)
+    state = state_of(known, 50)._replace(masks=fixed)
+    asked = [{"temperature": 0.0, "has_fixed_mask": True}] * 3
+    draws = draws_of(asked, [(0, 1, 2, 0), (1, 1, 2, 0), (0, 1, 3, NO_MASK)])
+    for sample in (sample_reference, sampler(library, 50).sample, triton_kernel.sample):
+        assert sample(logits, draws, state, masks).tokens.tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("repetition", [0.7, 1.0, 1.1, 1.3])
+def test_repetition_is_transformers(repetition: float) -> None:
+    for kind in ("normal", "rounded", "zeros", "huge", "tiny"):
+        logits, known = logits_of(kind, 1, 4099, 3), torch.arange(0, 4099, 3)
+        expected = RepetitionPenaltyLogitsProcessor(repetition)(known[None], logits.clone())
+        penalty = float(np.float32(repetition))
+        assert torch.equal(_repeat_less(logits[0], known, penalty), expected[0])
 
 
 def test_weights_are_the_softmax_in_integers() -> None:
@@ -358,8 +463,9 @@ def test_a_draw_at_the_edge_between_two_tokens(library: Library) -> None:
     draws = draws_of(rows, [(0, 0, 9, NO_MASK)] * len(rows))
     logits = torch.tensor([[1.0, -80.0, 1.0, 1.0, -80.0, 1.0]]).repeat(len(rows), 1)
     ids = [[0, 2, 3, 5][at] for at in edges.values()]
-    assert sample_reference(logits, draws, KNOWN).tokens.tolist() == ids
-    assert sampler(library, 6).sample(logits, draws, KNOWN).tokens.tolist() == ids
+    state = state_of(KNOWN, 6)
+    assert sample_reference(logits, draws, state).tokens.tolist() == ids
+    assert sampler(library, 6).sample(logits, draws, state).tokens.tolist() == ids
 
 
 def seed_of(bits: int, position: int) -> int:
@@ -386,7 +492,7 @@ def test_draws_pass_a_chi_square_test() -> None:
     vocabulary, count = 40, 40_000
     logits = torch.randn(vocabulary, generator=torch.Generator().manual_seed(5)) * 1.5
     draws = draws_of([{"temperature": 0.8, "seed": 11}] * count, [(0, 0, p, NO_MASK) for p in range(count)])
-    tokens = sample_reference(logits.expand(count, vocabulary), draws, KNOWN).tokens
+    tokens = sample_reference(logits.expand(count, vocabulary), draws, state_of(KNOWN, vocabulary)).tokens
     expected = (logits.double() / 0.8).softmax(0) * count
     is_common = expected > 5
     seen = tokens.bincount(minlength=vocabulary).double()

@@ -94,24 +94,44 @@ static int draw(const List& list, const uint32_t* weights, uint32_t bits) {
   return list.ids == nullptr ? at : list.ids[at];
 }
 
-static void penalise(float* z, const Parameters& wanted, const int64_t* tokens, int64_t count, int32_t* counts) {
-  for (int64_t i = 0; i < count; i++) counts[tokens[i]]++;
-  for (int64_t i = 0; i < count; i++) {
+static void add_biases(float* z, const int64_t* entry, const int64_t* end) {
+  for (; entry < end; entry++) {
+    float value;
+    memcpy(&value, entry, 4);
+    z[*entry >> 32] += value;
+  }
+}
+
+constexpr int32_t IN_PROMPT = 1 << 30;  // beside the number of times that the output has the token
+
+static void penalise(float* z, const Parameters& wanted, const Place& place, const int64_t* tokens, int32_t* counts) {
+  int64_t begin = wanted.repetition != 1 ? 0 : place.num_prompt;
+  for (int64_t i = begin; i < place.num_prompt; i++) counts[tokens[i]] |= IN_PROMPT;
+  for (int64_t i = place.num_prompt; i < place.position; i++) counts[tokens[i]]++;
+  for (int64_t i = begin; i < place.position; i++) {
     int32_t& seen = counts[tokens[i]];
-    if (seen > 0) z[tokens[i]] -= (float)seen * wanted.frequency + wanted.presence;
+    if (seen == 0) continue;
+    int32_t times = seen & ~IN_PROMPT;
+    float& x = z[tokens[i]];
+    x = x > 0 ? x / wanted.repetition : x * wanted.repetition;
+    if (times > 0) x -= (float)times * wanted.frequency + wanted.presence;
     seen = 0;
   }
 }
 
-// Return the row after penalties and mask: a copy, or the unchanged logits.
+// Return the row after biases, penalties and masks: a copy, or the unchanged logits.
 static const float* edit(const Sampling& a, int r, const float* z, Scratch& s) {
   const Parameters& wanted = a.parameters[r];
   const Place& place = a.places[r];
-  bool is_penalised = (wanted.frequency != 0 || wanted.presence != 0) && place.position > place.num_prompt;
-  if (!is_penalised && place.mask < 0) return z;
+  bool is_biased = place.bias_begin < place.bias_end;
+  bool counts_output = (wanted.frequency != 0 || wanted.presence != 0) && place.position > place.num_prompt;
+  bool is_penalised = wanted.repetition != 1 || counts_output;
+  if (!is_biased && !is_penalised && !wanted.has_fixed_mask && place.mask < 0) return z;
   memcpy(s.edited, z, sizeof(float) * a.vocabulary);
-  const int64_t* generated = a.tokens + place.slot * a.tokens_stride + place.num_prompt;
-  if (is_penalised) penalise(s.edited, wanted, generated, place.position - place.num_prompt, s.counts);
+  const int64_t* biases = a.biases + place.slot * a.biases_stride;
+  if (is_biased) add_biases(s.edited, biases + place.bias_begin, biases + place.bias_end);
+  if (is_penalised) penalise(s.edited, wanted, place, a.tokens + place.slot * a.tokens_stride, s.counts);
+  if (wanted.has_fixed_mask) forbid(s.edited, a.vocabulary, a.fixed_masks + place.slot * a.fixed_masks_stride);
   if (place.mask >= 0) forbid(s.edited, a.vocabulary, a.masks + place.mask * a.masks_stride);
   return s.edited;
 }

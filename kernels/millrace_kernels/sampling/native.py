@@ -6,6 +6,7 @@ from torch import Tensor
 
 from millrace_kernels.native import abi
 from millrace_kernels.sampling.columns import Draws, Sampled
+from millrace_kernels.sampling.state import SlotState
 
 WORTH_WAKING = 2_000_000
 """With fewer tokens to read, other threads would wake too late: these take one thread about 160 µs."""
@@ -24,25 +25,23 @@ class NativeSampler:
         self._asked = abi.Sampling(scratch=self._scratch.data_ptr(), scratch_bytes=each)
         self._asked.vocabulary = vocabulary
 
-    def sample(
-        self, logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
-    ) -> Sampled:
+    def sample(self, logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None = None) -> Sampled:
         """Draw as `sample_reference` does, on CPU tensors whose rows are each contiguous."""
         num_rows = len(draws.parameters)
         assert logits.shape[0] == num_rows, f"{logits.shape[0]} rows of logits for {num_rows} draws"
-        _check(logits, torch.float32, self._vocabulary)
-        _check(known_tokens, torch.int64)
+        draws.check(state, masks)
         numbers = torch.empty((2, num_rows), dtype=torch.int64)
         faults = torch.empty(num_rows, dtype=torch.uint8)
         asked = self._asked
-        asked.logits, asked.logits_stride = logits.data_ptr(), logits.stride(0)
+        asked.logits, asked.logits_stride = _rows(logits, torch.float32, self._vocabulary)
         asked.parameters, asked.places = _address(draws.parameters), _address(draws.places)
-        asked.tokens, asked.tokens_stride = known_tokens.data_ptr(), known_tokens.stride(0)
-        draws.check_masks(masks)
+        num_words = -(-self._vocabulary // 32)
+        asked.tokens, asked.tokens_stride = _rows(state.tokens, torch.int64)
+        asked.biases, asked.biases_stride = _rows(state.biases, torch.int64)
+        asked.fixed_masks, asked.fixed_masks_stride = _rows(state.masks, torch.int32, num_words)
         asked.masks, asked.masks_stride = None, 0
         if masks is not None:
-            _check(masks, torch.int32, -(-self._vocabulary // 32))
-            asked.masks, asked.masks_stride = masks.data_ptr(), masks.stride(0)
+            asked.masks, asked.masks_stride = _rows(masks, torch.int32, num_words)
         asked.drawn, asked.faults = numbers.data_ptr(), faults.data_ptr()
         asked.num_rows, asked.next_row = num_rows, 0
         self._library.sample(self._pool if self._is_long(draws) else None, asked)
@@ -63,12 +62,14 @@ def weigh_natively(library: abi.Library, z: Tensor, inverse_temperature: float) 
     return weights[: len(z)].long()
 
 
-def _check(tensor: Tensor, dtype: torch.dtype, width: int | None = None) -> None:
+def _rows(tensor: Tensor, dtype: torch.dtype, width: int | None = None) -> tuple[int, int]:
+    """Return the address of rows that are each contiguous, and their stride."""
     assert tensor.dim() == 2, f"{tuple(tensor.shape)} is not rows"
     assert width in {None, tensor.shape[1]}, f"rows of {tensor.shape[1]}, not of {width}"
     assert tensor.dtype == dtype, f"{tensor.dtype} is not {dtype}"
     assert tensor.stride(1) == 1, "a row must be contiguous"
     assert tensor.device.type == "cpu", f"{tensor.device} is not the CPU"
+    return tensor.data_ptr(), tensor.stride(0)
 
 
 def _address(columns: np.ndarray) -> int:

@@ -21,6 +21,7 @@ from millrace_kernels.sampling.columns import (
     Sampled,
 )
 from millrace_kernels.sampling.randomness import random_bits
+from millrace_kernels.sampling.state import SlotState, unpack_bias
 from millrace_kernels.transfer import upload_all
 
 SERIES = tuple(
@@ -38,20 +39,19 @@ SERIES = tuple(
 1e-8."""
 
 
-def sample_reference(
-    logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None = None
-) -> Sampled:
+def sample_reference(logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None = None) -> Sampled:
     """Draw a token for each row of float32 logits [rows, vocabulary], which do not change.
 
-    known_tokens int64 [slots, length]; masks int32 [masks, words], of which bit i of word w allows token
-    32 w + i.
+    masks int32 [masks, words] are the step's own, laid out as the fixed ones.
     """
-    draws.check_masks(masks)
+    draws.check(state, masks)
     is_finite = torch.isfinite(logits).all(dim=-1)
     z = torch.where(is_finite[:, None], logits, 0.0)
-    _penalise(z, draws, known_tokens)
+    _bias(z, draws, state.biases)
+    _penalise(z, draws, state.tokens)
+    _forbid(z, draws.fixed_mask, state.masks)
     if masks is not None:
-        _forbid(z, draws, masks)
+        _forbid(z, draws.mask, masks)
     peak = z.amax(dim=-1)
     faults = torch.where(peak == -torch.inf, NOTHING_ALLOWED, 0)
     faults.masked_fill_(~is_finite | (peak == torch.inf), NOT_FINITE)
@@ -88,25 +88,48 @@ def _random_rows(draws: Draws, vocabulary: int) -> list[tuple[NDArray[np.int64],
     return [(rows, cut) for rows, cut in groups if len(rows)]
 
 
+def _bias(z: Tensor, draws: Draws, biases: Tensor) -> None:
+    """Add, in place, to the logits of the ids that a row's biases name."""
+    for row in np.flatnonzero(draws.bias_begin < draws.bias_end).tolist():
+        begin, end = int(draws.bias_begin[row]), int(draws.bias_end[row])
+        ids, values = unpack_bias(biases[int(draws.slot[row]), begin:end])
+        z[row].index_add_(0, ids, values)
+
+
 def _penalise(z: Tensor, draws: Draws, known_tokens: Tensor) -> None:
-    """Lower the logits of a sequence's generated tokens in place, by their count and presence."""
+    """Change the logits of a sequence's known tokens in place, by repetition, count and presence."""
     for row, (wanted, place) in enumerate(zip(draws.parameters, draws.places.tolist(), strict=True)):
+        repetition = float(wanted["repetition"])
         frequency, presence = float(wanted["frequency"]), float(wanted["presence"])
-        slot, num_prompt, position, _ = place
-        if not (frequency or presence) or position <= num_prompt:
-            continue
-        generated = known_tokens[slot, num_prompt:position]
-        # Over the whole vocabulary: the number of different tokens would need a wait for the device.
-        counts = torch.zeros_like(z[row]).index_add_(0, generated, torch.ones_like(generated, dtype=z.dtype))
-        z[row] -= torch.where(counts > 0, counts * frequency + presence, 0.0)
+        slot, num_prompt, position = place[:3]
+        if repetition != 1:
+            z[row] = _repeat_less(z[row], known_tokens[slot, :position], repetition)
+        if (frequency or presence) and position > num_prompt:
+            counts = _count(known_tokens[slot, num_prompt:position], z.shape[-1])
+            z[row] -= torch.where(counts > 0, counts * frequency + presence, 0.0)
 
 
-def _forbid(z: Tensor, draws: Draws, masks: Tensor) -> None:
-    """Set the logits of tokens that a row's mask forbids to -infinity, in place."""
-    bound = np.flatnonzero(draws.mask != NO_MASK)
+def _repeat_less(z: Tensor, known: Tensor, repetition: float) -> Tensor:
+    # A tensor: CUDA multiplies by the reciprocal of a number, and that is rounded twice.
+    penalty = torch.full_like(z[0], repetition)
+    return torch.where(_count(known, len(z)) > 0, torch.where(z > 0, z / penalty, z * penalty), z)
+
+
+def _count(tokens: Tensor, vocabulary: int) -> Tensor:
+    """Return float32 [vocabulary]: the number of different tokens would need a wait for the device."""
+    ones = torch.ones_like(tokens, dtype=torch.float32)
+    return torch.zeros(vocabulary, device=tokens.device).index_add_(0, tokens, ones)
+
+
+def _forbid(z: Tensor, named: NDArray[np.int64], masks: Tensor) -> None:
+    """Set the logits of tokens that a row's mask forbids to -infinity, in place.
+
+    `named` has the number of each row's mask, or NO_MASK.
+    """
+    bound = np.flatnonzero(named != NO_MASK)
     if not len(bound):
         return
-    rows, numbers = upload_all((bound, draws.mask[bound]), z.device)
+    rows, numbers = upload_all((bound, named[bound]), z.device)
     chosen = masks.index_select(0, numbers)
     bits = chosen[:, :, None] >> torch.arange(32, dtype=torch.int32, device=z.device) & 1
     is_allowed = bits.flatten(1)[:, : z.shape[-1]] != 0

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.logprobs import TopLogprobs
+from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload_all
 
-Draw = Callable[[Tensor, Draws, Tensor, Tensor | None], Sampled]
-"""Takes logits, draws, known tokens and masks, as `sample_reference`."""
+Draw = Callable[[Tensor, Draws, SlotState, Tensor | None], Sampled]
+"""Takes logits, draws, the slots' state and masks, as `sample_reference`."""
 
 
 class PlainSampler(NamedTuple):
-    """Draws rows without cuts, penalties and masks, all from the device, so that a graph can record it."""
+    """Draws rows without cuts or changes, all from the device, so that a graph can record it."""
 
     num_columns: int
     lay_out: Callable[[Draws, NDArray[np.int64]], None]
@@ -39,10 +40,10 @@ class Sampler(NamedTuple):
 def storing(draw: Draw) -> Draw:
     """Return an operation that draws, then stores each token among the known ones at its position."""
 
-    def draw_and_store(logits: Tensor, draws: Draws, known_tokens: Tensor, masks: Tensor | None) -> Sampled:
-        sampled = draw(logits, draws, known_tokens, masks)
-        slots, positions = upload_all((draws.slot, draws.position), known_tokens.device)
-        known_tokens.index_put_((slots, positions), sampled.tokens)
+    def draw_and_store(logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None) -> Sampled:
+        sampled = draw(logits, draws, state, masks)
+        slots, positions = upload_all((draws.slot, draws.position), state.tokens.device)
+        state.tokens.index_put_((slots, positions), sampled.tokens)
         return sampled
 
     return draw_and_store

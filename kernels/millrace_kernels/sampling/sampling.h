@@ -8,17 +8,20 @@ namespace MILLRACE_ISA {
 struct Parameters {
   float inverse_temperature;  // log2(e) / temperature; 0: greedy
   float frequency, presence;
-  int32_t top_k;  // 0: no limit
+  float repetition;        // 1: no penalty
+  int32_t top_k;           // 0: no limit
+  int32_t has_fixed_mask;  // its slot's one binds it
   int64_t share;  // top_p in units of 2^-32
   int64_t seed;
   int64_t least;  // min_p in units of 2^-30: smaller weights become 0
 };
 
 struct Place {
-  int64_t slot;  // the penalties count its tokens from num_prompt up to position
+  int64_t slot;  // the penalties count its tokens up to position
   int64_t num_prompt;
   int64_t position;
-  int64_t mask;  // its row in the masks; negative: no mask
+  int64_t mask;                  // its row in the masks; negative: no mask
+  int64_t bias_begin, bias_end;  // the range of its slot's biases
 };
 
 struct Sampling {
@@ -28,6 +31,10 @@ struct Sampling {
   const Place* places;           // by row
   const int64_t* tokens;         // [slots, tokens_stride]
   int64_t tokens_stride;
+  const int64_t* biases;  // [slots, biases_stride]: ids in the high half, float32 in the low one
+  int64_t biases_stride;
+  const uint32_t* fixed_masks;  // [slots, fixed_masks_stride]
+  int64_t fixed_masks_stride;
   const uint32_t* masks;  // bit i of word w allows token 32 w + i
   int64_t masks_stride;
   char* scratch;  // zeros at first; `scratch_bytes` for each thread

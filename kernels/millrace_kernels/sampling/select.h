@@ -16,7 +16,7 @@ struct List {
 
 // Memory of one thread.
 struct Scratch {
-  float* edited;  // a copy of the row, penalised and masked
+  float* edited;  // a copy of the row, with biases, penalties and masks
   float* list;
   int32_t* ids;
   uint32_t* weights;

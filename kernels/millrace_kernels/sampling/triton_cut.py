@@ -1,4 +1,4 @@
-"""Steps 7 to 9 of README.md, among a row's candidates."""
+"""Steps 9 to 11 of README.md, among a row's candidates."""
 
 import triton
 import triton.language as tl
@@ -102,7 +102,7 @@ def _draw_from_kept(  # noqa: PLR0917
     target: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Return the index of the first kept token at which their sum is above the target: step 9.
+    """Return the index of the first kept token at which their sum is above the target: step 11.
 
     Tokens with a key above the bound are kept, and the first `num_ties` of those with a key at the bound.
     """
@@ -137,7 +137,7 @@ def _cut_kernel(  # noqa: PLR0917
     BLOCK: tl.constexpr,  # noqa: N803
     TRIED: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Draw among a row's candidates: steps 7 to 9."""
+    """Draw among a row's candidates: steps 9 to 11."""
     cut_row = tl.program_id(0).to(tl.int64)
     found_ptr += cut_row * FOUND
     count = tl.load(found_ptr).to(tl.int32)

@@ -1,19 +1,22 @@
-"""Steps 1 to 6 of README.md, and the draw of rows without a cut. Other rows store candidates."""
+"""Steps 1 to 8 of README.md, and the draw of rows without a cut. Other rows store candidates."""
 
 import triton
 import triton.language as tl
 
 from millrace_kernels.sampling.triton_table import (
+    BIASES,
     COLUMNS,
     COUNTS,
     CUT,
     FOUND,
     FREQUENCY,
+    HAS_FIXED_MASK,
     INVERSE,
     LEAST,
     MASK,
     POSITION,
     PRESENCE,
+    REPETITION,
     SEED,
     SHARE,
     SLOT,
@@ -39,7 +42,7 @@ def _find_peak(
     vocabulary: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return the largest logit, its first token, and the row's fault: steps 1 to 4."""
+    """Return the largest logit, its first token, and the row's fault: steps 1 to 6."""
     lanes = tl.arange(0, BLOCK)
     peak = tl.full((), float("-inf"), tl.float32)
     first = tl.zeros((), tl.int32)
@@ -75,7 +78,7 @@ def _draw_from_all(  # noqa: PLR0917
     target: tl.tensor,
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Return the first token at which the sum of all weights is above the target: step 9."""
+    """Return the first token at which the sum of all weights is above the target: step 11."""
     token = tl.zeros((), tl.int32)
     running = tl.zeros((), tl.int64)
     for begin in range(0, vocabulary, BLOCK):
@@ -115,7 +118,9 @@ def _leave_candidates(  # noqa: PLR0917
 def _sample_kernel(  # noqa: PLR0917
     logits_ptr: tl.tensor,
     table_ptr: tl.tensor,
+    biases_ptr: tl.tensor,
     counts_ptr: tl.tensor,
+    fixed_ptr: tl.tensor,
     masks_ptr: tl.tensor,
     found_ptr: tl.tensor,
     values_ptr: tl.tensor,
@@ -138,16 +143,18 @@ def _sample_kernel(  # noqa: PLR0917
         inverse = float_of(line + INVERSE)
         least = tl.load(line + LEAST)
         position = tl.load(line + POSITION)
-        masks_row = tl.load(line + MASK)
+        biases_row = tl.load(line + BIASES)
         counts_row = tl.load(line + COUNTS)
+        masks_row = tl.load(line + MASK)
+        num_words = (vocabulary + 31) // 32
         row = (
             logits_ptr + number * logits_stride,
+            biases_ptr + biases_row * vocabulary,
             counts_ptr + counts_row * vocabulary,
-            masks_ptr + masks_row * ((vocabulary + 31) // 32),
-            float_of(line + FREQUENCY),
-            float_of(line + PRESENCE),
-            counts_row >= 0,
-            masks_row >= 0,
+            fixed_ptr + slot * num_words,
+            masks_ptr + masks_row * num_words,
+            (float_of(line + REPETITION), float_of(line + FREQUENCY), float_of(line + PRESENCE)),
+            (biases_row >= 0, counts_row >= 0, tl.load(line + HAS_FIXED_MASK) > 0, masks_row >= 0),
             vocabulary,
         )
         peak, first, fault = _find_peak(row, vocabulary, BLOCK)
@@ -156,7 +163,7 @@ def _sample_kernel(  # noqa: PLR0917
         num_candidates = tl.zeros((), tl.int64)
 
         if (fault == 0) & (inverse > 0.0):
-            # Steps 5 and 6: the sum of all weights, and the number of tokens in each bucket.
+            # Steps 7 and 8: the sum of all weights, and the number of tokens in each bucket.
             weighed = tl.zeros((BLOCK,), tl.int64)
             histogram = tl.zeros((BUCKETS,), tl.int32)
             for begin in range(0, vocabulary, BLOCK):

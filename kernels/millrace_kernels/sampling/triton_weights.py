@@ -1,4 +1,4 @@
-"""Functions of several sampling kernels: steps 2 to 6 of README.md, and the random bits."""
+"""Functions of several sampling kernels: steps 2 to 8 of README.md, and the random bits."""
 
 import triton
 import triton.language as tl
@@ -12,6 +12,8 @@ BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(32)
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
 UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: larger float32 numbers are integers
 WHOLE_SHARE: tl.constexpr = tl.constexpr(WHOLE)
+IN_PROMPT: tl.constexpr = tl.constexpr(1 << 30)
+"""Marks a token of the prompt, beside the number of times that it was generated."""
 NO_KEY: tl.constexpr = tl.constexpr(-(1 << 31))
 """A key below that of every float."""
 BAD: tl.constexpr = tl.constexpr(NOT_FINITE)
@@ -26,24 +28,39 @@ C6: tl.constexpr = tl.constexpr(SERIES[0])
 
 @triton.jit  # type: ignore[untyped-decorator]
 def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Return the tokens' logits, without and with penalties and mask: -infinity beyond the end."""
-    logits_ptr, counts_ptr, masks_ptr, frequency, presence, is_penalised, is_masked, vocabulary = row
+    """Return the tokens' logits, without and with steps 2 to 5: -infinity beyond the end."""
+    logits_ptr, biases_ptr, counts_ptr, fixed_ptr, masks_ptr, asked, has, vocabulary = row
+    repetition, frequency, presence = asked
+    is_biased, is_penalised, is_fixed, is_masked = has
     is_token = ids < vocabulary
     x = tl.load(logits_ptr + ids, mask=is_token, other=float("-inf"))
     z = x
+    if is_biased:
+        z += tl.load(biases_ptr + ids, mask=is_token, other=0.0)
     if is_penalised:
         count = tl.load(counts_ptr + ids, mask=is_token, other=0)
-        z = tl.where(count > 0, x - (count.to(tl.float32) * frequency + presence), x)
+        # The plain quotient is only near to the right one on a GPU.
+        repeated = tl.where(z > 0.0, tl.div_rn(z, repetition), z * repetition)
+        z = tl.where(count != 0, repeated, z)
+        times = count & (IN_PROMPT - 1)
+        z = tl.where(times > 0, z - (times.to(tl.float32) * frequency + presence), z)
+    if is_fixed:
+        z = _forbid(z, fixed_ptr, ids, is_token)
     if is_masked:
-        word = tl.load(masks_ptr + ids // 32, mask=is_token, other=0)
-        z = tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
+        z = _forbid(z, masks_ptr, ids, is_token)
     # The two zeros are equal.
     return x, tl.where(z == 0.0, 0.0, z)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _forbid(z: tl.tensor, mask_ptr: tl.tensor, ids: tl.tensor, is_token: tl.tensor) -> tl.tensor:
+    word = tl.load(mask_ptr + ids // 32, mask=is_token, other=0)
+    return tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def weigh(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor, least: tl.tensor) -> tl.tensor:
-    """Return the int64 weights of README.md's steps 5 and 6."""
+    """Return the int64 weights of README.md's steps 7 and 8."""
     y = tl.maximum((z - peak) * inverse, -32.0)
     n = (y + ROUNDER) - ROUNDER
     f = y - n
@@ -96,9 +113,15 @@ def fraction(total: tl.tensor, part: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def low_float(number: tl.tensor) -> tl.tensor:
+    """Return the float32 whose bits are the low half of an int64."""
+    return number.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def float_of(line: tl.tensor) -> tl.tensor:
     """Return the float32 of a column's bits."""
-    return tl.load(line).to(tl.int32).to(tl.float32, bitcast=True)
+    return low_float(tl.load(line))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -120,7 +143,7 @@ def last_bucket(
     else:
         # A token weighs at most as much as the start of its bucket, except for rounding. The tokens up to a
         # bucket weigh the rest.
-        begins = tl.arange(0, BUCKETS).to(tl.float32) / BUCKETS_OF_TWO
+        begins = tl.arange(0, BUCKETS).to(tl.float32) * (1.0 / BUCKETS_OF_TWO)
         heaviest = (tl.exp2(30.0 - begins) * 1.0001).to(tl.int64) + 2
         bounds = counts * heaviest
         rest = total - tl.sum(bounds, 0) + tl.cumsum(bounds, 0)

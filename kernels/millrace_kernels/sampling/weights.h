@@ -99,12 +99,19 @@ INLINE int gather_above(const float* z, int n, float bound, float* to_z, int32_t
   return count;
 }
 
-// Set forbidden tokens to -infinity.
+// Set forbidden tokens to -infinity. z needs room for sixteen more than n tokens.
 INLINE void forbid(float* z, int n, const uint32_t* mask) {
   for (int i = 0; i < n; i += LANES) {
     uint32_t allowed = mask[i / 32] >> (i % 32);
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(z + i, first_lanes(n - i) & ~(__mmask16)allowed, _mm512_set1_ps(-__builtin_inff()));
+#elif defined(__AVX2__)
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    UNROLL for (int j = 0; j < LANES; j += 8) {
+      __m256i is_out = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(allowed >> j), bit), _mm256_setzero_si256());
+      __m256 kept = _mm256_blendv_ps(_mm256_loadu_ps(z + i + j), splat(-__builtin_inff()).a, _mm256_castsi256_ps(is_out));
+      _mm256_storeu_ps(z + i + j, kept);
+    }
 #else
     for (int j = 0; j < LANES && i + j < n; j++) z[i + j] = allowed >> j & 1 ? z[i + j] : -__builtin_inff();
 #endif

@@ -24,7 +24,7 @@ from millrace_runtime.protocol.step import Limits, Placement, RowResult, StepPla
 
 FAULTS = {
     NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
-    NOTHING_ALLOWED: "the sequence's mask allows no token",
+    NOTHING_ALLOWED: "the sequence's masks and bias leave no token",
 }
 
 
@@ -221,7 +221,7 @@ class LocalExecutor:
         sampler = self._runner.sampler
         if sampled is None:
             masks = None if words is None else upload(words, self._device)
-            sampled = sampler.draw(logits, applied.draws, self._slots.tokens, masks)
+            sampled = sampler.draw(logits, applied.draws, self._slots.state, masks)
         return Drawn(sampled, measure_logprobs(logits, applied.num_logprobs, sampled.tokens, sampler))
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,11 @@ from torch import Tensor
 from millrace_kernels.sampling.columns import PARAMETERS, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.sampling.sampler import Sampler
+from millrace_kernels.sampling.state import pack_bias
 from millrace_kernels.transfer import download, upload
-from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.protocol.executor import mask_bytes
+from millrace_runtime.protocol.sampling import MOST_BIASED, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,48 @@ def measure_logprobs(
 
 
 def is_plain(sampling: Sampling) -> bool:
-    """Whether a row's draw has neither top_k nor top_p nor penalties."""
+    """Whether a row's draw has neither top_k nor top_p, and only its step's mask may change its logits.
+
+    Tokens that are held back change them too, for a while.
+    """
     is_cut = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
-    return not (is_cut or sampling.frequency_penalty or sampling.presence_penalty)
+    is_penalised = sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty
+    return not (is_cut or is_penalised or sampling.bias or sampling.allowed is not None)
+
+
+class SlotBias(NamedTuple):
+    """A sequence's biases: its own, and those that ban the ids that are held back."""
+
+    entries: NDArray[np.int64]
+    """As `pack_bias` returns them. No range names an id twice."""
+    ranges: NDArray[np.int64]
+    """[2, 2]: where the entries of a draw begin and end, and where while ids are held back."""
+
+
+def lay_out_bias(sampling: Sampling) -> SlotBias:
+    """Return the entries in an order in which both kinds of draws have a range of them.
+
+    They begin with the ids that are held back, and end with the bias of such.
+    """
+    held = dict.fromkeys(sampling.held_back if sampling.min_tokens > 0 else (), -np.inf)
+    free = {token: value for token, value in sampling.bias.items() if token not in held}
+    both = {token: value for token, value in sampling.bias.items() if token in held}
+    entries = np.concatenate([pack_bias(part) for part in (held, free, both)])
+    num_unheld = len(held) + len(free)
+    return SlotBias(entries, np.array([(len(held), len(entries)), (0, num_unheld)]))
+
+
+def check_sampling(sampling: Sampling, vocabulary_size: int) -> None:
+    """Raise PlanError for what would be written beside the tables: kernels do not look."""
+    if max(len(sampling.bias), len(sampling.held_back)) > MOST_BIASED:
+        raise PlanError(f"a sequence biases or holds back more than {MOST_BIASED} tokens")
+    ids = [*sampling.bias, *sampling.held_back]
+    if ids and not 0 <= min(ids) <= max(ids) < vocabulary_size:
+        raise PlanError(f"a sequence biases or holds back a token outside 0 … {vocabulary_size - 1}")
+    if sampling.allowed is not None and len(sampling.allowed) != mask_bytes(vocabulary_size):
+        raise PlanError(
+            f"a sequence's mask has {len(sampling.allowed)} bytes, not {mask_bytes(vocabulary_size)}"
+        )
 
 
 def pack(sampling: Sampling) -> NDArray[np.void]:
@@ -77,5 +120,7 @@ def pack(sampling: Sampling) -> NDArray[np.void]:
         seed=sampling.seed,
         frequency=sampling.frequency_penalty,
         presence=sampling.presence_penalty,
+        repetition=sampling.repetition_penalty,
+        has_fixed_mask=sampling.allowed is not None,
     )
     return np.frombuffer(packed, dtype=PARAMETERS)

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
-from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws
+from millrace_kernels.sampling.columns import NO_MASK, NUM_PLACES, PARAMETERS, Draws
+from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.sampler import is_plain, pack
+from millrace_runtime.execution.sampler import check_sampling, is_plain, lay_out_bias, pack
 from millrace_runtime.protocol.encoding import count_tokens
+from millrace_runtime.protocol.sampling import MOST_BIASED
 from millrace_runtime.protocol.step import (
     BlockAppend,
     Limits,
@@ -41,7 +43,7 @@ class Slot:
     epoch: int
     num_logprobs: int | None
     is_plain: bool
-    """Whether only its logits, temperature and min_p decide its draws."""
+    """Whether only its logits, temperature and min_p decide its draws, once no token is held back."""
     num_prompt: int
     num_known: int
     """Tokens in the table, given or drawn."""
@@ -104,7 +106,7 @@ class TableWriter:
     """Writes numbers into rows of a table: on a CPU at once, on a GPU with one copy for each plan."""
 
     def __init__(self, table: Tensor) -> None:
-        """`table` int64 [rows, columns]"""
+        """`table` [rows, columns] of integers"""
         self._table, self._device = table, table.device
         self._targets: list[NDArray[np.int64]] = []
         self._values: list[NDArray[Any]] = []
@@ -124,7 +126,7 @@ class TableWriter:
             targets, values = upload_all(
                 (np.concatenate(self._targets), np.concatenate(self._values)), self._device
             )
-            self._table.view(-1).index_copy_(0, targets, values)
+            self._table.view(-1).index_copy_(0, targets, values.to(self._table.dtype))
             self._targets, self._values = [], []
 
 
@@ -134,16 +136,25 @@ class SlotTable:
     def __init__(self, limits: Limits, device: torch.device) -> None:
         num_slots, max_length = limits.num_slots, limits.max_model_length
         width = -(-max_length // BLOCK_SIZE)
-        self.tokens = torch.zeros((num_slots, max_length + 1), dtype=torch.int64, device=device)
+        vocabulary, num_biases = limits.vocabulary_size, 2 * MOST_BIASED
+        self.state = SlotState.allocate(num_slots, max_length + 1, vocabulary, num_biases, device)
+        """The tables that draws read."""
+        self.tokens = self.state.tokens
         """[slots, max_length + 1]: the token after the last position has a place too."""
         self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
         self._length = max_length + 1
         self._token_writes, self._block_writes = TableWriter(self.tokens), TableWriter(self.blocks)
+        self._bias_writes, self._mask_writes = TableWriter(self.state.biases), TableWriter(self.state.masks)
+        self._vocabulary_size = limits.vocabulary_size
         self._num_cache_blocks = limits.groups[0].num_blocks
         self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
         self._parameters = np.zeros(num_slots, dtype=PARAMETERS)
         """The sampling parameters of each slot's sequence, which are the same at each step."""
+        self._bias_ranges = np.zeros((num_slots, 2, 2), dtype=np.int64)
+        """The ranges of each slot's biases, as in `SlotBias`."""
+        self._held_until = np.zeros(num_slots, dtype=np.int64)
+        """The first position at which each slot's sequence may have the ids that are held back."""
 
     def __getitem__(self, slot: int) -> Slot:
         """Return the slot's sequence. Raises PlanError for an empty slot."""
@@ -172,8 +183,8 @@ class SlotTable:
             self._start(start)
         for append in plan.appends:
             self._append(append)
-        self._token_writes.flush()
-        self._block_writes.flush()
+        for writes in (self._token_writes, self._block_writes, self._bias_writes, self._mask_writes):
+            writes.flush()
         if len({row.slot for row in plan.rows}) != len(plan.rows):
             # Several threads write native rows: two rows of one sequence would race in the KV cache.
             raise PlanError(f"step {plan.step} has two rows of one slot")
@@ -191,9 +202,13 @@ class SlotTable:
         drawing, is_masked = [slots[number] for number in emits], any(row.is_masked for row in rows)
         is_whole = len(emits) == len(rows)
         drawn = spans.slots if is_whole else spans.slots[emits]
-        places = np.empty((len(emits), 4), dtype=np.int64)
+        positions = spans.ends if is_whole else spans.ends[emits]
+        is_held = positions < self._held_until[drawn]
+        is_plain = not is_masked and not is_held.any() and all(slot.is_plain for slot in slots)
+        places = np.empty((len(emits), NUM_PLACES), dtype=np.int64)
         places[:, 0], places[:, 1] = drawn, [slot.num_prompt for slot in drawing]
-        places[:, 2], places[:, 3] = spans.ends if is_whole else spans.ends[emits], NO_MASK
+        places[:, 2], places[:, 3] = positions, NO_MASK
+        places[:, 4:] = self._bias_ranges[drawn, is_held.astype(np.int64)]
         if is_masked:
             masked = [place for place, number in enumerate(emits) if rows[number].is_masked]
             places[masked, 3] = range(len(masked))
@@ -205,7 +220,7 @@ class SlotTable:
             draws=Draws(self._parameters[drawn], places),
             num_logprobs=[slot.num_logprobs for slot in drawing],
             is_masked=is_masked,
-            is_plain=is_whole and not is_masked and all(slot.is_plain for slot in slots),
+            is_plain=is_whole and is_plain,
         )
 
     def _compute(self, row: Row, slot: Slot) -> None:
@@ -236,6 +251,7 @@ class SlotTable:
             raise PlanError(
                 f"slot {start.slot} has {len(start.blocks)} KV groups: this executor supports one"
             )
+        check_sampling(start.sampling, self._vocabulary_size)
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         sampling = start.sampling
         self._slots[start.slot] = Slot(
@@ -246,8 +262,18 @@ class SlotTable:
             num_known=count,
             num_computed=start.num_computed,
         )
-        self._parameters[start.slot] = pack(sampling)
+        self._set_sampling(start)
         self._append(BlockAppend(start.slot, 0, start.blocks[0]))
+
+    def _set_sampling(self, start: SlotStart) -> None:
+        sampling, slot = start.sampling, start.slot
+        self._parameters[slot] = pack(sampling)
+        entries, self._bias_ranges[slot] = lay_out_bias(sampling)
+        self._held_until[slot] = start.num_prompt + sampling.min_tokens if sampling.held_back else 0
+        if len(entries):
+            self._bias_writes.write(slot, 0, entries)
+        if sampling.allowed is not None:
+            self._mask_writes.write(slot, 0, np.frombuffer(bytearray(sampling.allowed), dtype=np.int32))
 
     def _append(self, append: BlockAppend) -> None:
         slot = self[append.slot]

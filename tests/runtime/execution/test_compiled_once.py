@@ -70,6 +70,8 @@ SAMPLINGS = [
     Sampling(top_k=3, presence_penalty=0.5),
     Sampling(temperature=0.0, frequency_penalty=1.0, num_logprobs=1),
     Sampling(min_p=0.1, num_logprobs=16),
+    Sampling(repetition_penalty=1.3, bias={3: 1.0, 7: -5.0}),
+    Sampling(temperature=0.0, allowed=b"\xff" * 28, min_tokens=3, held_back=(1,)),
 ]
 
 
@@ -87,7 +89,7 @@ def test_the_trial_compiles_all_that_serving_needs(
     scheduler = Scheduler(executor.limits)
     try_steps(scheduler, executor)
     known = set(launches.kinds)
-    assert len(known) == 10
+    assert len(known) == 11
     for number in range(1, 40):
         one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
         sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]

@@ -90,6 +90,9 @@ def test_bits_of_a_long_prompt_do_not_depend_on_company_or_chunks(
         assert run(driver, chunk, 3) == expected, (chunk, crowd)
 
 
+MIN_TOKENS = 15
+
+
 def serve(executor: LocalExecutor, prompts: list[list[int]]) -> tuple[dict[int, list[int]], int]:
     """Run the real scheduler over an executor; every third sequence is aborted on its way.
 
@@ -97,7 +100,15 @@ def serve(executor: LocalExecutor, prompts: list[list[int]]) -> tuple[dict[int, 
     """
     scheduler = Scheduler(executor.limits)
     for number, tokens in enumerate(prompts):
-        sampling = Sampling(temperature=0.9, seed=number, frequency_penalty=0.3)
+        sampling = Sampling(
+            temperature=0.9,
+            seed=number,
+            frequency_penalty=0.3,
+            repetition_penalty=1.1,
+            bias={7: 1.0, 3: -torch.inf},
+            min_tokens=MIN_TOKENS,
+            held_back=(7, 9),
+        )
         scheduler.add(Generate(sequences=[NewSequence(number, sampling)], prompt=pack_tokens(tokens),
                                max_tokens=30 + 3 * number, stop_token_ids=[7, 9]))  # fmt: skip
     texts: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
@@ -128,6 +139,8 @@ def test_texts_do_not_depend_on_depth_slots_or_preemptions(
     for number, text in expected.items():
         length = 3 if number % 3 == 2 else len(text)
         assert found[number][:length] == text[:length]
+        assert not {7, 9} & set(text[:MIN_TOKENS])
+        assert 3 not in text
         assert number % 3 == 2 or len(found[number]) == length
 
 
@@ -135,7 +148,11 @@ def test_a_preempted_sequence_goes_on_bit_for_bit(
     make_model: Callable[..., Path], make_driver: Callable[..., Any]
 ) -> None:
     path, tokens = make_model(), prompt(40, 3)
-    sampling = {"temperature": 0.9, "seed": 5, "num_logprobs": 5, "frequency_penalty": 0.3}
+    even = range(0, 199, 2)
+    sampling = {
+        "temperature": 0.9, "seed": 5, "num_logprobs": 5, "frequency_penalty": 0.3, "repetition_penalty": 1.3,
+        "bias": dict.fromkeys(even, 1.0), "min_tokens": 7, "held_back": tuple(even),
+    }  # fmt: skip
     whole = make_driver(path)
     whole.start(0, tokens, **sampling)
     expected = run(whole, 1000, 10)
@@ -147,6 +164,8 @@ def test_a_preempted_sequence_goes_on_bit_for_bit(
     driver.advance(100)
     driver.start(5, known, num_prompt=len(tokens), **sampling)
     assert begun + run(driver, 9, 6, slot=5) == expected
+    assert [token % 2 for [token], _ in expected[:7]] == [1] * 7
+    assert 0 in [token % 2 for [token], _ in expected[7:]]
 
 
 def test_blocks_of_another_with_nan_in_them_do_no_harm(

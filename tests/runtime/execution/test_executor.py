@@ -23,6 +23,10 @@ def start(slot: int = 0, count: int = 5, epoch: int = 0, num_computed: int = 0) 
     return SlotStart(slot, epoch, pack_tokens(tokens), num_computed, [[7]], Sampling(temperature=0.0), count)
 
 
+def drawn_by(**sampling: Any) -> SlotStart:
+    return msgspec.structs.replace(start(0), sampling=Sampling(**sampling))
+
+
 def plan(*rows: Row, **parts: Any) -> StepPlan:
     values: dict[str, Any] = {"step": 4, "released": [], "starts": [], "appends": []}
     return StepPlan(rows=list(rows), **(values | parts))
@@ -97,6 +101,10 @@ def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
         ),
         (plan(starts=[msgspec.structs.replace(start(0), blocks=[[7], [7]])]), "has 2 KV groups"),
         (plan(Row(0, 5, True, 1), starts=[start(0)]), "verify a draft: this executor supports none"),
+        (plan(starts=[drawn_by(bias={199: 1.0})]), "a token outside 0 … 198"),
+        (plan(starts=[drawn_by(held_back=(-1,))]), "a token outside 0 … 198"),
+        (plan(starts=[drawn_by(bias=dict.fromkeys(range(1025), 1.0))]), "more than 1024 tokens"),
+        (plan(starts=[drawn_by(allowed=b"1234")]), "a sequence's mask has 4 bytes, not 28"),
     ],
 )
 def test_a_plan_that_breaks_the_protocol_is_refused(

@@ -141,8 +141,12 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "sampled": {"temperature": 0.8, "seed": 3},
     "cut": {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.05},
     "penalised": {"temperature": 0.0, "frequency_penalty": 0.5, "presence_penalty": 0.1},
+    "changed": {
+        "temperature": 0.0, "repetition_penalty": 1.1, "bias": {3: 1.0}, "allowed": bytes(28),
+        "min_tokens": 2, "held_back": (4,),
+    },
     "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(SAMPLINGS))

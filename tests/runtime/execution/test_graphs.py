@@ -105,8 +105,10 @@ def generate(
         {"temperature": 0.9, "seed": 1, "min_p": 0.01},
         {"temperature": 0.9, "seed": 1, "top_p": 0.9},
         {"temperature": 0.0, "frequency_penalty": 3.0},
+        {"temperature": 0.0, "repetition_penalty": 1.5, "bias": {7: 3.0}, "allowed": b"\xfe" * 28},
+        {"temperature": 0.9, "seed": 1, "min_tokens": 5, "held_back": tuple(range(100))},
     ],
-    ids=["plain", "cut", "penalised"],
+    ids=["plain", "cut", "penalised", "changed", "held back at first"],
 )
 def test_recorded_steps_give_the_same_tokens_as_others(
     make_model: MakeModel, graphs: Graphs, second: dict[str, Any]

@@ -75,12 +75,26 @@ def test_no_draw_leaves_its_mask_whatever_the_temperature(executor: LocalExecuto
     assert drawn == {31, 32, 198}
 
 
+def test_a_fixed_mask_binds_every_draw_beside_the_steps_own(executor: LocalExecutor) -> None:
+    sampling = Sampling(temperature=5.0, allowed=mask(31, 32, 198), bias={31: -torch.inf})
+    start = SlotStart(0, 0, pack_tokens([3, 1, 4]), 0, [[0]], sampling, 3)
+    plan = StepPlan(0, [], [start], [], [Row(0, 3, emit=True, is_masked=True)])
+    [row] = draw(executor, plan, mask(5, 31, 32))
+    assert row.tokens == [32]
+    drawn = {
+        row.tokens[0]
+        for step in range(1, 13)
+        for row in draw(executor, StepPlan(step, [], [], [], [Row(0, 1, emit=True)]))
+    }
+    assert drawn == {32, 198}
+
+
 def test_a_mask_that_allows_nothing_is_a_fault_of_its_row(executor: LocalExecutor) -> None:
     free = draw(executor, masked_plan(0, 0.0, 0.0))
     first, second = draw(executor, masked_plan(1, 0.0, 1.0, masked=(1,)), mask())
     assert first.tokens == free[0].tokens
     assert second.tokens == []
-    assert second.fault == "the sequence's mask allows no token"
+    assert second.fault == "the sequence's masks and bias leave no token"
 
 
 def test_a_step_without_its_masks_is_refused_not_awaited(executor: LocalExecutor) -> None:

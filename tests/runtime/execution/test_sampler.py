@@ -1,4 +1,4 @@
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ from millrace_kernels.sampling.columns import (
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_kernels.sampling.sampler import Sampler
+from millrace_kernels.sampling.state import SlotState, unpack_bias
 from millrace_kernels.select import select_kernels
-from millrace_runtime.execution.sampler import Drawn, is_plain, measure_logprobs, pack
+from millrace_runtime.execution.sampler import Drawn, is_plain, lay_out_bias, measure_logprobs, pack
 from millrace_runtime.protocol.sampling import Sampling
 
+BAN = -torch.inf
 KNOWN = torch.zeros((4, 4096), dtype=torch.int64)
 LIBRARY = select_cpu_path().library
 TORCH = select_kernels(torch.device("cpu")).sampler
@@ -42,9 +44,10 @@ def sample(
     masks: torch.Tensor | None = None,
     sampler: Sampler = TORCH,
 ) -> Drawn:
-    places = [(one.slot, one.num_prompt, one.position, one.mask) for one in draws]
+    places = [(one.slot, one.num_prompt, one.position, one.mask, 0, 0) for one in draws]
     asked = Draws(np.concatenate([pack(one.sampling) for one in draws]), np.array(places))
-    sampled = sampler.draw(logits, asked, known, masks)
+    state = SlotState.allocate(*known.shape, logits.shape[1], 0, known.device)
+    sampled = sampler.draw(logits, asked, state._replace(tokens=known), masks)
     wanted = [one.sampling.num_logprobs for one in draws]
     return Drawn(sampled, measure_logprobs(logits, wanted, sampled.tokens, sampler))
 
@@ -195,7 +198,29 @@ def test_seeds_of_64_bits_are_taken() -> None:
 def test_a_draw_is_plain_that_nothing_cuts_or_penalises() -> None:
     plain = [{}, {"temperature": 0.0, "top_p": 0.5, "top_k": 3}, {"min_p": 0.1, "num_logprobs": 2}]
     other = [{"top_k": 3}, {"top_p": 0.9}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}]
-    assert [is_plain(Sampling(**one)) for one in plain + other] == [True] * 3 + [False] * 4
+    other += [{"repetition_penalty": 1.1}, {"bias": {1: 0.5}}, {"allowed": b"1234"}]
+    assert [is_plain(Sampling(**one)) for one in plain + other] == [True] * 3 + [False] * 7
+
+
+@pytest.mark.parametrize(
+    ("sampling", "then", "while_held"),
+    [
+        ({}, {}, {}),
+        ({"bias": {3: 1.5, 1: -2.0}}, {3: 1.5, 1: -2.0}, {3: 1.5, 1: -2.0}),
+        ({"min_tokens": 2, "held_back": (4, 5, 4)}, {}, {4: BAN, 5: BAN}),
+        ({"min_tokens": 2, "held_back": (4,), "bias": {2: 1.0}}, {2: 1.0}, {4: BAN, 2: 1.0}),
+        ({"min_tokens": 2, "held_back": (4,), "bias": {4: 9.0, 2: BAN}}, {4: 9.0, 2: BAN}, {4: BAN, 2: BAN}),
+        ({"held_back": (4,), "bias": {4: 9.0}}, {4: 9.0}, {4: 9.0}),
+    ],
+)
+def test_tokens_that_are_held_back_are_banned_beside_the_bias(
+    sampling: dict[str, Any], then: dict[int, float], while_held: dict[int, float]
+) -> None:
+    entries, ranges = lay_out_bias(Sampling(**sampling))
+    for (begin, end), expected in zip(ranges, (then, while_held), strict=True):
+        ids, values = unpack_bias(torch.tensor(entries[begin:end]))
+        assert len(ids) == len(expected)
+        assert dict(zip(ids.tolist(), values.tolist(), strict=True)) == expected
 
 
 def test_drawn_tokens_become_known_ones() -> None:

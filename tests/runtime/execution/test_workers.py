@@ -61,7 +61,11 @@ def test_all_workers_draw_with_one_seed_through_preemption(
     path, outputs = make_model(), []
     for workers in (1, 2):
         driver = make_driver(path, workers)
-        sampling = {"temperature": 0.9, "top_p": 0.95, "seed": 11, "frequency_penalty": 0.3}
+        sampling = {
+            "temperature": 0.9, "top_p": 0.95, "seed": 11, "frequency_penalty": 0.3,
+            "repetition_penalty": 1.2, "bias": {5: -float("inf"), 6: 0.5},
+            "allowed": b"\xfe\xff\xff\xff" * 7, "min_tokens": 5, "held_back": (6,),
+        }  # fmt: skip
         driver.start(3, prompt(40, 0), **sampling)
         driver.start(5, prompt(21, 1), temperature=1.0, seed=5)
         generate(driver, 3, 16, 20)
@@ -71,6 +75,7 @@ def test_all_workers_draw_with_one_seed_through_preemption(
         generate(driver, 3, 16, 20)
         outputs.append((driver.known[3], driver.known[5]))
     assert outputs[0] == outputs[1]
+    assert not {token for token in outputs[0][0][40:] if token == 5 or token % 32 == 0}
 
 
 def test_logprobs_masks_and_commands_are_those_of_one_executor(
