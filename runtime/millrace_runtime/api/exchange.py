@@ -25,9 +25,9 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
 from millrace_runtime.api.request.prompts import Prompted, Prompts, fit_prompt, read_prompts
-from millrace_runtime.api.request.reading import AnswerWish, GenerationRequest
-from millrace_runtime.chat.parsers.choose import open_parser
+from millrace_runtime.chat.parsers.choose import list_markers, open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady
 
@@ -96,8 +96,11 @@ class Exchange:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            writer = self._open_writer(request, prompts)
-            generation = self._plan_generation(request, prompts, grammar, writer, ready)
+            open_message, markers = self._split_answer(request.answer, prompts)
+            writer = self._open_writer(request, open_message)
+            generation = self._plan_generation(
+                request, prompts, grammar, writer, ready=ready, markers=markers
+            )
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # the generation has packed them
             self._booking.resize(generation.num_choices, num_tokens)
@@ -129,7 +132,7 @@ class Exchange:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
 
-    def _open_writer(self, request: GenerationRequest, prompts: Prompts) -> Writer:
+    def _open_writer(self, request: GenerationRequest, open_message: OpenMessage | None) -> Writer:
         envelope = Envelope(
             request_id=self._dialect.writer.id_prefix + uuid.uuid4().hex,
             created=int(time.time()),
@@ -140,15 +143,18 @@ class Exchange:
             envelope,
             self._replica.tokenizer,
             has_logprobs=request.sampling.num_logprobs is not None,
-            open_message=self._split_answer(request.answer, prompts),
+            open_message=open_message,
         )
 
-    def _split_answer(self, wish: AnswerWish, prompts: Prompts) -> OpenMessage | None:
-        """Return what splits a choice's text; None where it can have neither reasoning nor calls in it."""
+    def _split_answer(self, wish: AnswerWish, prompts: Prompts) -> tuple[OpenMessage | None, frozenset[str]]:
+        """Return what splits a choice's text, and what it looks for.
+
+        It is None where the text can have neither reasoning nor calls in it.
+        """
         settings = self._replica.settings
         splits_reasoning = settings.has_reasoning and wish.splits_reasoning
         if wish.tools is None and not splits_reasoning:
-            return None
+            return None, frozenset()
         if wish.tools is not None and settings.tool_format is None:
             raise BadRequestError(
                 "this model's chat template knows no tools: leave `tools` out, or have the server started "
@@ -173,7 +179,7 @@ class Exchange:
                 is_short_id=tool_format == "mistral",
             )
 
-        return open_message
+        return open_message, list_markers(tool_format, splits_reasoning=splits_reasoning)
 
     def _plan_generation(
         self,
@@ -181,7 +187,9 @@ class Exchange:
         prompts: Prompts,
         grammar: str | None,
         writer: Writer,
+        *,
         ready: EngineReady,
+        markers: frozenset[str],
     ) -> Generation:
         """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
@@ -194,6 +202,8 @@ class Exchange:
             booking=self._booking,
             write=write,
             tokenizer=replica.tokenizer,
+            vocabulary_size=ready.vocabulary_size,
+            markers=markers,
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage

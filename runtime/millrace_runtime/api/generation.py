@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -11,10 +11,11 @@ from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
-from millrace_runtime.api.request.reading import GenerationRequest
+from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_tokens
+from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
@@ -53,10 +54,17 @@ class Generation:
         booking: Booking,
         write: Write,
         tokenizer: Tokenizer,
+        vocabulary_size: int,
+        markers: frozenset[str] = frozenset(),
     ) -> None:
+        """`markers` are what a parser of the answer looks for: special tokens among them are shown."""
         self._request = request
         self._stops = build_stops(request.stops, tokenizer.special_texts, is_kept=request.keeps_stop)
         self._tokenizer = tokenizer
+        specials = tokenizer.special_texts if markers else {}
+        self._markers = {token: text for token, text in specials.items() if text in markers}
+        allowed = request.allowed_ids
+        self._allowed = None if allowed is None else build_mask(allowed, vocabulary_size)
         self._engine = engine
         self._metrics = metrics
         self._arrival = arrival
@@ -76,7 +84,7 @@ class Generation:
         stop_ids = [*ends, *request.stop_token_ids]
         self._num_prompt_tokens += len(prompt)
         sequences = [
-            NewSequence(self._engine.reserve_id(), _seeded_sampling(request, number))
+            NewSequence(self._engine.reserve_id(), self._build_sampling(number, stop_ids))
             for number in range(request.num_choices)
         ]
         self._prompts.append(
@@ -96,6 +104,8 @@ class Generation:
                 self._stops,
                 frozenset(() if request.keeps_stop else stop_ids),
                 hides_special=request.hides_special,
+                min_tokens=request.min_tokens,
+                markers=self._markers,
             )
 
     def start(self) -> None:
@@ -158,6 +168,20 @@ class Generation:
             self._metrics.inter_token.observe(now - choice.last_token_at)
         choice.last_token_at = now
 
+    def _build_sampling(self, choice: int, stop_ids: Sequence[int]) -> Sampling:
+        request = self._request
+        return msgspec.structs.replace(
+            request.sampling,
+            seed=request.seed_of(choice),
+            allowed=self._allowed,
+            min_tokens=request.min_tokens,
+            held_back=tuple(stop_ids) if request.min_tokens else (),
+        )
 
-def _seeded_sampling(request: GenerationRequest, choice: int) -> Sampling:
-    return msgspec.structs.replace(request.sampling, seed=request.seed_of(choice))
+
+def build_mask(tokens: Iterable[int], vocabulary_size: int) -> bytes:
+    """Return a mask that allows these tokens, laid out as those of `Executor.provide_masks`."""
+    mask = bytearray(mask_bytes(vocabulary_size))
+    for token in tokens:
+        mask[token >> 3] |= 1 << (token & 7)
+    return bytes(mask)

@@ -1,7 +1,7 @@
 """A replica of which each answer is a given text, with tools and reasoning in its template."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from millrace_runtime.api.settings import ApiSettings
@@ -19,10 +19,14 @@ CALL = '<tool_call>{"name":"find","arguments":{"who":"Zoë"}}</tool_call>'
 
 
 @contextlib.asynccontextmanager
-async def serve_answer(folder: Path, text: str) -> AsyncIterator[Served]:
+async def serve_answer(
+    folder: Path, text: str, *, tool_format: str = "hermes", specials: Sequence[str] = ()
+) -> AsyncIterator[Served]:
     """A replica of which each answer is this text."""
-    model = write_model(folder, build_byte_level(), TEMPLATE)
-    settings = ApiSettings(served_name="tiny", tool_format="hermes", has_reasoning=True)
+    native = build_byte_level()
+    native.add_special_tokens(list(specials))
+    model = write_model(folder, native, TEMPLATE)
+    settings = ApiSettings(served_name="tiny", tool_format=tool_format, has_reasoning=True)
     async with serve(model, settings) as served:
         [tokens] = served.replica.tokenizer.encode_batch([text], add_special_tokens=False)
         served.engine.reply = [*tokens, *served.replica.tokenizer.end_token_ids]

@@ -60,7 +60,7 @@ async def serve(
     *,
     limits: ConnectionLimits | None = None,
     is_loading: bool = False,
-    job_seconds: float = 1.0,
+    job_seconds: float = 3.0,
 ) -> AsyncIterator[Served]:
     tokenizer = Tokenizer.load(model_path)
     ours, theirs = socket.socketpair()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millrace_runtime.api.request.messages import read_messages
-from millrace_runtime.api.request.reading import read_chat
+from millrace_runtime.api.request.openai import read_chat
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
@@ -151,3 +151,39 @@ async def test_an_answer_that_is_held_until_it_is_whole_counts_as_memory(served:
     served.engine.pauses_after = None
     assert (await asked).status_code == 200
     await served.until(lambda: served.replica.admission.num_event_bytes == 0)
+
+
+async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served) -> None:
+    ask = {
+        "prompt": "a",
+        "logit_bias": {"5": -100, "7": 2.5},
+        "allowed_token_ids": [0, 9, 261],
+        "repetition_penalty": 1.5,
+        "min_tokens": 3,
+        "max_tokens": 8,
+        "stop": "p",
+    }
+    answer = await served.client.post("/v1/completions", json=ask)
+    assert answer.json()["choices"][0]["text"] == "the stö"
+    sampling = served.engine.seen[-1].sequences[0].sampling
+    assert (sampling.bias, sampling.repetition_penalty) == ({5: -100, 7: 2.5}, 1.5)
+    assert (sampling.min_tokens, sampling.held_back) == (3, (261,))
+    bits = int.from_bytes(sampling.allowed, "little")
+    assert [token for token in range(288) if bits >> token & 1] == [0, 9, 261]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {"262": 1}}, "logit_bias"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
+        ({"allowed_token_ids": [262]}, "allowed_token_ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+    ],
+)
+async def test_a_draw_that_can_not_be_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:
+    answer = await served.client.post("/v1/completions", json={"prompt": "a"} | fields)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

@@ -1,5 +1,5 @@
+from millrace_runtime.api.request.intent import build_request
 from millrace_runtime.api.request.prompts import fit_prompt
-from millrace_runtime.api.request.reading import build_request
 from millrace_runtime.api.request.schema import CompletionBody
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.protocol.step import Placement

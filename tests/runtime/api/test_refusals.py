@@ -79,7 +79,6 @@ async def test_what_openais_client_made_of_an_answer_may_be_sent_back(served: Se
 
 
 ASKING = {
-    "allowed_token_ids": [5],
     "bad_words": ["the"],
     "length_penalty": 2.0,
     "logits_processors": ["x"],

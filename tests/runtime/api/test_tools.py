@@ -104,3 +104,17 @@ async def test_tools_that_are_none_are_refused(
 async def test_a_template_without_tools_takes_none(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="knows no tools"):
         await served.openai.chat.completions.create(model="tiny", messages=HI, tools=[FIND])
+
+
+async def test_a_marker_may_be_a_special_token(tmp_path: Path) -> None:
+    """It is no text, but for the parser that looks for it."""
+    answer = '<think>Hm.</think>[TOOL_CALLS][{"name": "find", "arguments": {"who": "x"}}]'
+    specials = ["[TOOL_CALLS]", "<think>", "</think>"]
+    async with serve_answer(tmp_path, answer, tool_format="mistral", specials=specials) as served:
+        asked = await served.openai.chat.completions.create(model="tiny", messages=HI, tools=[FIND])
+        message = asked.choices[0].message
+        assert (message.reasoning_content, message.content) == ("Hm.", None)
+        [call] = message.tool_calls
+        assert (call.function.name, len(call.id)) == ("find", 9)
+        plain = await served.openai.chat.completions.create(model="tiny", messages=HI)
+        assert plain.choices[0].message.content.startswith("[{")

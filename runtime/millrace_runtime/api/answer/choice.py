@@ -1,9 +1,10 @@
 """One sequence's text as its tokens arrive: detokenised, cut at stop strings, timed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP, SequenceOutput
@@ -49,8 +50,13 @@ class Choice:
         ends: frozenset[int],
         *,
         hides_special: bool = True,
+        min_tokens: int = 0,
+        markers: Mapping[int, str] = NONE_SHOWN,
     ) -> None:
-        """`ends` are the tokens that are no text where they end the sequence."""
+        """`ends` are the tokens that are no text where they end the sequence.
+
+        `markers` are the special tokens that a parser of the answer looks for, with their texts.
+        """
         self.index = index
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = 0
@@ -58,9 +64,11 @@ class Choice:
         self.finish_reason: str | None = None
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
-        shown = stops.marks if hides_special else tokenizer.special_texts
+        shown = {**markers, **stops.marks} if hides_special else tokenizer.special_texts
         self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], shown)
         self._stop = StopMatcher(stops)
+        self._min_tokens = min_tokens
+        """So many tokens come before a stop string is looked for."""
         self._unmark = {ord(mark): None for mark in stops.marks.values()}
         """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
@@ -78,7 +86,8 @@ class Choice:
             text = "".join(self._detokenize_each(tokens, output.logprobs, positions))
         else:
             text = self._detokenizer.feed(tokens)
-        text = self._stop.feed(text)
+        if self.num_tokens > self._min_tokens:
+            text = self._stop.feed(text)
         if finish is not None:
             text += self._stop.feed(self._detokenizer.finish())
         if self._stop.is_matched:

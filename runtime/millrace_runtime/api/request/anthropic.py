@@ -6,14 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.reading import (
-    AnswerWish,
-    Reading,
-    build_request,
-    decode_body,
-    refuse_choice,
-)
+from millrace_runtime.api.request.openai import refuse_choice
 from millrace_runtime.api.request.schema import (
     MAX_STOPS,
     MAX_TOOLS,

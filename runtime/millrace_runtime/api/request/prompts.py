@@ -1,11 +1,11 @@
 """Turns a body into prompts of token ids that fit the model. The text worker does the long parts."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
+from millrace_runtime.api.request.intent import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
-from millrace_runtime.api.request.reading import GenerationRequest, decode_request
 from millrace_runtime.chat.errors import (
     BodyRefusedError,
     NoTextWorkerError,
@@ -118,10 +118,12 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
             param="max_tokens",
             code="context_length_exceeded",
         )
-    _check_tokens(prompt, ready.vocabulary_size)
+    _check_tokens(prompt, ready.vocabulary_size, "prompt")
+    _check_tokens(request.sampling.bias, ready.vocabulary_size, "logit_bias")
+    _check_tokens(request.allowed_ids or (), ready.vocabulary_size, "allowed_token_ids")
     return min(limit - length, request.default_max_tokens) if max_tokens is None else max_tokens
 
 
-def _check_tokens(prompt: Sequence[int], vocabulary_size: int) -> None:
-    if min(prompt) < 0 or max(prompt) >= vocabulary_size:
-        raise BadRequestError(f"a token id is outside 0 to {vocabulary_size - 1}", param="prompt")
+def _check_tokens(tokens: Collection[int], vocabulary_size: int, param: str) -> None:
+    if tokens and (min(tokens) < 0 or max(tokens) >= vocabulary_size):
+        raise BadRequestError(f"a token id is outside 0 to {vocabulary_size - 1}", param=param)

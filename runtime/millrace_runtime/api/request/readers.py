@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from millrace_runtime.api.request.anthropic import read_anthropic, read_anthropic_prompt
-from millrace_runtime.api.request.reading import Reading, read_chat, read_completion
+from millrace_runtime.api.request.intent import Reading
+from millrace_runtime.api.request.openai import read_chat, read_completion
 from millrace_runtime.api.request.tokenizing import read_detokenize, read_tokenize
 
 READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {

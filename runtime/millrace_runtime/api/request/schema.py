@@ -24,6 +24,8 @@ MAX_SEQUENCES = 128
 MAX_STOPS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_TOOLS = 128
+MAX_BIASED = 1024
+MAX_ALLOWED = 1 << 18
 _INT63 = 2**63 - 1
 _INT31 = 2**31 - 1
 
@@ -31,6 +33,7 @@ Name = Annotated[str, Meta(max_length=256)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -68,7 +71,6 @@ class Unsupported(Harmless, kw_only=True):
 
     add_generation_prompt: Any = None
     add_special_tokens: Any = None
-    allowed_token_ids: Any = None
     audio: Any = None
     bad_words: Any = None
     best_of: Any = None
@@ -84,16 +86,13 @@ class Unsupported(Harmless, kw_only=True):
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
-    logit_bias: Any = None
     logits_processors: Any = None
-    min_tokens: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None
     moderation: Any = None
     prompt_embeds: Any = None
     prompt_logprobs: Any = None
     reasoning_effort: Any = None
-    repetition_penalty: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
     structural_tag: Any = None
@@ -123,6 +122,10 @@ class GenerationBody(Unsupported, kw_only=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    logit_bias: Annotated[dict[str, LogitBias], Meta(max_length=MAX_BIASED)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_ALLOWED)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=_INT31)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stream: bool | None = None
@@ -202,13 +205,10 @@ _INERT: dict[str, _Inert] = {
     "function_call": _is_one_of("none", "auto"),
     "functions": _is_one_of([]),
     "length_penalty": _is_one_of(1),
-    "logit_bias": _is_one_of({}),
     "logits_processors": _is_one_of([]),
-    "min_tokens": _is_one_of(0),
     "mm_processor_kwargs": _is_one_of({}),
     "modalities": _is_one_of(["text"]),
     "reasoning_effort": _is_one_of("none"),
-    "repetition_penalty": _is_one_of(1),
     "return_token_ids": lambda value: value is False,
     "return_tokens_as_token_ids": lambda value: value is False,
     "suffix": _is_one_of(""),

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.intent import encode_request
 from millrace_runtime.api.request.readers import READERS
-from millrace_runtime.api.request.reading import encode_request
 from millrace_runtime.chat.errors import BodyRefusedError
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.chat.text_process import main

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.intent import Reading, build_request, decode_body
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.reading import Reading, build_request, decode_body
 from millrace_runtime.api.request.schema import GenerationBody, Name, TokenId
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
 

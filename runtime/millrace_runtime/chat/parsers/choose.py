@@ -18,6 +18,13 @@ TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "qwen3_coder": Qwen3CoderParser,
 }
 """The formats of tool calls, by the names that `--tool-parser` takes."""
+_MARKERS = {
+    "hermes": ("<tool_call>", "</tool_call>"),
+    "llama3": ("<|python_tag|>",),
+    "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    "qwen3_coder": ("<tool_call>", "</tool_call>"),
+}
+"""What a parser looks for, and what may be a special token of the model, which is no text otherwise."""
 _KEY = r"\\?\"{}\\?\""
 _SIGNS = {
     "qwen3_coder": ("<tool_call>", "<function="),
@@ -39,6 +46,12 @@ def choose_tool_format(template: str) -> str | None:
 def has_reasoning(template: str) -> bool:
     """Whether a chat template, by its source, is of a model that reasons in `<think>…</think>`."""
     return "<think>" in template or "</think>" in template
+
+
+def list_markers(tool_format: str | None, *, splits_reasoning: bool) -> frozenset[str]:
+    """Return the texts that `open_parser`'s parser looks for, as far as they may be special tokens."""
+    markers = () if tool_format is None else _MARKERS[tool_format]
+    return frozenset((*markers, *(("<think>", "</think>") if splits_reasoning else ())))
 
 
 def open_parser(

@@ -1,29 +1,20 @@
-"""Reads a body into a request, which is the same for every dialect, and its prompts.
-
-Pure, so that the text worker can read large bodies.
-"""
+"""What a client asks for, the same for every dialect: the request of a body that was read."""
 
 import dataclasses
 import random
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_SEQUENCES,
-    ChatBody,
-    CompletionBody,
     GenerationBody,
-    NamedTool,
-    Tool,
-    refuse_unsupported,
 )
 from millrace_runtime.api.request.structured import read_grammar
-from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.chat.model_files import AuthorDefaults
 from millrace_runtime.grammar.source import GrammarSource
 from millrace_runtime.protocol.sampling import Sampling
@@ -32,14 +23,10 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 """msgspec's message."""
 _MAX_NAME = 64
-_AUTHORS = ("temperature", "top_p", "top_k", "min_p")
+_AUTHORS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of a request for which a model's author may recommend a value."""
 _SEED_BITS = 63
 _SEED_MASK = (1 << _SEED_BITS) - 1
-_COMPLETION_TOKENS = 16
-"""OpenAI's default."""
-_CHAT_TOKENS = 2**31 - 1
-"""As many as fit."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +58,10 @@ class GenerationRequest:
     """Its seed is ignored: each sequence gets its own from `seed_of`."""
     unset: tuple[str, ...]
     """Fields of `sampling` of which the client says nothing: the model's author may."""
+    allowed_ids: tuple[int, ...] | None
+    """The only tokens that may be drawn; None: all."""
+    min_tokens: int
+    """Tokens before one that ends the sequence."""
     answer: AnswerWish
     seed: int | None
     stops: tuple[str, ...]
@@ -118,108 +109,17 @@ class Reading(NamedTuple):
     """A job for the text worker, or token ids."""
 
 
-def read_completion(data: bytes | bytearray) -> Reading:
-    """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
-    body = decode_body(data, CompletionBody)
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
-    prompts, num_prompts = _read_prompts(body.prompt)
-    request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
-    return Reading(request, prompts)
-
-
-def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], int]:
-    if isinstance(prompt, str):
-        return EncodeTexts([prompt]), 1
-    kinds = {type(item) for item in prompt}
-    if kinds == {int}:
-        return [prompt], 1
-    if len(kinds) > 1:
-        raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
-    if len(prompt) > MAX_SEQUENCES:
-        raise BadRequestError(
-            f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
-        )
-    return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
-
-
-def read_chat(data: bytes | bytearray) -> Reading:
-    """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
-    body = decode_body(data, ChatBody)
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
-    if body.top_logprobs and not body.logprobs:
-        raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
-    max_tokens = body.max_completion_tokens or body.max_tokens
-    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    tools = _read_tools(body)
-    answer = AnswerWish(
-        tools=tools,
-        is_one_call=body.parallel_tool_calls is False,
-        splits_reasoning=body.separate_reasoning is not False,
-        shows_reasoning=body.include_reasoning is not False,
-    )
-    request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer)
-    return Reading(request, _read_conversation(body, tools))
-
-
-def _read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
-    """Return the tools that the model may call, or None. Raises BadRequestError naming what is wrong."""
-    choice = body.tool_choice
-    if not body.tools:
-        if choice not in (None, "none", "auto"):
-            raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
-        return None
-    check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
-    try:
-        names = [tool.function.name for tool in msgspec.convert(body.tools, list[Tool])]
-    except msgspec.ValidationError as error:
-        raise _refuse_invalid(str(error).replace("`$", "`$.tools")) from error
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise BadRequestError(
-            f"`tool_choice` names `{choice.function.name}`, and the tools are {names}", param="tool_choice"
-        )
-    if isinstance(choice, NamedTool) or choice == "required":
-        refuse_choice()
-    return None if choice == "none" else body.tools
-
-
-def refuse_choice() -> NoReturn:
-    """Raise BadRequestError for a `tool_choice` that forces a call."""
-    raise BadRequestError(
-        "`tool_choice` is not supported with this value: use `auto` or `none`",
-        param="tool_choice",
-        code="unsupported_parameter",
-    )
-
-
-def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:
-    if body.continue_final_message and body.add_generation_prompt:
-        raise BadRequestError(
-            "`continue_final_message` and `add_generation_prompt` exclude each other: send one",
-            param="continue_final_message",
-        )
-    check_depth(body.chat_template_kwargs, "chat_template_kwargs")
-    check_depth(body.documents, "documents")
-    return RenderChat(
-        messages=read_messages(body.messages),
-        tools=tools,
-        documents=body.documents,
-        add_generation_prompt=body.add_generation_prompt is not False,
-        continue_final_message=bool(body.continue_final_message),
-        variables=body.chat_template_kwargs or {},
-    )
-
-
 def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
         return msgspec.json.decode(data, type=body_type)
     except msgspec.ValidationError as error:
-        raise _refuse_invalid(str(error)) from error
+        raise refuse_invalid(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
 
 
-def _refuse_invalid(text: str) -> BadRequestError:
+def refuse_invalid(text: str) -> BadRequestError:
     """Return the refusal for msgspec's message, with the field as `param`."""
     message, _, path = text.partition(" - at `$")
     path = path.rstrip("`").removeprefix(".")
@@ -250,6 +150,12 @@ def build_request(
             "split the request",
             param="prompt",
         )
+    if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
+        raise BadRequestError(
+            f"`min_tokens` is {body.min_tokens}, and at most {max_tokens} are asked for", param="min_tokens"
+        )
+    if body.allowed_token_ids is not None and not body.allowed_token_ids:
+        raise BadRequestError("`allowed_token_ids` allows no token", param="allowed_token_ids")
     options = body.stream_options
     includes_usage = bool(options and options.include_usage)
     if includes_usage and not body.stream:
@@ -262,6 +168,8 @@ def build_request(
         default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
         unset=tuple(name for name in _AUTHORS if getattr(body, name) is None),
+        allowed_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        min_tokens=body.min_tokens or 0,
         answer=answer,
         seed=body.seed,
         stops=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
@@ -279,10 +187,19 @@ def build_request(
 def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
     said = {
         name: value
-        for name in ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+        for name in (*_AUTHORS, "frequency_penalty", "presence_penalty")
         if (value := getattr(body, name)) is not None
     }
-    return _build_sampling(said | {"num_logprobs": num_logprobs})
+    bias = _read_bias(body.logit_bias or {})
+    return _build_sampling(said | {"num_logprobs": num_logprobs, "bias": bias})
+
+
+def _read_bias(bias: dict[str, float]) -> dict[int, float]:
+    """Return what is added to the logits, by token id. In JSON the ids are keys, so they are texts."""
+    try:
+        return {int(token): value for token, value in bias.items()}
+    except ValueError:
+        raise BadRequestError("`logit_bias` has token ids as its keys", param="logit_bias") from None
 
 
 def _build_sampling(fields: dict[str, Any]) -> Sampling:

@@ -1,0 +1,123 @@
+"""Reads the bodies of POST /v1/completions and POST /v1/chat/completions.
+
+Pure, so that the text worker can read large bodies.
+"""
+
+from typing import Any, NoReturn
+
+import msgspec
+
+from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.intent import (
+    AnswerWish,
+    Reading,
+    build_request,
+    decode_body,
+    refuse_invalid,
+)
+from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
+from millrace_runtime.api.request.schema import (
+    MAX_SEQUENCES,
+    ChatBody,
+    CompletionBody,
+    NamedTool,
+    Tool,
+    refuse_unsupported,
+)
+from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+
+_COMPLETION_TOKENS = 16
+"""OpenAI's default."""
+_CHAT_TOKENS = 2**31 - 1
+"""As many as fit."""
+
+
+def read_completion(data: bytes | bytearray) -> Reading:
+    """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
+    body = decode_body(data, CompletionBody)
+    refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
+    prompts, num_prompts = _read_prompts(body.prompt)
+    request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
+    return Reading(request, prompts)
+
+
+def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], int]:
+    if isinstance(prompt, str):
+        return EncodeTexts([prompt]), 1
+    kinds = {type(item) for item in prompt}
+    if kinds == {int}:
+        return [prompt], 1
+    if len(kinds) > 1:
+        raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
+    if len(prompt) > MAX_SEQUENCES:
+        raise BadRequestError(
+            f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
+        )
+    return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
+
+
+def read_chat(data: bytes | bytearray) -> Reading:
+    """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
+    body = decode_body(data, ChatBody)
+    refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
+    if body.top_logprobs and not body.logprobs:
+        raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+    max_tokens = body.max_completion_tokens or body.max_tokens
+    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    tools = _read_tools(body)
+    answer = AnswerWish(
+        tools=tools,
+        is_one_call=body.parallel_tool_calls is False,
+        splits_reasoning=body.separate_reasoning is not False,
+        shows_reasoning=body.include_reasoning is not False,
+    )
+    request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer)
+    return Reading(request, _read_conversation(body, tools))
+
+
+def _read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
+    """Return the tools that the model may call, or None. Raises BadRequestError naming what is wrong."""
+    choice = body.tool_choice
+    if not body.tools:
+        if choice not in (None, "none", "auto"):
+            raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
+        return None
+    check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
+    try:
+        names = [tool.function.name for tool in msgspec.convert(body.tools, list[Tool])]
+    except msgspec.ValidationError as error:
+        raise refuse_invalid(str(error).replace("`$", "`$.tools")) from error
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise BadRequestError(
+            f"`tool_choice` names `{choice.function.name}`, and the tools are {names}", param="tool_choice"
+        )
+    if isinstance(choice, NamedTool) or choice == "required":
+        refuse_choice()
+    return None if choice == "none" else body.tools
+
+
+def refuse_choice() -> NoReturn:
+    """Raise BadRequestError for a `tool_choice` that forces a call."""
+    raise BadRequestError(
+        "`tool_choice` is not supported with this value: use `auto` or `none`",
+        param="tool_choice",
+        code="unsupported_parameter",
+    )
+
+
+def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:
+    if body.continue_final_message and body.add_generation_prompt:
+        raise BadRequestError(
+            "`continue_final_message` and `add_generation_prompt` exclude each other: send one",
+            param="continue_final_message",
+        )
+    check_depth(body.chat_template_kwargs, "chat_template_kwargs")
+    check_depth(body.documents, "documents")
+    return RenderChat(
+        messages=read_messages(body.messages),
+        tools=tools,
+        documents=body.documents,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=bool(body.continue_final_message),
+        variables=body.chat_template_kwargs or {},
+    )
