@@ -31,6 +31,8 @@ class Files:
     excess: bytes = b""
     has_ranges: bool = True
     has_lengths: bool = True
+    changed: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """Other headers in the answers to a method; None: an absent one."""
     allows_head: bool = True
     bytes_per_second: float | None = None
     chunk_bytes: int = 1 << 18
@@ -80,6 +82,9 @@ class Files:
     ) -> web.StreamResponse:
         etag = self.etag_of(name, content)
         response = web.StreamResponse(headers={"ETag": etag} | headers)
+        for header, value in self.changed.get(request.method, {}).items():
+            response.headers.popall(header, None)
+            response.headers.update({} if value is None else {header: value})
         if_range = request.headers.get("If-Range", etag)
         body = content
         if self.has_ranges:
@@ -198,6 +203,8 @@ class FakeHub:
         self.num_api_requests = 0
         self.announced: dict[str, bytes] = {}
         """Contents that the API speaks of, where they are others than those sent."""
+        self.has_hashes = True
+        """Whether the API tells a file's size and hash beside its name."""
         self.hangs = False
         self._server = Server(self._handle, context)
         self._cdn = Server(self._send_large, None if is_cdn_plain else context)
@@ -248,7 +255,7 @@ class FakeHub:
         if is_tree:  # what huggingface_hub asks for, and ours does not
             return web.json_response([_entry(name, content) for name, content in contents.items()])
         siblings = [_sibling(name, content) for name, content in contents.items()]
-        if not request.query.get("blobs"):
+        if not request.query.get("blobs") or not self.has_hashes:
             siblings = [{"rfilename": sibling["rfilename"]} for sibling in siblings]
         return web.json_response({"id": "org/m", "sha": sha, "siblings": siblings})
 

@@ -208,6 +208,28 @@ async def test_a_name_that_leaves_the_folder_is_refused(fetcher: Fetcher, hub: F
     assert not list(fetcher.folder.parent.rglob("x.jinja"))
 
 
+@pytest.mark.parametrize(
+    ("etag", "changed"),
+    [("", {}), ('W/"weak"', {}), ("", {"GET": {"ETag": None}})],
+    ids=["its own", "weak", "none"],
+)
+async def test_a_hub_that_lists_names_alone_serves_too(
+    fetcher: Fetcher, hub: FakeHub, etag: str, changed: dict[str, dict[str, str | None]]
+) -> None:
+    hub.has_hashes, numbers = False, iter(range(1000))
+    hub.large.changed = hub.files.changed = changed
+
+    def answer_anew(_: web.Request) -> None:
+        """HEAD and GET have different ETags, as of several hosts behind one name."""
+        hub.large.etags = dict.fromkeys(hub.large.contents, etag or f'"{next(numbers)}"')
+
+    hub.large.faults.append(answer_anew)
+    hub.large.cuts[SHARDS[0]] = 1
+    await fetcher.fetch(URI)
+    fetcher.check(hub.files.contents)
+    assert not [text for text in fetcher.witness.said if "changed during" in text]
+
+
 async def test_a_new_revision_fetches_what_changed_and_drops_what_is_gone(
     fetcher: Fetcher, hub: FakeHub
 ) -> None:

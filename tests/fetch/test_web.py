@@ -90,6 +90,29 @@ async def test_a_file_that_changes_under_way_makes_it_look_again(
     assert fetcher.witness.said == [f"{SHARDS[1]} changed during the fetch; resolving the model again"]
 
 
+DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
+UNKNOWN: dict[str, tuple[str, dict[str, str | None]]] = {
+    "weak in HEAD": ("HEAD", {"ETag": 'W/"1"'}),
+    "no ETag in HEAD": ("HEAD", {"ETag": None}),
+    "a date in HEAD": ("HEAD", {"ETag": None, "Last-Modified": DATE}),
+    "no ETag in GET": ("GET", {"ETag": None}),
+    "a date in GET": ("GET", {"ETag": None, "Last-Modified": DATE}),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+async def test_an_absent_validator_is_unknown_and_not_another(
+    fetcher: Fetcher, folder_server: WebFolderServer, name: str
+) -> None:
+    method, changed = UNKNOWN[name]
+    files = folder_server.files
+    files.etags = dict.fromkeys(files.contents, '"1"')
+    files.changed[method] = changed
+    await fetcher.fetch(folder_server.uri)
+    fetcher.check(files.contents)
+    assert fetcher.witness.said == []
+
+
 async def test_a_file_that_became_shorter_makes_it_look_again(
     fetcher: Fetcher, folder_server: WebFolderServer
 ) -> None:

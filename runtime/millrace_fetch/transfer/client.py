@@ -38,6 +38,8 @@ or the extensions of a chunk is never silent.
 """
 _MAX_RETRY_AFTER_SECONDS = 1e9
 """Keeps the number within the range of a float, and short in a message."""
+_DATE = re.compile(r"[A-Z][a-z]{2}, ")
+"""The start of a Last-Modified. An ETag begins with a quote or with W/."""
 _REASON_BYTES = 4096
 """Read of a refusal's body: registries and S3 put the reason there."""
 
@@ -221,6 +223,22 @@ def read_retry_after(value: str | None, now: float) -> float | None:
 def read_validator(response: aiohttp.ClientResponse) -> str | None:
     """Return the ETag, else Last-Modified: it changes with the file."""
     return response.headers.get("ETag") or response.headers.get("Last-Modified")
+
+
+def is_of_another(response: aiohttp.ClientResponse, validator: str | None) -> bool:
+    """Whether the answer has another validator of the same kind. An absent one is unknown, not different.
+
+    Weak and strong ETags of the same text are equal: a proxy may weaken one on the way.
+    """
+    if validator is None:
+        return False
+    answered = response.headers.get("Last-Modified" if _DATE.match(validator) else "ETag")
+    return bool(answered) and _bare(answered) != _bare(validator)
+
+
+def _bare(validator: str) -> str:
+    """Return a validator without its mark of weakness and quotes, which some servers leave out of a list."""
+    return validator.removeprefix("W/").strip('"')
 
 
 def read_file_bytes(response: aiohttp.ClientResponse, name: str, begin: int) -> int | None:

@@ -19,7 +19,7 @@ from millrace_fetch.errors import ChangedError, CorruptError, RefusedError, Unav
 from millrace_fetch.plan.manifest import FileRecord, RemoteFile
 from millrace_fetch.progress import Say
 from millrace_fetch.store.folder import Folder
-from millrace_fetch.transfer.client import Chunks, Client, read_file_bytes, read_validator
+from millrace_fetch.transfer.client import Chunks, Client, is_of_another, read_file_bytes
 from millrace_fetch.transfer.concurrency import find_first
 from millrace_fetch.transfer.partial_file import PartFile
 from millrace_fetch.transfer.ranges import Span, split
@@ -251,13 +251,13 @@ def _range_headers(file: RemoteFile, span: Span) -> dict[str, str]:
 def _check_answer(file: RemoteFile, response: aiohttp.ClientResponse, begin: int, *, is_range: bool) -> None:
     """Raise an error if the answer is not the manifest's file, or does not begin at `begin`.
 
-    A file with a checksum and without a validator is verified at its end: the hosts behind a Hub may have
-    ETags of their own.
+    Only what both name is compared. A file with a checksum and without a validator is verified at its end:
+    the hosts behind a Hub may have ETags of their own.
     """
     total = read_file_bytes(response, file.name, begin)
     has_other_size = None not in (total, file.size_bytes) and total != file.size_bytes
     is_judged_by_checksum = file.checksum is not None and file.validator is None
-    if not is_judged_by_checksum and (has_other_size or read_validator(response) != file.validator):
+    if not is_judged_by_checksum and (has_other_size or is_of_another(response, file.validator)):
         raise ChangedError(f"{file.name} changed during the fetch")
     if has_other_size:
         raise CorruptError(
