@@ -7,6 +7,7 @@ FetchError
 ├── UsageError            the URI or a flag can't be used: exit status 2
 ├── UnsafeNameError       a file's name would leave the folder, or is no name of a file
 ├── SourceError           the source has no such model, or refuses access to it
+│   ├── UnfitFileError    a file that a replica needs is absent, or a pointer of Git LFS
 │   ├── RefusedError      an HTTP status that a retry does not change
 │   └── NoPartsError      the server sends files only whole, and a part is needed
 ├── UnavailableError      the source breaks off, is too slow or busy: raised after the last retry
@@ -46,6 +47,10 @@ class UnsafeNameError(FetchError):
 
 class SourceError(FetchError):
     """The source has no such model, or refuses access to it."""
+
+
+class UnfitFileError(SourceError):
+    """A file that a replica needs is absent, or a pointer of Git LFS: no replica can serve the model."""
 
 
 class RefusedError(SourceError):

@@ -14,6 +14,7 @@ from millrace_fetch.store.marker import Marker
 from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
+from millrace_fit.files import explain_choice
 
 _MAX_ROUNDS = 3
 """How often a fetch starts again because the source has changed."""
@@ -100,6 +101,8 @@ class _Fetch:
 
     async def _bring(self, manifest: Manifest) -> Outcome:
         content = await self._open(manifest)
+        if choice := explain_choice(content.by_name):
+            self._watch.say(choice)
         files = await self._complete_all(choose_files(content.by_name, await content.read_index()))
         self._folder.check_foreign(file.name for file in files)
         kept = self._keep(files)

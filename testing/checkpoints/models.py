@@ -65,10 +65,11 @@ QWEN_HALF: dict[str, Any] = TINY | {
 
 
 def write_model(folder: Path, config: dict[str, Any]) -> Path:
-    """Write random weights in the type that the config names."""
+    """Write random weights in the type that the config names, and a tokenizer that only looks like one."""
     dtype = getattr(torch, config["dtype"])
     weights = {name: tensor.to(dtype) for name, tensor in random_weights(config).items()}
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
     save_file(weights, folder / "model.safetensors")
     return folder
 

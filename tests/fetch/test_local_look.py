@@ -22,7 +22,6 @@ def folder(tmp_path: Path) -> Path:
     found = tmp_path / "model"
     found.mkdir()
     write_model(found, MEDIUM)
-    (found / "tokenizer.json").write_text("{}")
     (found / "README.md").write_text("nobody reads it")
     return found
 
@@ -85,6 +84,7 @@ def cut_weights(folder: Path) -> None:
 
 
 def lose_shard(folder: Path) -> None:
+    (folder / WHOLE).unlink()
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
 
 

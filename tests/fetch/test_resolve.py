@@ -172,7 +172,7 @@ async def test_the_command_says_how_much_a_model_is_that_can_be_served(tmp_path:
         status, out, _ = await finish(await ask(hub, tmp_path / "told"))
     num_bytes = sum(len(content) for content in contents.values())
     assert status == 0
-    assert out == f"hf://org/m has revision {hub.commit}: 2 files, {show_bytes(num_bytes)}\n"
+    assert out == f"hf://org/m has revision {hub.commit}: 3 files, {show_bytes(num_bytes)}\n"
 
 
 async def test_the_command_says_where_it_cannot_write(hub: FakeHub, tmp_path: Path) -> None:

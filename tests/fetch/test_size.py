@@ -36,7 +36,7 @@ def contents(tmp_path: Path) -> Contents:
     folder = tmp_path / "whole"
     folder.mkdir()
     write_model(folder, MEDIUM)
-    return {path.name: path.read_bytes() for path in folder.iterdir()} | {"tokenizer.json": b"{}"}
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def make_file(tensors: dict[str, int], numbers: bytes | None = None) -> bytes:
@@ -53,6 +53,7 @@ def sharded(first: dict[str, int], second: dict[str, int]) -> Contents:
     weight_map = dict.fromkeys(first, SHARDS[0]) | dict.fromkeys(second, SHARDS[1])
     return {
         "config.json": json.dumps(MEDIUM).encode(),
+        "tokenizer.json": b"{}",
         INDEX: json.dumps({"weight_map": weight_map}).encode(),
         SHARDS[0]: make_file(first),
         SHARDS[1]: make_file(second),

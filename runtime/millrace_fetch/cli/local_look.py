@@ -2,29 +2,52 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from millrace_fetch.errors import CorruptError, FolderError, SourceError
+from millrace_fetch.errors import CorruptError, FolderError, SourceError, UnfitFileError
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head, merge, parse_config
-from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, read_shards
+from millrace_fetch.plan.selection import (
+    check_pointer,
+    check_shards,
+    check_tokenizer,
+    read_shards,
+)
 from millrace_fetch.progress import show_bytes
 from millrace_fit.errors import HeaderError
+from millrace_fit.files import (
+    CONFIG,
+    INDEX,
+    POINTER_BYTES,
+    TEMPLATE_FOLDER,
+    TOKENIZER,
+    choose_weights,
+    explain_choice,
+    is_indexed,
+    list_small,
+)
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, parse_header, read_length
 
 
 def look(folder: Path, path: Path) -> str:
     """Resolve the model in a local folder into a JSON file, and return a summary line. Raises FetchError.
 
-    A model without all of its weights is an error that a retry may resolve: a copy may be in progress.
+    A model without all of its files is an error that a retry may resolve: a copy may be in progress.
     """
     with _stopping_at_sigterm():
         head = read_local_head(folder)
         facts = describe_head(head)
-        if facts.shape is not None and facts.fault is not None:
+        is_complete = head.fault is not None and TOKENIZER in head.names  # but a file is a pointer
+        if facts.shape is not None and facts.fault is not None and not is_complete:
             raise SourceError(f"{folder} has no whole model: {facts.fault}")
+        if head.fault is not None:
+            write(Resolved(None, 0, None, facts), path)
+            return f"{folder} has a model that no replica can serve: {facts.fault}"
+        if choice := explain_choice(head.names):
+            sys.stderr.write(f"millrace fetch: {choice}\n")
         sizes = measure_files(folder, head.names)
         found = Resolved(None, len(sizes), sum(sizes), facts)
     write(found, path)
@@ -60,17 +83,35 @@ def read_local_head(folder: Path) -> ModelHead:
             raise SourceError(
                 f"{folder} holds no {CONFIG}: give the folder of a model in Hugging Face's layout"
             )
-        names = frozenset(path.name for path in folder.iterdir())
-        config = parse_config((folder / CONFIG).read_bytes())
-        files = [folder / name for name in _find_weights(folder, names)]
-        tensors = merge({file.name: _read_file(file) for file in files})
+        names, config = _list_names(folder), dict[str, Any]()
+        try:
+            config = parse_config((folder / CONFIG).read_bytes())
+            files = [folder / name for name in _find_weights(folder, names)]
+            if files:  # without weights their format is the fault, and a conversion makes a tokenizer too
+                _check_tokenizer(folder, names)
+            tensors = merge({file.name: _read_file(file) for file in files})
+        except UnfitFileError as error:
+            return ModelHead("", config, {}, names, 0, fault=str(error))
         return ModelHead("", config, tensors, names, sum(file.stat().st_size for file in files))
+
+
+def _list_names(folder: Path) -> frozenset[str]:
+    """Return the names of the folder's entries, and of the chat templates in a folder below it."""
+    templates = (folder / TEMPLATE_FOLDER).glob("*")
+    return frozenset(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *templates))
+
+
+def _check_tokenizer(folder: Path, names: frozenset[str]) -> None:
+    check_tokenizer(names)
+    with (folder / TOKENIZER).open("rb") as file:
+        check_pointer(TOKENIZER, file.read(POINTER_BYTES))
 
 
 def measure_files(folder: Path, names: frozenset[str]) -> list[int]:
     """Return the sizes of those of the named files that a replica reads. Raises SourceError."""
     with _naming_failures(folder):
-        read = [*sorted(names.intersection((*SMALL_FILES, INDEX))), *_find_weights(folder, names)]
+        index = [INDEX] if is_indexed(names) else []
+        read = [*list_small(names), *index, *_find_weights(folder, names)]
         return [(folder / name).stat().st_size for name in read]
 
 
@@ -83,21 +124,17 @@ def _naming_failures(folder: Path) -> Iterator[None]:
 
 
 def _find_weights(folder: Path, names: frozenset[str]) -> list[str]:
-    """Return the index's files, else the usual file, else all, as `execution/checkpoint.py` does."""
-    if INDEX in names:
-        shards = sorted(read_shards((folder / INDEX).read_bytes()))
-        if absent := [name for name in shards if name not in names]:
-            raise SourceError(f"{INDEX} names {absent[0]}, which is not there: the model is incomplete")
-        return shards
-    if WHOLE in names:
-        return [WHOLE]
-    return sorted(name for name in names if name.endswith(".safetensors"))
+    shards = read_shards((folder / INDEX).read_bytes()) if is_indexed(names) else None
+    check_shards(names, shards)
+    return choose_weights(names, shards)
 
 
 def _read_file(file: Path) -> dict[str, StoredTensor]:
     size = file.stat().st_size
     try:
         with file.open("rb") as opened:
+            check_pointer(file.name, opened.read(POINTER_BYTES))
+            opened.seek(0)
             length = read_length(opened.read(LENGTH_BYTES), size)
             return parse_header(opened.read(length), size)
     except HeaderError as error:

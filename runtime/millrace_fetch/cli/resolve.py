@@ -4,19 +4,20 @@ It reads config.json, and by range requests the headers of the safetensors files
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
-from millrace_fetch.errors import CorruptError, NoPartsError, RefusedError, SourceError
+from millrace_fetch.errors import CorruptError, NoPartsError, RefusedError, SourceError, UnfitFileError
 from millrace_fetch.fetch import choose_files
 from millrace_fetch.image.registry_look import look_at_image
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head, merge, parse_config, parse_tensors
 from millrace_fetch.plan.manifest import Manifest, RemoteFile
 from millrace_fetch.plan.selection import (
-    CONFIG,
-    INDEX,
     check_config,
     check_names,
+    check_pointer,
+    check_tokenizer,
     is_of_another_format,
+    may_be_pointer,
     read_shards,
     select,
 )
@@ -28,6 +29,7 @@ from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.remote_file import read_excerpt
 from millrace_fetch.transfer.retry import with_tries
 from millrace_fit.errors import HeaderError
+from millrace_fit.files import CONFIG, INDEX, TOKENIZER, explain_choice, is_indexed
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
 
 CONNECTIONS = 4
@@ -73,6 +75,7 @@ class RemoteFiles:
     async def _read_header(self, file: RemoteFile) -> dict[str, StoredTensor]:
         part = await read_excerpt(self._client, file, 0, FIRST_BYTES)
         content = part.content
+        check_pointer(file.name, content)
         try:
             end = LENGTH_BYTES + read_length(content, part.file_bytes)
         except HeaderError as error:
@@ -89,7 +92,7 @@ async def fetch_head(source: Source, say: Say) -> ModelHead:
             manifest = await source.resolve(client, say)
             if manifest.layers:
                 return await _read_image(client, manifest, say)
-            return await read_head(RemoteFiles(client, manifest, say))
+            return await read_head(RemoteFiles(client, manifest, say), say)
         except RefusedError as error:
             raise source.explain(error) from error
 
@@ -97,7 +100,7 @@ async def fetch_head(source: Source, say: Say) -> ModelHead:
 async def _read_image(client: Client, manifest: Manifest, say: Say) -> ModelHead:
     seen = await look_at_image(client, manifest, say)
     if seen.is_whole:
-        return await read_head(seen.list_files())
+        return await read_head(seen.list_files(), say)
     if head := seen.guess():
         return head
     raise SourceError(
@@ -106,19 +109,38 @@ async def _read_image(client: Client, manifest: Manifest, say: Say) -> ModelHead
     )
 
 
-async def read_head(model: Files) -> ModelHead:
+async def read_head(model: Files, say: Say) -> ModelHead:
     """Return the head of a model. Raises FetchError."""
+    by_name, config = model.by_name, dict[str, Any]()
+    is_other = is_of_another_format(by_name)
+    if not is_other:
+        check_config(by_name)
+    try:
+        config = parse_config(await model.read(CONFIG)) if CONFIG in by_name else config
+        if is_other:
+            return ModelHead(model.revision, config, {}, frozenset(by_name), 0)
+        return await _read_weights(model, config, say)
+    except UnfitFileError as error:
+        return ModelHead(model.revision, config, {}, frozenset(by_name), 0, fault=str(error))
+
+
+async def _check_tokenizer(model: Files) -> None:
+    """Raise UnfitFileError if a replica could not read the model's tokenizer."""
+    check_tokenizer(model.by_name)
+    if may_be_pointer(model.by_name[TOKENIZER].size_bytes):
+        check_pointer(TOKENIZER, await model.read(TOKENIZER))
+
+
+async def _read_weights(model: Files, config: Mapping[str, Any], say: Say) -> ModelHead:
     by_name = model.by_name
-    if is_of_another_format(by_name):
-        config = parse_config(await model.read(CONFIG)) if CONFIG in by_name else {}
-        return ModelHead(model.revision, config, {}, frozenset(by_name), 0)
-    check_config(by_name)
-    config = parse_config(await model.read(CONFIG))
-    shards = read_shards(await model.read(INDEX)) if INDEX in by_name else None
+    if choice := explain_choice(by_name):
+        say(choice)
+    shards = read_shards(await model.read(INDEX)) if is_indexed(by_name) else None
     files = []
     if shards is not None or any(name.endswith(".safetensors") for name in by_name):
         names = select(by_name, shards)
         check_names(names)
+        await _check_tokenizer(model)  # only now: who uploads a model may not be done
         files = [by_name[name] for name in names if name.endswith(".safetensors")]
     found = await run_together(model.read_tensors(file.name) for file in files)
     tensors = merge({file.name: one for file, one in zip(files, found, strict=True)})
@@ -155,15 +177,16 @@ async def _describe_image(client: Client, manifest: Manifest, say: Say) -> Resol
 
 async def _describe_files(model: Files, say: Say) -> Resolved:
     by_name = model.by_name
-    if is_of_another_format(by_name):
-        return Resolved(model.revision, 0, None, describe_head(await read_head(model)))
-    index = await model.read(INDEX) if INDEX in by_name else None
+    try:
+        head = await read_head(model, say)
+    except NoPartsError:
+        say("the server sends files only whole: nothing is known of the model until it is fetched")
+        head = None
+    facts = None if head is None else describe_head(head)
+    if is_of_another_format(by_name) or (head is not None and head.fault is not None):
+        return Resolved(model.revision, 0, None, facts)
+    index = await model.read(INDEX) if is_indexed(by_name) else None
     sizes = [file.size_bytes for file in choose_files(by_name, index)]
     known = [size for size in sizes if size is not None]
     num_bytes = sum(known) if len(known) == len(sizes) else None
-    try:
-        facts = describe_head(await read_head(model))
-    except NoPartsError:
-        say("the server sends files only whole: nothing is known of the model until it is fetched")
-        facts = None
     return Resolved(model.revision, len(sizes), num_bytes, facts)

@@ -12,6 +12,7 @@ from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.plan.head import ModelHead, describe_head
 from millrace_fetch.plan.uri import LOCAL, WRITABLE, Order, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
+from millrace_fit.files import explain_choice
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
 from millrace_fit.verdict import Answer, judge
 
@@ -75,7 +76,10 @@ def read_head(uri: str) -> ModelHead:
     path = Path(uri.removeprefix(LOCAL))
     if not path.is_dir():
         raise UsageError(f"'{uri}' is no folder here: write a folder's path, or {WRITABLE}")
-    return read_local_head(path)
+    head = read_local_head(path)
+    if choice := explain_choice(head.names):
+        _say(choice)
+    return head
 
 
 def _fetch(uri: str) -> ModelHead:

@@ -3,12 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
 
+from millrace_fetch.errors import UnfitFileError
 from millrace_fetch.image.overlay import ROOT, Member, check_plain, concerns_model, find_files, overlay
 from millrace_fetch.image.tarball import Budget, EnoughError, Entry, Readable, open_tarball, read_whole
 from millrace_fetch.plan.head import ModelHead, merge, parse_config, parse_tensors
 from millrace_fetch.plan.manifest import RemoteFile
-from millrace_fetch.plan.selection import CONFIG, INDEX, find_surely_read, is_usual, read_shards
+from millrace_fetch.plan.selection import (
+    check_pointer,
+    find_surely_read,
+    is_usual,
+    may_be_pointer,
+    read_shards,
+)
 from millrace_fit.errors import HeaderError
+from millrace_fit.files import CONFIG, INDEX, TOKENIZER
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
 from millrace_fit.tensors import assume_tensors
 
@@ -23,7 +31,7 @@ class Seen(NamedTuple):
     members: list[Member]
     """The entries that concern the model."""
     contents: Mapping[Member, bytes]
-    """config.json and the index, and of safetensors files the length and the header."""
+    """config.json and the index, a tokenizer that may be a pointer, and of safetensors files the header."""
     is_whole: bool
     """Whether the look has read all entries. If not, the layer may have more, also of the same names."""
 
@@ -70,13 +78,14 @@ class Skim:
         if not member.is_plain or not member.path.startswith(_INSIDE):
             return
         name = member.path.removeprefix(_INSIDE)
-        if name in (CONFIG, INDEX):
+        is_small = may_be_pointer(member.size_bytes) and (name == TOKENIZER or name.endswith(".safetensors"))
+        if is_small or name in (CONFIG, INDEX):
             self._budget.kept.spend(member.size_bytes)
             contents[member] = read_whole(entry.open(), member.size_bytes)
             self._has_config |= name == CONFIG
         elif name.endswith(".safetensors"):
             contents[member] = self._read_header(entry.open(), member.size_bytes)
-            self._has_header |= is_usual(name)
+        self._has_header |= is_usual(name)
 
     def _read_header(self, file: IO[bytes], file_bytes: int) -> bytes:
         """Return the length and the header; only the length if no header can have that length."""
@@ -115,7 +124,14 @@ class SeenImage:
         content = self._read(files, CONFIG)
         if content is None:
             return None
+        try:
+            return self._guess(files, content)
+        except UnfitFileError as error:
+            return ModelHead(self.revision, {}, {}, frozenset(files), 0, is_whole=False, fault=str(error))
+
+    def _guess(self, files: Mapping[str, Member], content: bytes) -> ModelHead | None:
         config = parse_config(content)
+        check_pointer(TOKENIZER, self._read(files, TOKENIZER) or b"")
         index = self._read(files, INDEX)
         weights = find_surely_read(files, None if index is None else read_shards(index))
         heads = {name: head for name in weights if (head := self._read(files, name)) is not None}

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millrace_fetch.errors import CorruptError
+from millrace_fetch.plan.selection import check_pointer
 from millrace_fit.errors import HeaderError
 from millrace_fit.facts import ModelFacts, find_facts, shorten
+from millrace_fit.files import CONFIG
 from millrace_fit.formats import explain_formats, find_formats
 from millrace_fit.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
 
@@ -27,10 +29,13 @@ class ModelHead:
     """Of the files with the tensors, or of those that a look has found."""
     is_whole: bool = True
     """Whether all files are known. If not, the tensors are those that config.json describes."""
+    fault: str | None = None
+    """Why no replica can use a file that it needs, in a sentence. Then the weights were not read."""
 
 
 def parse_config(content: bytes) -> dict[str, Any]:
-    """Return the JSON object that config.json holds. Raises CorruptError."""
+    """Return the JSON object that config.json holds. Raises CorruptError and UnfitFileError."""
+    check_pointer(CONFIG, content)
     try:
         config = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -41,7 +46,11 @@ def parse_config(content: bytes) -> dict[str, Any]:
 
 
 def parse_tensors(name: str, content: bytes, file_bytes: int) -> dict[str, StoredTensor]:
-    """Return the tensors of a file with `file_bytes` that starts with `content`. Raises CorruptError."""
+    """Return the tensors of a file with `file_bytes` that starts with `content`.
+
+    Raises CorruptError and UnfitFileError.
+    """
+    check_pointer(name, content)
     try:
         end = LENGTH_BYTES + read_length(content, file_bytes)
         return parse_header(content[LENGTH_BYTES:end], file_bytes)
@@ -64,13 +73,20 @@ def merge(files: Mapping[str, Mapping[str, StoredTensor]]) -> dict[str, StoredTe
 def describe_head(head: ModelHead) -> ModelFacts:
     """Return the facts. For a model without safetensors the fault names the other formats of its weights."""
     facts = find_facts(head.config, head.tensors)
-    is_known = bool(head.tensors) or not head.is_whole
-    if is_known or (facts.shape is None and not find_formats(head.names)):
+    fault = head.fault or _explain_weights(head, facts)
+    if fault is None:
         return facts
-    fault = explain_formats(head.names)
     if facts.architecture and facts.shape is None:  # first: after a conversion this fault remains
         fault = f"{facts.fault}. Besides, {fault}"
     return replace(facts, fault=shorten(fault))
+
+
+def _explain_weights(head: ModelHead, facts: ModelFacts) -> str | None:
+    """Return why none of the files has weights for a replica; None if some have, or if that is not known."""
+    is_known = bool(head.tensors) or not head.is_whole
+    if is_known or (facts.shape is None and not find_formats(head.names)):
+        return None
+    return explain_formats(head.names)
 
 
 class Resolved(NamedTuple):

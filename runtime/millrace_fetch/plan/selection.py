@@ -7,9 +7,21 @@ is not trusted: a name that leaves the folder could write anywhere.
 import json
 import re
 from collections.abc import Collection
-from fnmatch import fnmatchcase
 
-from millrace_fetch.errors import SourceError, UnsafeNameError
+from millrace_fetch.errors import SourceError, UnfitFileError, UnsafeNameError
+from millrace_fit.files import (
+    CONFIG,
+    INDEX,
+    POINTER_BYTES,
+    SMALL_FILES,
+    WHOLE,
+    choose_weights,
+    explain_pointer,
+    explain_tokenizer,
+    is_indexed,
+    is_template,
+    list_small,
+)
 from millrace_fit.formats import explain_formats, find_formats
 
 MAX_FILES = 10_000
@@ -20,35 +32,22 @@ OWN_FOLDER = ".millrace"
 LAYERS = f"{OWN_FOLDER}/layers"
 """Holds the layers of an image until their files are unpacked."""
 
-CONFIG = "config.json"
-INDEX = "model.safetensors.index.json"
-WHOLE = "model.safetensors"
-SMALL_FILES = (
-    CONFIG,
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 _USUAL_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
-TEMPLATES = "additional_chat_templates/*.jinja"
 
 
 def select(names: Collection[str], shards: Collection[str] | None) -> list[str]:
-    """Return the names to fetch: small files, then weights. `shards` are those of the index, or None."""
+    """Return the names to fetch: small files, then weights. `shards` are those of the index, or None.
+
+    A model without a tokenizer.json is fetched too: somebody may want to convert its tokenizer.
+    """
     if is_of_another_format(names):
         raise SourceError(explain_formats(names))
     check_config(names)
-    small = [name for name in SMALL_FILES if name in names] + sorted(
-        name for name in names if fnmatchcase(name, TEMPLATES)
-    )
-    return [*small, *_select_weights(names, shards)]
+    check_shards(names, shards)
+    weights = choose_weights(names, shards)
+    if not weights:
+        raise SourceError(explain_formats(names))
+    return [*list_small(names), *([INDEX] if is_indexed(names) else ()), *weights]
 
 
 def is_of_another_format(names: Collection[str]) -> bool:
@@ -68,8 +67,26 @@ def check_config(names: Collection[str]) -> None:
         raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
 
 
+def check_tokenizer(names: Collection[str]) -> None:
+    """Raise UnfitFileError if there is no tokenizer that a replica reads."""
+    if fault := explain_tokenizer(names):
+        raise UnfitFileError(fault)
+
+
+def may_be_pointer(size_bytes: int | None) -> bool:
+    """Whether a file of this size may be a pointer of Git LFS."""
+    return size_bytes is None or size_bytes <= POINTER_BYTES
+
+
+def check_pointer(name: str, start: bytes) -> None:
+    """Raise UnfitFileError if a file is, by its start, a pointer of Git LFS."""
+    if fault := explain_pointer(name, start):
+        raise UnfitFileError(fault)
+
+
 def read_shards(index: bytes) -> frozenset[str]:
     """Return the weight files that an index names. Raises SourceError for an unreadable index."""
+    check_pointer(INDEX, index)
     try:
         found = frozenset(json.loads(index)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -79,17 +96,10 @@ def read_shards(index: bytes) -> frozenset[str]:
     return found
 
 
-def _select_weights(names: Collection[str], shards: Collection[str] | None) -> list[str]:
-    if shards is not None:
-        if absent := sorted(set(shards) - set(names)):
-            raise SourceError(f"{INDEX} names {absent[0]}, which is not there: the model is incomplete")
-        return [INDEX, *sorted(shards)]
-    if WHOLE in names:
-        return [WHOLE]
-    root = [name for name in names if "/" not in name and name.endswith(".safetensors")]
-    if not root:
-        raise SourceError(explain_formats(names))
-    return sorted(name for name in root if not name.startswith("consolidated")) or sorted(root)
+def check_shards(names: Collection[str], shards: Collection[str] | None) -> None:
+    """Raise SourceError if a file of the index is absent."""
+    if absent := sorted(set(shards or ()) - set(names)):
+        raise SourceError(f"{INDEX} names {absent[0]}, which is not there: the model is incomplete")
 
 
 def find_surely_read(names: Collection[str], shards: Collection[str] | None) -> list[str]:
@@ -97,7 +107,7 @@ def find_surely_read(names: Collection[str], shards: Collection[str] | None) -> 
 
     Without an index these are the files with the usual names: beside them a replica reads no other.
     """
-    if shards is not None:
+    if shards is not None and WHOLE not in names:
         return sorted(set(shards) & set(names))
     return [WHOLE] if WHOLE in names else sorted(filter(is_usual, names))
 
@@ -109,8 +119,8 @@ def is_usual(name: str) -> bool:
 
 def is_read(name: str) -> bool:
     """Whether a replica may read a file of this name, also if no index names it."""
-    pattern = TEMPLATES if "/" in name else "*.safetensors"
-    return name in (*SMALL_FILES, INDEX) or fnmatchcase(name, pattern)
+    is_weight = "/" not in name and name.endswith(".safetensors")
+    return name in (*SMALL_FILES, INDEX) or is_template(name) or is_weight
 
 
 def check_names(names: Collection[str]) -> None:

@@ -10,15 +10,16 @@ from collections.abc import Iterable
 import aiohttp
 from yarl import URL
 
-from millrace_fetch.errors import FetchError, RefusedError, SourceError
+from millrace_fetch.errors import FetchError, RefusedError, SourceError, UnfitFileError
 from millrace_fetch.plan.manifest import Manifest, RemoteFile, hash_state
-from millrace_fetch.plan.selection import CONFIG, INDEX, SMALL_FILES, WHOLE, check_names, read_shards
+from millrace_fetch.plan.selection import check_names, read_shards
 from millrace_fetch.plan.uri import WebFolder, redact
 from millrace_fetch.progress import Say
 from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin, read_file_bytes, read_validator
 from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.retry import with_tries
+from millrace_fit.files import CONFIG, INDEX, SMALL_FILES, TOOL_TEMPLATE, WHOLE
 from millrace_fit.formats import USUAL_NAMES
 
 _TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token
@@ -53,15 +54,22 @@ class WebSource:
     async def resolve(self, client: Client, say: Say) -> Manifest:
         """Request each name that a file of a model may have."""
         config = await self._probe(client, CONFIG, say, is_required=True)
+        whole = await self._probe(client, WHOLE, say)
         index = await self._probe(client, INDEX, say)
-        weights = sorted(read_shards(await read_small(client, index, say))) if index else [WHOLE]
-        others = [name for name in (*SMALL_FILES, *weights) if name != CONFIG]
+        shards = await self._list_shards(client, index, say) if index and not whole else []
+        others = [name for name in (*SMALL_FILES, TOOL_TEMPLATE, *shards) if name != CONFIG]
         check_names(others)
         found = await self._probe_all(client, others, say)
-        if not {file.name for file in found}.intersection(weights):
+        if not whole and not {file.name for file in found}.intersection(shards):
             found += await self._probe_all(client, USUAL_NAMES, say)  # so that an error can name the format
-        files = tuple(file for file in (config, index, *found) if file)
+        files = tuple(file for file in (config, whole, index, *found) if file)
         return Manifest(hash_state(files), files)
+
+    async def _list_shards(self, client: Client, index: RemoteFile, say: Say) -> list[str]:
+        try:
+            return sorted(read_shards(await read_small(client, index, say)))
+        except UnfitFileError:  # who reads the model's files will report it
+            return []
 
     def explain(self, refusal: RefusedError) -> FetchError:
         """Return an error that explains a web server's status."""

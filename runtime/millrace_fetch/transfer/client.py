@@ -233,7 +233,7 @@ def is_of_another(response: aiohttp.ClientResponse, validator: str | None) -> bo
     if validator is None:
         return False
     answered = response.headers.get("Last-Modified" if _DATE.match(validator) else "ETag")
-    return bool(answered) and _bare(answered) != _bare(validator)
+    return answered is not None and _bare(answered) != _bare(validator)
 
 
 def _bare(validator: str) -> str:

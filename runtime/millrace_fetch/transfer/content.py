@@ -10,7 +10,6 @@ from millrace_fetch.errors import SourceError
 from millrace_fetch.image.overlay import ROOT, Member, check_plain, overlay
 from millrace_fetch.image.tarball import Entry, Tarball, open_tarball, read_whole
 from millrace_fetch.plan.manifest import FileRecord, RemoteFile
-from millrace_fetch.plan.selection import INDEX
 from millrace_fetch.progress import Watch
 from millrace_fetch.sources.source import MAX_SMALL_BYTES, read_small
 from millrace_fetch.store.folder import Folder
@@ -18,6 +17,7 @@ from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrency import call_in_thread
 from millrace_fetch.transfer.download import CHUNK_BYTES, Download
 from millrace_fetch.transfer.partial_file import PartFile
+from millrace_fit.files import INDEX, is_indexed
 
 _STEP_BYTES = 1 << 20
 """Decompressed bytes between two reports of progress."""
@@ -31,7 +31,7 @@ class Content(Protocol):
         """All files, also those that no replica reads."""
 
     async def read_index(self) -> bytes | None:
-        """Return the index of the weights' shards; None if there is none."""
+        """Return the index of the weights' shards; None if no weights are chosen by it."""
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Report the size of the files to write, and how many bytes of them are on the disk."""
@@ -54,8 +54,9 @@ class Remote:
 
     async def read_index(self) -> bytes | None:
         """Fetch the index."""
-        index = self.by_name.get(INDEX)
-        return await read_small(self._client, index, self.watch.say) if index else None
+        if not is_indexed(self.by_name):
+            return None
+        return await read_small(self._client, self.by_name[INDEX], self.watch.say)
 
     def begin(self, total_bytes: int | None, done_bytes: int) -> None:
         """Report the sizes unchanged."""
@@ -169,9 +170,9 @@ class Layers:
 
     async def read_index(self) -> bytes | None:
         """Return the index, which the listing of its layer has read."""
-        member = self._members.get(INDEX)
-        if member is None:
+        if not is_indexed(self._members):
             return None
+        member = self._members[INDEX]
         if member.size_bytes > MAX_SMALL_BYTES:
             raise SourceError(f"{INDEX} is larger than {MAX_SMALL_BYTES >> 20} MiB: refused")
         check_plain(INDEX, member)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import msgspec
 import tokenizers
 
+from millrace_fit.files import TOKENIZER, explain_pointer, explain_tokenizer
 from millrace_runtime.chat.detokenizer import NONE_SHOWN, ByteDetokenizer, Detokenizer, WindowDetokenizer
 from millrace_runtime.chat.errors import TokenizerError, TokenizingError
 from millrace_runtime.chat.model_files import TextConfig, read_text_config
@@ -46,13 +47,12 @@ class Tokenizer:
     @classmethod
     def load(cls, model_path: Path) -> "Tokenizer":
         """Load the tokenizer of a model's folder. Raises TokenizerError, which names the missing file."""
-        path = model_path / "tokenizer.json"
-        if not path.is_file():
-            raise TokenizerError(
-                f"{path} does not exist: a model's folder needs a tokenizer.json to be served"
-            )
+        path = model_path / TOKENIZER
+        fault = explain_tokenizer({file.name for file in model_path.glob("*") if file.is_file()})
+        if fault is not None:
+            raise TokenizerError(f"{model_path}: {fault}")
+        data = _read_file(path)
         try:
-            data = path.read_bytes()
             native = tokenizers.Tokenizer.from_buffer(data)
             decoder = msgspec.json.decode(data, type=_TokenizerFile).decoder
         except Exception as error:  # the native library raises plain Exception
@@ -168,6 +168,16 @@ def byte_of_letter() -> dict[str, int]:
     remapped = [byte for byte in range(256) if byte not in set(printable)]
     letters |= {chr(_NUM_REMAPPED_FROM + place): byte for place, byte in enumerate(remapped)}
     return letters
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(f"{path} can't be read: {error.strerror}") from error
+    if fault := explain_pointer(str(path), data):
+        raise TokenizerError(fault)
+    return data
 
 
 def spell_byte_level(piece: str) -> bytes:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
+from millrace_fit.files import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.step import Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
-
-WHOLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 
 
 class Reader:
@@ -28,7 +26,10 @@ class Reader:
         self._path = path
         self._places: dict[str, Any] = {}
         self._unread: set[str] = set()
-        for name in _find_files(path):
+        names = frozenset(file.name for file in path.iterdir() if file.is_file())
+        self.choice = explain_choice(names)
+        """Which of two sets of weights is read, in a sentence; None where there is only one."""
+        for name in _find_files(path, names):
             self._add(name, _open(path / name))
 
     @property
@@ -139,17 +140,12 @@ class CheckpointWeights:
         return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
 
 
-def _find_files(path: Path) -> list[str]:
-    """Return the model's files: those of the index, else the usual one, else all."""
-    if (path / INDEX).is_file():
-        names = _read_index(path / INDEX)
-    elif (path / WHOLE).is_file():
-        names = [WHOLE]
-    else:
-        names = sorted(file.name for file in path.glob("*.safetensors"))
-    if not names:
+def _find_files(path: Path, names: Collection[str]) -> list[str]:
+    """Return the files that hold the model, of the folder's files."""
+    weights = choose_weights(names, _read_index(path / INDEX) if is_indexed(names) else None)
+    if not weights:
         raise BadCheckpointError(f"{path} holds no *.safetensors file: only safetensors weights are read")
-    return names
+    return weights
 
 
 def _read_index(index: Path) -> list[str]:
@@ -166,7 +162,10 @@ def _read_index(index: Path) -> list[str]:
 def read_json(file: Path) -> dict[str, Any]:
     """Return a file's JSON object. Raises BadCheckpointError."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_bytes()
+        if fault := explain_pointer(str(file), text):
+            raise BadCheckpointError(fault)
+        content = json.loads(text)
     except (OSError, ValueError) as error:
         raise BadCheckpointError(f"{file} can't be read as JSON: {error}") from error
     if not isinstance(content, dict):

@@ -91,7 +91,10 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     device = choose_device(settings.device, rank.shard)
     if settings.device == "auto" and device.type == "cpu":
         log(f"serving on CPUs, as {NO_GPU}: {explain_no_gpu()}")
-    stored = Reader(settings.model_path).stored_type
+    reader = Reader(settings.model_path)
+    if reader.choice is not None:
+        log(reader.choice)
+    stored = reader.stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:
         log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")

@@ -258,7 +258,7 @@ def test_text_config_reads_ends_and_template_files(tmp_path: Path) -> None:
 
 
 def test_bad_files_say_which(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json does not exist"):
+    with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(TokenizerError, match="can't be loaded"):
