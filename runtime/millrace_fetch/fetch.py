@@ -121,7 +121,7 @@ class _Fetch:
         remote = Remote(found, self._client, self._folder, self._watch, self._order.connections)
         if not manifest.layers:
             return remote
-        return await Layers.fetch(remote, [layer.name for layer in manifest.layers])
+        return await Layers.fetch(remote, [layer.name for layer in manifest.layers], manifest.root)
 
     def _keep(self, files: list[RemoteFile]) -> dict[str, FileRecord]:
         """Return the records of files that the folder already has from an earlier revision, unchanged."""

@@ -42,8 +42,7 @@ def list_small(names: Collection[str]) -> list[str]:
 
 def is_template(name: str) -> bool:
     """Whether it is one of several chat templates."""
-    folder, _, file = name.rpartition("/")
-    return folder == TEMPLATE_FOLDER and fnmatchcase(file, "*.jinja")
+    return fnmatchcase(name, f"{TEMPLATE_FOLDER}/*.jinja")
 
 
 def is_indexed(names: Collection[str]) -> bool:

@@ -11,6 +11,7 @@ from typing import IO
 import pytest
 
 from millrace_fetch.cli.progress_output import Tally
+from millrace_fetch.cli.resolve import resolve
 from millrace_fetch.errors import CorruptError, FetchError, SourceError, UnsafeNameError
 from millrace_fetch.fetch import fetch
 from millrace_fetch.image import tarball
@@ -19,7 +20,7 @@ from millrace_fetch.store.files import PlacedFiles
 from millrace_fetch.transfer.content import Layers
 from millrace_operator.controller.fetch_progress import read_answer
 from millrace_operator.observed.snapshot import Fetched
-from testing.model_sources.registry import TAR, Entries, Registry, make_link, make_tar
+from testing.model_sources.registry import TAR, TITLE, Entries, Registry, make_link, make_tar
 from tests.fetch.bombs import BOMBS
 from tests.fetch.conftest import INDEX, SHARDS, Fetcher, Witness, make_model
 
@@ -51,6 +52,94 @@ async def test_an_image_comes_whole_and_once(
     assert fetcher.witness.done == fetcher.witness.total
     assert not (fetcher.folder / ".millrace" / "layers").exists()
     assert not (await fetcher.fetch(f"{registry.uri}:v1")).has_fetched
+
+
+MODELPACK, MODELKIT = "application/vnd.cncf.model", "application/vnd.kitops.modelkit"
+WEIGHTS: Entries = {"m/model.safetensors": b"w"}
+UNPACK = {"io.deis.oras.content.unpack": "true"}
+Blobs = list[tuple[bytes, str, dict[str, str]]]
+
+
+def pack_folder(contents: dict[str, bytes], title: str) -> Blobs:
+    """As `oras push` does with a folder."""
+    tar = make_tar(in_models(contents, "" if title == "." else f"{title}/"), gzipped=True)
+    return [(tar, f"{TAR}+gzip", UNPACK | {TITLE: title})]
+
+
+def pack_each(contents: dict[str, bytes], kind: str) -> Blobs:
+    """As `kit pack` and `modctl build` do, each file in a layer."""
+    return [(make_tar({name: content}), kind, {}) for name, content in contents.items()]
+
+
+FOLDERS: dict[str, Callable[[dict[str, bytes]], Blobs]] = {
+    "ORAS": lambda contents: pack_folder(contents, "my-model"),
+    "ORAS, of a deep folder": lambda contents: pack_folder(contents, "models/my"),
+    "ORAS, of the present folder": lambda contents: pack_folder(contents, "."),
+    "ModelPack, tars": lambda contents: pack_each(contents, f"{MODELPACK}.weight.v1.tar"),
+    "ModelPack, files": lambda contents: [
+        (content, f"{MODELPACK}.weight.v1.raw", {"org.cncf.model.filepath": name})
+        for name, content in contents.items()
+    ],
+    "ModelKit": lambda contents: pack_each(contents, f"{MODELKIT}.modelpart.v1.tar"),
+}
+
+
+@pytest.mark.parametrize("form", FOLDERS)
+async def test_a_packed_folder_comes_whole_and_is_seen_before(
+    fetcher: Fetcher, registry: Registry, contents: dict[str, bytes], form: str
+) -> None:
+    registry.push(FOLDERS[form](contents | {"tokenizer.json": b"version https://git-lfs.github.com/spec/v1"}))
+    found = await resolve(
+        fetcher.order(f"{registry.uri}:v1"), fetcher.open_source(fetcher.order(f"{registry.uri}:v1")), print
+    )
+    assert found.facts is not None
+    assert "tokenizer.json is a pointer of Git LFS" in (found.facts.fault or "")
+    registry.push(FOLDERS[form](contents))
+    await fetcher.fetch(f"{registry.uri}:v1")
+    fetcher.check(contents)
+
+
+@pytest.mark.parametrize(
+    ("entries", "title", "words"),
+    [
+        ({"m/../../config.json": b"{}"}, "m", "leaves its folder: refused"),
+        (
+            WEIGHTS | {"m/config.json": make_link("/etc/passwd")},
+            "m",
+            r"config\.json is a link",
+        ),
+        ({"m/config.json": b"{}"}, "../m", "leaves its folder: refused"),
+        ({"other/config.json": b"{}"}, "m", "no files below /m"),
+        (
+            WEIGHTS | {"m/a/config.json": b"{}"},
+            "m",
+            r"no config\.json.* a/config\.json is in a folder",
+        ),
+    ],
+)
+async def test_a_packed_folder_that_is_no_models_is_refused(
+    fetcher: Fetcher, registry: Registry, *, entries: Entries, title: str, words: str
+) -> None:
+    registry.push([(make_tar(entries), TAR, UNPACK | {TITLE: title})])
+    with pytest.raises(FetchError, match=words):
+        await fetcher.fetch(f"{registry.uri}:v1")
+    assert not fetcher.names()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("application/vnd.ollama.image.model", "is a model of Ollama, which can't be served: push config"),
+        ("application/vnd.docker.ai.gguf.v3", "is a model of Docker Model Runner, which"),
+        ("application/vnd.wasm", r"is an artifact of 'application/vnd\.wasm', which can't be served"),
+    ],
+)
+async def test_an_artifact_of_another_kind_is_named(
+    fetcher: Fetcher, registry: Registry, kind: str, words: str
+) -> None:
+    registry.push([(b"GGUF", kind, {})])
+    with pytest.raises(SourceError, match=words):
+        await fetcher.fetch(f"{registry.uri}:v1")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -111,10 +200,7 @@ async def test_a_layer_is_decompressed_once_to_list_it_and_once_to_unpack_it(
 async def test_the_index_of_the_uppermost_layer_counts(
     fetcher: Fetcher, registry: Registry, contents: dict[str, bytes]
 ) -> None:
-    old = {
-        "models/model.safetensors": b"w" * 100,
-        f"models/{INDEX}": b'{"weight_map": {"a": "gone.safetensors"}}',
-    }
+    old = {f"models/{INDEX}": b'{"weight_map": {"a": "gone.safetensors"}}'}
     await fetcher.fetch(push(registry, old, in_models(contents), {"etc/passwd": b"root"}))
     fetcher.check(contents)
 

@@ -179,7 +179,7 @@ async def test_all_files_of_text_come_that_a_replica_reads(model: Contents, fetc
     """A web server lists nothing: of its templates the one for tools is asked for."""
     names = ["added_tokens.json", "special_tokens_map.json", "additional_chat_templates/tool_use.jinja"]
     contents = model | dict.fromkeys(names, b"{}")
-    others = ["additional_chat_templates/rag.jinja", "additional_chat_templates/a/b.jinja", "x/c.jinja"]
+    others = ["additional_chat_templates/rag.jinja", "x/c.jinja", "added_tokens.json.old"]
     assert list_small([*contents, *others]) == [
         *("config.json", "tokenizer.json", "special_tokens_map.json", "added_tokens.json"),
         *("additional_chat_templates/rag.jinja", "additional_chat_templates/tool_use.jinja"),

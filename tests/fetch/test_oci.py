@@ -246,7 +246,7 @@ async def test_a_manifest_that_is_not_that_of_the_digest_is_refused(
         ({"mediaType": "?", "layers": [{"digest": "sha256:../../x", "size": 1}]}, "only sha256"),
         (
             {"mediaType": "?", "layers": [{"digest": "sha256:" + "0" * 64, "size": 1}]},
-            "is not a known form of a model",
+            "which can't be served: push config.json",
         ),
         ({"mediaType": "?", "manifests": []}, "names no image"),
     ],

@@ -42,8 +42,9 @@ UNSEEN = Seen([], {}, is_whole=False)
 class Skim:
     """Looks at one layer after the other, the top one first."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, root: str = ROOT) -> None:
         self._budget = budget
+        self._root = root
         self._has_config = False
         self._has_header = False
 
@@ -57,7 +58,7 @@ class Skim:
         contents: dict[Member, bytes] = {}
         is_small = size_bytes <= self._budget.fetched.left
         try:
-            with open_tarball(file, size_bytes, layer, self._budget.unpacked) as tarball:
+            with open_tarball(file, size_bytes, layer, self._budget.unpacked, self._root) as tarball:
                 for entry in tarball.entries():
                     if concerns_model(entry.member.path):
                         self._budget.kept.spend(len(entry.member.path) + _ENTRY_BYTES)
@@ -101,8 +102,9 @@ class Skim:
 class SeenImage:
     """The findings of the layers, from the top down to the first incomplete one. The lowest comes first."""
 
-    def __init__(self, revision: str, layers: Sequence[Seen]) -> None:
+    def __init__(self, revision: str, layers: Sequence[Seen], root: str = ROOT) -> None:
         self.revision = revision
+        self._root = root
         self.is_whole = all(layer.is_whole for layer in layers)
         """Whether the look has read every layer to its end."""
         self._layers = [layer.members for layer in layers]
@@ -111,7 +113,7 @@ class SeenImage:
     def list_files(self) -> "ImageFiles":
         """Return the files of a completely read image. Raises SourceError if it has none."""
         assert self.is_whole
-        return ImageFiles(self.revision, overlay(self._layers), self._contents)
+        return ImageFiles(self.revision, overlay(self._layers, self._root), self._contents)
 
     def guess(self) -> ModelHead | None:
         """Return the head that config.json describes; None if the look has not found it, or it names no type.

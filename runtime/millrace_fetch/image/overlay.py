@@ -7,6 +7,8 @@ from millrace_fetch.errors import SourceError, UnsafeNameError
 
 ROOT = "models"
 """The folder of an image with the model."""
+_OUTSIDE = "outside"
+"""The folder of what is not the model's, in an archive with another ROOT."""
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 
@@ -32,14 +34,26 @@ def normalise(path: str) -> str:
     return "/".join(parts)
 
 
-def overlay(layers: Sequence[Sequence[Member]]) -> dict[str, Member]:
+def relocate(path: str, root: str) -> str:
+    """Return a path with ROOT in place of `root`, the model's folder in this kind of archive.
+
+    Raises UnsafeNameError for a path that leaves the archive.
+    """
+    path = normalise(path)
+    if root == ROOT:
+        return path
+    inside = f"{root}/" if root else ""
+    return f"{ROOT}/{path.removeprefix(inside)}" if path.startswith(inside) else f"{_OUTSIDE}/{path}"
+
+
+def overlay(layers: Sequence[Sequence[Member]], root: str = ROOT) -> dict[str, Member]:
     """Return the model's files by their names below ROOT. The lowest layer comes first.
 
-    Raises SourceError if there are none.
+    Raises SourceError if there are none below `root`, the name of that folder in the archives.
     """
     found = find_files(layers)
     if not found:
-        raise SourceError(f"the image has no files below /{ROOT}, where a model's files should be")
+        raise SourceError(f"the image has no files below /{root}, where a model's files should be")
     return found
 
 

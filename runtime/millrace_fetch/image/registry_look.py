@@ -24,7 +24,8 @@ async def look_at_image(client: Client, manifest: Manifest, say: Say) -> SeenIma
     """Return the findings of a look at an image's layers. Raises FetchError."""
     with Loop() as loop:
         look = _Look(client, loop, say)
-        return SeenImage(manifest.revision, await call_in_thread(partial(look.run, manifest.layers)))
+        found = await call_in_thread(partial(look.run, manifest.layers, manifest.root))
+        return SeenImage(manifest.revision, found, manifest.root)
 
 
 class _Look:
@@ -36,9 +37,9 @@ class _Look:
         self._say = say
         self._budget = Budget()
 
-    def run(self, layers: tuple[RemoteFile, ...]) -> list[Seen]:
+    def run(self, layers: tuple[RemoteFile, ...], root: str) -> list[Seen]:
         """Return the findings, the lowest layer first. An incomplete layer ends the walk."""
-        skim, found = Skim(self._budget), list[Seen]()
+        skim, found = Skim(self._budget, root), list[Seen]()
         for number in reversed(range(len(layers))):
             found.insert(0, UNSEEN if len(found) == MAX_LAYERS else self._look(skim, layers[number], number))
             if not found[0].is_whole:

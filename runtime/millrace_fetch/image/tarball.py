@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import IO, NamedTuple, Protocol, cast
 
 from millrace_fetch.errors import SourceError
-from millrace_fetch.image.overlay import Member, normalise
+from millrace_fetch.image.overlay import ROOT, Member, relocate
 
 MAX_FETCHED_BYTES = 64 << 20
 """From the registry, for all layers: some seconds on a usual network. Enough for the headers of 500 files,
@@ -98,6 +98,8 @@ class Tarball(NamedTuple):
 
     tar: "_Tar"
     layer: int
+    root: str
+    """The model's folder in it."""
     limit: int
     is_compressed: bool
     """If so, all bytes before an entry must be read to reach it."""
@@ -111,7 +113,8 @@ class Tarball(NamedTuple):
             if not 0 <= info.size <= self.limit:
                 raise SourceError(f"a layer has {info.name[:80]!r}, which is larger than the layer: refused")
             if not info.isdir():
-                member = Member(normalise(info.name), info.size, _is_plain(info), self.layer, number)
+                path = relocate(info.name, self.root)
+                member = Member(path, info.size, _is_plain(info), self.layer, number)
                 yield Entry(member, self.tar, info)
             self.tar.forget()
         raise SourceError(f"a layer has more than {MAX_MEMBERS} entries: refused")
@@ -119,7 +122,7 @@ class Tarball(NamedTuple):
 
 @contextmanager
 def open_tarball(
-    file: Readable, size_bytes: int, layer: int, unpacked: Allowance | None = None
+    file: Readable, size_bytes: int, layer: int, unpacked: Allowance | None = None, root: str = ROOT
 ) -> Iterator[Tarball]:
     """Open a layer. Raises SourceError for an unreadable one, also inside the context.
 
@@ -140,7 +143,7 @@ def open_tarball(
             limit = max(_SMALL_BYTES, size_bytes * MAX_GROWTH) if is_compressed else size_bytes
             bounded = _Bounded(content, limit, unpacked if is_compressed else None)
             tar = exits.enter_context(_Tar(fileobj=cast("IO[bytes]", bounded)))
-            yield Tarball(tar, layer, limit, is_compressed)
+            yield Tarball(tar, layer, root, limit, is_compressed)
     except _FAULTS as error:
         raise SourceError(f"a layer of the image can't be read as a tar ({type(error).__name__})") from error
 

@@ -126,6 +126,8 @@ class Manifest:
     files: tuple[RemoteFile, ...]
     layers: tuple[RemoteFile, ...] = ()
     """For an image: the archives with the files, the lowest first. Then `files` is empty."""
+    root: str = ""
+    """The folder of the layers that has the model; empty for their top."""
 
     def by_name(self) -> dict[str, RemoteFile]:
         """Return the files by their names."""

@@ -63,8 +63,13 @@ def is_of_another_format(names: Collection[str]) -> bool:
 
 def check_config(names: Collection[str]) -> None:
     """Raise SourceError if there is no config.json."""
-    if CONFIG not in names:
-        raise SourceError(f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served")
+    if CONFIG in names:
+        return
+    below = next((name for name in sorted(names) if name.endswith(f"/{CONFIG}")), None)
+    there = "" if below is None else f". {below[:80]} is in a folder below, where replicas do not look"
+    raise SourceError(
+        f"there is no {CONFIG}: only models with {CONFIG} and *.safetensors can be served{there}"
+    )
 
 
 def check_tokenizer(names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""A model in an OCI registry: an artifact whose layers are files, or an image with files below /models.
+"""A model in an OCI registry: an artifact of files, a packed folder, or an image with files below /models.
 
 It uses a small client of our own: `oras`, the client on PyPI, downloads blobs only whole, can't be cancelled,
 and needs a second HTTP library.
@@ -95,15 +95,15 @@ class OciSource:
         blobs = {**files} or {f"{LAYERS}/{layer.sha256}": layer for layer in found.layers}
         if not files and not all(layer.is_tar for layer in found.layers):
             raise SourceError(
-                f"{self._image} is not a known form of a model: its layers are neither files (with "
-                "org.opencontainers.image.title) nor layers of a container image"
+                f"{self._image} is {found.describe_kind()}, which can't be served: push config.json, "
+                "*.safetensors and tokenizer.json with oras push, or build an image with them below /models"
             )
         has_ranges = bool(blobs) and await with_tries(lambda: self._has_ranges(client, blobs), say)
         announced = {name: self._blob(name, layer, has_ranges=has_ranges) for name, layer in blobs.items()}
         if files:
             return Manifest(revision, tuple(announced.values()))
         ordered = (announced[f"{LAYERS}/{layer.sha256}"] for layer in found.layers)
-        return Manifest(revision, (), tuple(ordered))
+        return Manifest(revision, (), tuple(ordered), found.find_root())
 
     async def _has_ranges(self, client: Client, blobs: dict[str, Descriptor]) -> bool:
         """Request one byte: a blob host without range support answers with all of them."""

@@ -71,9 +71,10 @@ class Remote:
 class Archive:
     """A verified layer on the disk: lists its entries, and reads some of them."""
 
-    def __init__(self, path: Path, layer: int) -> None:
+    def __init__(self, path: Path, layer: int, root: str = ROOT) -> None:
         self._path = path
         self._layer = layer
+        self._root = root
         self.size_bytes = path.stat().st_size
         """As fetched, so mostly compressed."""
 
@@ -115,7 +116,7 @@ class Archive:
             yield tarball
 
     def _open(self, file: IO[bytes]) -> AbstractContextManager[Tarball]:
-        return open_tarball(file, self.size_bytes, self._layer)
+        return open_tarball(file, self.size_bytes, self._layer, root=self._root)
 
 
 def _skip(entry: Entry) -> Iterator[None]:
@@ -134,16 +135,19 @@ class Layers:
     """
 
     @classmethod
-    async def fetch(cls, remote: Remote, order: Sequence[str]) -> Self:
-        """Fetch the layers, and list their entries. `order` has the names of the layers, the lowest first."""
+    async def fetch(cls, remote: Remote, order: Sequence[str], root: str = ROOT) -> Self:
+        """Fetch the layers, and list their entries. `order` has the names of the layers, the lowest first.
+
+        `root` is the model's folder in them.
+        """
         folder, watch = remote.folder, remote.watch
         layers = list(remote.by_name.values())
         num_bytes = _sum_sizes(layers)
         parts = prepare_parts(folder, lambda _, done: watch.begin(2 * num_bytes, done), layers)
         await remote.bring(parts)
-        archives = [Archive(folder.path / name, layer) for layer, name in enumerate(order)]
+        archives = [Archive(folder.path / name, layer, root) for layer, name in enumerate(order)]
         listing = _Listing(archives, num_bytes // 2, watch.advance)
-        members = overlay([await listing.list_members(archive) for archive in archives])
+        members = overlay([await listing.list_members(archive) for archive in archives], root)
         return cls(remote, [remote.by_name[name] for name in order], archives, members, listing.index)
 
     def __init__(

@@ -14,6 +14,7 @@ from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import ModelHead, describe_head
 from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.files import explain_tokenizer
 from millrace_fit.verdict import Answer
 from millrace_operator.api.types import Spec
 from millrace_operator.model.fit import find_device, judge_fit
@@ -159,13 +160,25 @@ async def test_an_architecture_that_no_replica_serves_is_refused_by_its_name() -
     assert not world.objects("Deployment")
 
 
-async def test_a_format_that_no_replica_reads_is_refused_by_its_name() -> None:
-    facts = describe_head(ModelHead(FIRST, LLAMA_8B, {}, frozenset({"config.json", "m.Q4.gguf"}), 0))
+NO_TOKENIZER = explain_tokenizer(["config.json", "tokenizer.model"])
+
+
+@pytest.mark.parametrize(
+    ("names", "fault", "words"),
+    [
+        ({"config.json", "m.Q4.gguf"}, None, "There are GGUF (m.Q4.gguf)"),
+        ({"config.json", "model.safetensors"}, NO_TOKENIZER, "Convert tokenizer.model with transformers"),
+    ],
+)
+async def test_a_file_that_no_replica_reads_is_refused_by_its_name(
+    names: set[str], fault: str | None, words: str
+) -> None:
+    facts = describe_head(ModelHead(FIRST, LLAMA_8B, {}, frozenset(names), 0, fault=fault))
     world = make_world(facts)
     await world.settle()
     degraded = world.condition("Degraded")
     assert degraded["reason"] == "ModelInvalid"
-    assert "There are GGUF (m.Q4.gguf)" in degraded["message"]
+    assert words in degraded["message"]
     assert not world.objects("Deployment")
 
 
