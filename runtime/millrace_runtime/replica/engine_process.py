@@ -6,15 +6,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from millrace_runtime import contract
+from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError, WorkerError
 from millrace_runtime.execution.parallel.executor import start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.process import paused_collection, say
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
@@ -25,9 +27,6 @@ from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.trial import try_steps
-
-if TYPE_CHECKING:
-    from millrace_runtime.grammar.matcher import Vocabulary
 
 
 class _PhaseClock:
@@ -51,6 +50,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     clock = _PhaseClock()
     executor = _load_executor(membership, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
+    compile_grammar = _open_grammars(membership.settings.model_path, executor.limits.vocabulary_size)
     scheduler = Scheduler(executor.limits)
     trial_steps = try_steps(scheduler, executor, sum(clock.seconds.values()))
     clock.end("warmup")
@@ -72,26 +72,28 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
             trial_steps=trial_steps,
         )
     )
-    compile_grammar = _open_grammars(membership.settings.model_path, limits.vocabulary_size)
     EngineLoop(channel, scheduler, executor, compile_grammar, beat).run()
 
 
 def _open_grammars(model_path: Path, vocabulary_size: int) -> Callable[[str], Root]:
-    """Return what compiles grammars. The first one loads the tokenizer: many replicas never see any."""
+    """Return what compiles grammars.
 
-    @cache
-    def load_vocabulary() -> "Vocabulary":
-        from millrace_runtime.chat.tokenizer import Tokenizer  # noqa: PLC0415
-        from millrace_runtime.grammar.matcher import Vocabulary  # noqa: PLC0415
+    It loads the vocabulary now. For 128,000 tokens that takes a second of CPU in which no other thread runs:
+    a first request that did it would stop every stream.
+    """
+    from millrace_runtime.chat.tokenizer import Tokenizer  # noqa: PLC0415  a phase that we measure
+    from millrace_runtime.grammar.matcher import Matcher, Vocabulary  # noqa: PLC0415
 
-        return Vocabulary(Tokenizer.load(model_path), vocabulary_size)
+    try:
+        vocabulary = Vocabulary(Tokenizer.load(model_path), vocabulary_size)
+    except (GrammarError, TokenizerError) as error:
+        say(f"no grammars: {error}")
+        return partial(_refuse_grammar, GrammarError(str(error)))
+    return partial(Matcher.build, vocabulary)
 
-    def compile_grammar(grammar: str) -> Root:
-        from millrace_runtime.grammar.matcher import Matcher  # noqa: PLC0415
 
-        return Matcher.build(load_vocabulary(), grammar)
-
-    return compile_grammar
+def _refuse_grammar(error: GrammarError, _: str) -> NoReturn:
+    raise error
 
 
 def _load_executor(membership: Membership, clock: _PhaseClock) -> Executor:
