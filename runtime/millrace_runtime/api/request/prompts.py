@@ -73,10 +73,18 @@ async def _build_grammar(request: GenerationRequest, text: TextWorker) -> str | 
     if source is None:
         return None
     try:
-        return await _await_job(text.build_grammar(BuildGrammar(source.kind, source.text)), is_large=True)
-    except BadRequestError as error:
-        message = f"`{source.field}` can't be used: {error.message}"
-        raise BadRequestError(message, param=source.field, code="invalid_grammar") from error
+        return await text.build_grammar(BuildGrammar(source.kind, source.text))
+    except BodyRefusedError as error:
+        why = str(error)
+    except (TextTimeoutError, TextMemoryError, TextWorkerDiedError):
+        why = "it takes too much time or memory to compile: make it smaller"
+    except NoTextWorkerError as error:
+        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
+    except TextWorkerError as error:
+        raise GenerationError(str(error)) from error
+    raise BadRequestError(
+        f"`{source.field}` can't be used: {why}", param=source.field, code="invalid_grammar"
+    )
 
 
 async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
