@@ -80,13 +80,18 @@ def _describe_answer(facts: ModelFacts, settings: Settings, accelerator: Acceler
 def _describe_model(model: Model) -> Iterator[str]:
     facts = model.facts
     yield f"{model.uri} at {model.revision[:12]}" if model.revision else model.uri
-    stored = f" in {' and '.join(sorted(facts.stored))}" if facts.stored else ""
-    served = f", served as {facts.served_type}" if facts.shape and facts.served_type else ""
+    stored = _describe_stored(facts) if facts.stored else ""  # else nobody has read the weights
     length = f"; sequences of up to {show_count(facts.shape.max_length)} tokens" if facts.shape else ""
     architecture = facts.architecture or "no architecture"
-    yield f"{architecture}, {show_parameters(facts.num_parameters)} parameters{stored}{served}{length}"
+    yield f"{architecture}{stored}{length}"
     if not model.is_whole:
         yield "Not all files were seen before a fetch: the parameters are those that config.json describes."
+
+
+def _describe_stored(facts: ModelFacts) -> str:
+    types = " and ".join(sorted(facts.stored))
+    served = f", served as {facts.served_type}" if facts.shape and facts.served_type else ""
+    return f", {show_parameters(facts.num_parameters)} parameters in {types}{served}"
 
 
 def _describe_plan(

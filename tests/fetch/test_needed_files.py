@@ -114,7 +114,9 @@ def test_size_says_what_is_missing(
     for file, content in (without("tokenizer.json")(model) | {"tekken.json": b"{}"}).items():
         (tmp_path / file).write_bytes(content)
     assert main([str(tmp_path)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    out = capsys.readouterr().out
+    assert "LlamaForCausalLM; sequences of up to 1,024 tokens" in out, "nothing of weights that were not read"
+    said = " ".join(out.split())
     assert "Not served: there is no tokenizer.json, and replicas read no other tokenizer. tekken.json" in said
 
 
