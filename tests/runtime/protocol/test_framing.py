@@ -37,7 +37,7 @@ def test_messages_survive_any_cutting_of_the_stream(cuts: list[int]) -> None:
 
 
 def test_a_length_out_of_bounds_is_refused_before_it_is_awaited() -> None:
-    with pytest.raises(FrameError, match="over the bound"):
+    with pytest.raises(FrameError, match="over the limit"):
         FrameDecoder[ToEngine](ToEngine).feed(b"\xff\xff\xff\xff")
 
 

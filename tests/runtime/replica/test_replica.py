@@ -268,7 +268,10 @@ def test_a_taken_port_is_one_clear_line(start: Start, model_path: Path) -> None:
     second = start("--model", str(model_path), "--port", port)
     assert second.wait() == EXIT_PORT_TAKEN
     assert len(second.lines) == 1
-    assert f"can't listen on 127.0.0.1:{port}: Address already in use; end what listens" in second.lines[0]
+    assert (
+        f"can't listen on 127.0.0.1:{port}: Address already in use; end the process that listens"
+        in second.lines[0]
+    )
 
 
 def test_an_idle_replica_hardly_uses_the_cpu(start: Start, model_path: Path, client: httpx.Client) -> None:
