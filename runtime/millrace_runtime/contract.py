@@ -71,6 +71,7 @@ PATH_METRICS: Final = "/metrics"
 PATH_PROGRESS: Final = "/progress"
 PATH_COMPLETIONS: Final = "/v1/completions"
 PATH_CHAT_COMPLETIONS: Final = "/v1/chat/completions"
+PATH_RESPONSES: Final = "/v1/responses"
 PATH_MESSAGES: Final = "/v1/messages"
 PATH_COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 PATH_TOKENIZE: Final = "/tokenize"
@@ -79,6 +80,7 @@ PATHS_WORK: Final = frozenset(
     {
         PATH_COMPLETIONS,
         PATH_CHAT_COMPLETIONS,
+        PATH_RESPONSES,
         PATH_MESSAGES,
         PATH_COUNT_TOKENS,
         PATH_TOKENIZE,

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from millrace_runtime import contract
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, Exchange
+from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.tokenizing import PromptExchange
@@ -87,6 +87,11 @@ def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
     async def create_chat_completion() -> Response:
         """Answer a conversation."""
         return _ExchangeResponse(partial(Exchange, replica, CHAT))
+
+    @app.post(contract.PATH_RESPONSES, response_class=_ExchangeResponse)
+    async def create_response() -> Response:
+        """Answer a conversation, in OpenAI's newer dialect."""
+        return _ExchangeResponse(partial(Exchange, replica, RESPONSES))
 
     @app.post(contract.PATH_MESSAGES, response_class=_ExchangeResponse)
     async def create_message() -> Response:

@@ -15,6 +15,7 @@ from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.message import Message, OpenMessage
+from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import CompletionWriter, Envelope, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
@@ -47,6 +48,7 @@ class Dialect:
 
 COMPLETIONS = Dialect("completion", CompletionWriter)
 CHAT = Dialect("chat", ChatWriter)
+RESPONSES = Dialect("responses", ResponsesWriter)
 MESSAGES = Dialect("messages", MessagesWriter)
 
 
@@ -138,6 +140,7 @@ class Exchange:
             created=int(time.time()),
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
+            tools=request.answer.tools,
         )
         return self._dialect.writer(
             envelope,

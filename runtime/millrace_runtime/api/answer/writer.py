@@ -27,6 +27,8 @@ class Envelope:
     model: str
     includes_usage: bool
     """Whether a last chunk has the usage; then the others have `"usage": null`."""
+    tools: list[dict[str, Any]] | None = None
+    """The tools of the request, which some dialects repeat."""
 
     def chunk_head(self, object_name: str) -> bytes:
         """Return the beginning of a chunk, up to its first choice."""
