@@ -176,11 +176,12 @@ class EngineClient:
             raise UnavailableError(
                 _ENGINE_GONE if self.is_gone else "the engine is still loading", retry_after=5
             )
+        frames = [encode_frame(prompt) for prompt in prompts]  # what fails here leaves nothing behind
         ids = {new.sequence_id for prompt in prompts for new in prompt.sequences}
         stream.expect(ids)
         self._streams |= dict.fromkeys(ids, stream)
-        for prompt in prompts:
-            self._transport.write(encode_frame(prompt))
+        for frame in frames:
+            self._transport.write(frame)
 
     def abort(self, sequence_id: int) -> None:
         """Make the engine drop a sequence, and ignore its further outputs."""

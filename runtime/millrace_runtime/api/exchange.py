@@ -26,8 +26,8 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
-from millrace_runtime.api.request.prompts import Prompted, Prompts, fit_prompt, read_prompts
+from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.prompts import Prompted, Prompts, check_ids, fit_prompt, read_prompts
 from millrace_runtime.chat.parsers.choose import list_markers, open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady
@@ -98,7 +98,7 @@ class Exchange:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            open_message, markers = self._split_answer(request.answer, prompts)
+            open_message, markers = self._split_answer(request, prompts)
             writer = self._open_writer(request, open_message)
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=markers
@@ -149,13 +149,16 @@ class Exchange:
             open_message=open_message,
         )
 
-    def _split_answer(self, wish: AnswerWish, prompts: Prompts) -> tuple[OpenMessage | None, frozenset[str]]:
+    def _split_answer(
+        self, request: GenerationRequest, prompts: Prompts
+    ) -> tuple[OpenMessage | None, frozenset[str]]:
         """Return what splits a choice's text, and what it looks for.
 
         It is None where the text can have neither reasoning nor calls in it.
         """
-        settings = self._replica.settings
-        splits_reasoning = settings.has_reasoning and wish.splits_reasoning
+        settings, wish = self._replica.settings, request.answer
+        # A grammar binds the answer from its first token on, so there is no reasoning before it.
+        splits_reasoning = settings.has_reasoning and wish.splits_reasoning and request.grammar is None
         if wish.tools is None and not splits_reasoning:
             return None, frozenset()
         if wish.tools is not None and settings.tool_format is None:
@@ -210,6 +213,7 @@ class Exchange:
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage
+        check_ids(request, ready)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)

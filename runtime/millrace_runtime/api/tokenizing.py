@@ -25,6 +25,8 @@ from millrace_runtime.api.request.prompts import Prompted, read_prompts
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)
+_MOST_LENGTHS = 4
+"""As many times the model's length may be tokenised: more would keep the text worker from chats."""
 Encode = Callable[[ReplicaState, EngineReady, Prompted], bytes]
 
 
@@ -67,7 +69,7 @@ class PromptExchange:
             self._replica.text,
             self._replica.settings.inline_body_bytes,
             lambda request: self._replica.require_model(request.model),
-            max_prompt_tokens=None,
+            max_prompt_tokens=_MOST_LENGTHS * ready.max_model_length,
         )
         return await asyncio.to_thread(self._encode, self._replica, ready, prompted)
 
@@ -92,6 +94,11 @@ def _encode_tokens(replica: ReplicaState, ready: EngineReady, prompted: Prompted
 
 def _encode_text(replica: ReplicaState, ready: EngineReady, prompted: Prompted) -> bytes:
     [tokens] = prompted.prompts
+    if len(tokens) > ready.max_model_length:
+        raise BadRequestError(
+            f"{len(tokens)} tokens are more than this model's {ready.max_model_length}: send fewer",
+            param="tokens",
+        )
     if len(tokens) and not 0 <= min(tokens) <= max(tokens) < ready.vocabulary_size:
         raise BadRequestError(f"a token id is outside 0 to {ready.vocabulary_size - 1}", param="tokens")
     return orjson.dumps({"prompt": replica.tokenizer.decode(list(tokens), hides_special=False)})

@@ -42,7 +42,7 @@ class AuthorDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
 
     def __str__(self) -> str:
@@ -61,11 +61,12 @@ def read_text_config(model_path: Path) -> TextConfig:
         end_token_ids |= dict.fromkeys(_end_ids(_read_object(model_path / name)))
     tokens = _token_settings(model_path, tokenizer_config)
     named = _special_tokens(tokens)
+    num_rows = _num_rows(_read_object(model_path / "config.json"))
     return TextConfig(
         special_tokens={name: token["content"] for name, token in named.items()},
         added_tokens=(*_listed_tokens(tokens), *named.values(), *_nameless_tokens(tokens)),
-        end_token_ids=tuple(end_token_ids),
-        num_rows=_num_rows(_read_object(model_path / "config.json")),
+        end_token_ids=tuple(token for token in end_token_ids if 0 <= token < (num_rows or token + 1)),
+        num_rows=num_rows,
         chat_templates=_chat_templates(model_path, tokenizer_config),
     )
 
@@ -82,7 +83,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _end_ids(config: dict[str, Any]) -> list[int]:
     value = config.get("eos_token_id")
     values = value if isinstance(value, list) else [value]
-    return [item for item in values if isinstance(item, int)]
+    return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
 
 
 def _num_rows(config: dict[str, Any]) -> int | None:

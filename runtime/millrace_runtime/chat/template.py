@@ -72,12 +72,12 @@ class _NamedTemplate:
         self._source = source
         self._special_tokens = special_tokens
         self._names_developer = "developer" in source
-        reads_text, reads_parts = self._try_text(), self._reads_parts()
-        self._needs_parts = reads_text is not None and reads_parts
+        failure, reads_text = self._try_text()
+        self._takes_parts = self._reads_parts()
+        self._needs_parts = self._takes_parts and not reads_text
         """Whether its messages' content is a list of parts, even where a client sends text."""
-        self._takes_parts = reads_parts
-        if reads_text is not None and not reads_parts:
-            raise reads_text
+        if failure is not None and not self._takes_parts:
+            raise failure
 
     def render(self, chat: RenderChat) -> str:
         messages = [self._prepare(message) for message in chat.messages]
@@ -106,11 +106,14 @@ class _NamedTemplate:
     def _run(self, messages: Sequence[Mapping[str, Any]], chat: RenderChat) -> str:
         try:
             return self._template.render(
-                messages=messages,
-                tools=chat.tools,
-                documents=chat.documents,
-                add_generation_prompt=chat.add_generation_prompt and not chat.continue_final_message,
-                **(dict(self._special_tokens) | chat.variables),
+                {
+                    **self._special_tokens,
+                    **chat.variables,
+                    "messages": messages,
+                    "tools": chat.tools,
+                    "documents": chat.documents,
+                    "add_generation_prompt": chat.add_generation_prompt and not chat.continue_final_message,
+                }
             )
         except MemoryError:
             raise
@@ -121,18 +124,18 @@ class _NamedTemplate:
                 f"{_locate(error)} of the model's chat template fails: {type(error).__name__}: {error}"
             ) from error
 
-    def _try_text(self) -> BrokenTemplateError | None:
-        """Return how the template fails on one message, or None.
+    def _try_text(self) -> tuple[BrokenTemplateError | None, bool]:
+        """Return how the template fails on one message, or None; and whether it writes the message's text.
 
         One that refuses it by `raise_exception` has its reasons: it may want a system message first.
         """
         try:
-            self._run([{"role": "user", "content": _PROBE}], RenderChat([]))
+            text = self._run([{"role": "user", "content": _PROBE}], RenderChat([]))
         except BrokenTemplateError as error:
-            return error
+            return error, False
         except TemplateError:
-            pass
-        return None
+            return None, True
+        return None, _PROBE in text
 
     def _reads_parts(self) -> bool:
         """Whether the template reads a list of parts, as OpenAI's clients send, and not text alone."""

@@ -91,25 +91,26 @@ class JobRunner:
         )
 
     def answer(self, message: ToTextWorker) -> FromTextWorker:
-        """Return the job's answer. A failure is an answer too."""
-        job = message.job
+        """Return the job's answer. A failure is an answer too: others wait for this worker."""
         try:
-            match job:
-                case ReadBody():
-                    answer: FromTextWorker = self._read(job, message.max_prompt_tokens)
-                case BuildGrammar(kind, source):
-                    answer = GrammarBuilt(self._build_grammar(kind, source))
-                case _:
-                    answer = Encoded(self._encode(job, message.max_prompt_tokens))
+            return self._run(message)
         except MemoryError:
             return MemoryExceeded()
         except BodyRefusedError as error:
             return JobRefused(str(error), error.param, error.code)
-        except (TokenizingError, BrokenTemplateError) as error:
-            return JobFailed(str(error))
-        except ChatError as error:
-            return JobRefused(str(error))
-        return answer
+        except OverflowError:
+            return JobRefused("the request has a whole number beyond 64 bits: send a smaller one")
+        except Exception as error:  # noqa: BLE001  as said above
+            return _answer_failure(error)
+
+    def _run(self, message: ToTextWorker) -> FromTextWorker:
+        match message.job:
+            case ReadBody() as job:
+                return self._read(job, message.max_prompt_tokens)
+            case BuildGrammar(kind, source):
+                return GrammarBuilt(self._build_grammar(kind, source))
+            case job:
+                return Encoded(self._encode(job, message.max_prompt_tokens))
 
     def _read(self, job: ReadBody, max_tokens: int | None) -> Encoded:
         prompts, request = self._read_body(job.dialect, job.body)
@@ -145,6 +146,14 @@ class JobRunner:
         if self._template is None:
             raise TemplateError("this model has no chat template: use /v1/completions, or give it one")
         return self._template
+
+
+def _answer_failure(error: Exception) -> FromTextWorker:
+    """Return the answer for an error: the client's, the model's files', or ours."""
+    if not isinstance(error, ChatError):
+        return JobFailed(f"{type(error).__name__}: {error}")
+    is_models = isinstance(error, (TokenizingError, BrokenTemplateError))
+    return JobFailed(str(error)) if is_models else JobRefused(str(error))
 
 
 def _refuse_beyond_context(num_bytes: int, max_tokens: int, bytes_per_token: int) -> None:

@@ -171,6 +171,7 @@ class Scheduler:
 
     def _check(self, request: Generate) -> None:
         self._check_ids(request.sequences)
+        self._check_sampling(request)
         if not request.prompt or len(request.prompt) % TOKEN_BYTES:
             raise InvalidSequence("the prompt is empty; give it at least one token")
         if request.max_tokens < 1:
@@ -183,6 +184,14 @@ class Scheduler:
                 f"the prompt has {len(prompt)} tokens and this model takes {self.max_model_length}"
                 " with the output; shorten the prompt"
             )
+
+    def _check_sampling(self, request: Generate) -> None:
+        """Raise InvalidSequence for an id that the executor would refuse in the middle of a step."""
+        most = self._limits.vocabulary_size
+        for new in request.sequences:
+            ids = (*new.sampling.bias, *new.sampling.held_back)
+            if ids and not 0 <= min(ids) <= max(ids) < most:
+                raise InvalidSequence(f"a token that is biased or held back is outside 0 … {most - 1}")
 
     def _check_ids(self, sequences: list[NewSequence]) -> None:
         ids = {new.sequence_id for new in sequences}

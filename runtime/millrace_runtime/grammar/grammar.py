@@ -1,6 +1,7 @@
 """Writes what a client asks for as one grammar of llguidance. Pure."""
 
 import json
+import re
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
@@ -11,6 +12,8 @@ from millrace_runtime.grammar.source import GrammarKind
 MAX_BYTES = 128 << 10
 """Of a source. A Lark grammar of 110 KB was seen to compile for a second, with the text worker busy all the
 time."""
+_BLANK_LINES = re.compile(r"\n{3,}")
+"""The converter's time grows with their square."""
 _SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
 """Between JSON's tokens: one space, or a line break and an indentation. Without a bound a small model may
 write blanks until its tokens are spent."""
@@ -45,6 +48,6 @@ def _write_choice(source: str) -> str:
 
 def _write_lark(source: str) -> str:
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(source))
+        return LLMatcher.grammar_from_lark(any_to_lark(_BLANK_LINES.sub("\n\n", source)))
     except Exception as error:  # the converter raises plain Exception, and RecursionError on nested groups
         raise GrammarError(f"it is neither a Lark grammar nor one in GBNF: {error}") from error

@@ -182,8 +182,47 @@ async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"stop_token_ids": [2_000_000_000], "min_tokens": 1}, "stop_token_ids"),
     ],
 )
 async def test_a_draw_that_can_not_be_is_refused(served: Served, fields: dict[str, Any], param: str) -> None:
     answer = await served.client.post("/v1/completions", json={"prompt": "a"} | fields)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_top_p_of_zero_counts_before_the_authors_temperature(model_path: Path) -> None:
+    author = AuthorDefaults(temperature=0.6)
+    async with serve(model_path, ApiSettings(served_name="tiny", author_defaults=author)) as served:
+        await served.client.post("/v1/completions", json={"prompt": "a", "top_p": 0, "max_tokens": 1})
+        assert served.engine.seen[-1].sequences[0].sampling.temperature == 0
+
+
+@pytest.mark.parametrize("size", [0, 200_000], ids=["small", "in the text worker"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": [HI | {"weight": 2**70}]}),
+        ("chat/completions", {"messages": [HI], "chat_template_kwargs": {"x": 2**70}}),
+        ("completions", {"prompt": "a", "logit_bias": {str(2**70): 1}}),
+        ("responses", {"input": [{"type": "function_call_output", "call_id": "a", "output": 5}]}),
+        ("messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": 5}]}]}),
+        ("messages", {"max_tokens": 1, "top_k": 2**70, "messages": [HI]}),
+    ],
+)  # fmt: skip
+async def test_what_no_message_can_hold_is_the_clients_fault(
+    served: Served, path: str, body: dict[str, Any], size: int
+) -> None:
+    """It neither is a 500 nor ends the text worker, for which others wait."""
+    padded = json.dumps(body) + " " * size
+    answer = await served.client.post(f"/v1/{path}", content=padded)
+    assert answer.status_code == 400 or size, answer.text  # where it is rendered, a template may write it
+    assert answer.status_code in (200, 400)
+    assert "ended" not in answer.text
+    assert (await served.client.post("/v1/completions", json={"prompt": "a" * 10})).status_code == 200
+    assert served.replica.engine.num_open == 0
+
+
+async def test_a_variable_of_a_template_may_have_any_name(served: Served) -> None:
+    ask = {"messages": [HI], "chat_template_kwargs": {"self": 1}}
+    assert (await served.client.post("/v1/chat/completions", json=ask)).status_code == 200

@@ -60,6 +60,7 @@ def test_items_become_the_messages_that_templates_know() -> None:
             {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
             {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"who": "x"}'},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "c"}]},
             {"type": "function_call_output", "call_id": "1", "output": "none"},
         ],
     }
@@ -75,6 +76,7 @@ def test_items_become_the_messages_that_templates_know() -> None:
                 {"id": "1", "type": "function", "function": {"name": "find", "arguments": {"who": "x"}}}
             ],
         },
+        {"role": "assistant", "content": "c"},
         {"role": "tool", "tool_call_id": "1", "content": "none"},
     ]
 

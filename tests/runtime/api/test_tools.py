@@ -7,8 +7,17 @@ from typing import Any
 import openai
 import pytest
 
+from millrace_runtime.api.answer.anthropic import MessagesWriter
+from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.message import Message
+from millrace_runtime.api.answer.responses import ResponsesWriter
+from millrace_runtime.api.answer.writer import Envelope
+from millrace_runtime.api.generation import Usage
+from millrace_runtime.chat.parsers.choose import open_parser
+from millrace_runtime.chat.tokenizer import Tokenizer
 from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
 from tests.runtime.api.served import Served
+from tests.runtime.text_model import build_byte_level, write_model
 
 HI = [{"role": "user", "content": "hi"}]
 FIND = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
@@ -118,3 +127,25 @@ async def test_a_marker_may_be_a_special_token(tmp_path: Path) -> None:
         assert (call.function.name, len(call.id)) == ("find", 9)
         plain = await served.openai.chat.completions.create(model="tiny", messages=HI)
         assert plain.choices[0].message.content.startswith("[{")
+
+
+@pytest.mark.parametrize("path", ["messages", "responses"])
+async def test_a_call_stays_one_where_text_comes_with_its_end(tmp_path: Path, path: str) -> None:
+    envelope, opened = Envelope("id", 1, "m", includes_usage=False), lambda: Message(open_parser(
+        "mistral", splits_reasoning=False, begins_in_reasoning=False))  # fmt: skip
+    writer_type = MessagesWriter if path == "messages" else ResponsesWriter
+    tokenizer = Tokenizer.load(write_model(tmp_path, build_byte_level()))
+    writer = writer_type(envelope, tokenizer, has_logprobs=False, open_message=opened)
+    events = b"".join(
+        writer.encode_delta(Delta(0, text, [], "stop" if text == "}." else None)) or b""
+        for text in ("[TOOL_CALLS]", "f", '{"a"', ": 1", "}.")
+    ) + writer.encode_end(Usage(1, 5))
+    started = b"content_block_start" if path == "messages" else b"response.output_item.added"
+    assert events.count(b"event: " + started) == 2, "one call, and the text behind it"
+
+
+async def test_a_grammar_leaves_no_room_for_reasoning(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, '{"a":1}') as served:
+        ask = {"messages": HI, "chat_template_kwargs": {"thinks": True}, "guided_choice": ['{"a":1}']}
+        message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0]["message"]
+        assert message["content"] == '{"a":1}'

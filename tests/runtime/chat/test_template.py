@@ -266,3 +266,17 @@ def test_bad_files_say_which(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[")
     with pytest.raises(TokenizerError, match=r"config\.json"):
         read_text_config(tmp_path)
+
+
+def test_text_reaches_a_template_that_loops_over_parts_in_silence() -> None:
+    source = (
+        "{% for m in messages %}{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}"
+        "{% endif %}{% endfor %}{% endfor %}"
+    )
+    assert render(source, {"conversation": USER}) == "<hé>"
+
+
+def test_ends_that_are_no_token_of_the_model_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [-1, true, 7, 262]}')
+    (tmp_path / "config.json").write_text('{"vocab_size": 262}')
+    assert read_text_config(tmp_path).end_token_ids == (7,)

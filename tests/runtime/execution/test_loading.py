@@ -154,6 +154,7 @@ def test_a_name_in_two_files_is_refused_and_the_usual_file_comes_first(make_mode
 @pytest.mark.parametrize("places", [["model.safetensors"], None, {"a": 5}])
 def test_an_index_without_a_map_is_refused(make_model: Make, places: Any) -> None:
     path = make_model()
+    (path / "model.safetensors").rename(path / "model-1.safetensors")  # it would count before the index
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     with pytest.raises(BadCheckpointError, match="has no weight_map"):
         build(path)
@@ -238,6 +239,7 @@ def test_a_model_that_the_native_kernels_cannot_run_runs_with_torch(
 
 def test_an_index_may_not_leave_its_folder(make_model: Make) -> None:
     path = make_model()
+    (path / "model.safetensors").rename(path / "model-1.safetensors")  # it would count before the index
     index = {"weight_map": {"a": "../model.safetensors"}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(BadCheckpointError, match="points outside its folder"):

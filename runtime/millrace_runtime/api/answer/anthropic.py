@@ -5,11 +5,11 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage
+from millrace_runtime.api.answer.message import Call, Message, OpenMessage, order_parts
 from millrace_runtime.api.answer.writer import Envelope, Writer
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.chat.parsers.answer import AnswerDelta
+from millrace_runtime.chat.parsers.answer import AnswerDelta, CallDelta
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_LENGTH, FINISH_STOP
 
@@ -42,6 +42,8 @@ class MessagesWriter(Writer):
         self._stop_string: str | None = None
         self._block: str | None = None
         """The kind of the block that is open."""
+        self._open_call: int | None = None
+        """The latest call, which may go on."""
         self._num_blocks = 0
 
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
@@ -107,17 +109,22 @@ class MessagesWriter(Writer):
 
     def _encode_blocks(self, split: AnswerDelta) -> list[bytes]:
         events: list[bytes] = []
-        if split.reasoning:
-            events.append(self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""}))
-            events.append(self._grow_block({"type": "thinking_delta", "thinking": split.reasoning}))
-        if split.content:
-            events.append(self._open_block("text", {"type": "text", "text": ""}))
-            events.append(self._grow_block({"type": "text_delta", "text": split.content}))
-        for call in split.calls:
-            block = _encode_call(self._message.call_of(call)) | {"input": {}}
-            events.append(self._open_block(f"call {call.index}", block))
-            if call.arguments:
-                events.append(self._grow_block({"type": "input_json_delta", "partial_json": call.arguments}))
+        for part in order_parts(split, self._open_call):
+            match part:
+                case ("reasoning", str(text)):
+                    block = {"type": "thinking", "thinking": "", "signature": ""}
+                    events.append(self._open_block("thinking", block))
+                    events.append(self._grow_block({"type": "thinking_delta", "thinking": text}))
+                case ("content", str(text)):
+                    events.append(self._open_block("text", {"type": "text", "text": ""}))
+                    events.append(self._grow_block({"type": "text_delta", "text": text}))
+                case CallDelta() as call:
+                    block = _encode_call(self._message.call_of(call)) | {"input": {}}
+                    events.append(self._open_block(f"call {call.index}", block))
+                    self._open_call = call.index
+                    if call.arguments:
+                        delta = {"type": "input_json_delta", "partial_json": call.arguments}
+                        events.append(self._grow_block(delta))
         return events
 
     def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:

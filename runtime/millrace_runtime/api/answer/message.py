@@ -2,7 +2,7 @@
 
 import secrets
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from millrace_runtime.api.answer.choice import Delta
@@ -88,6 +88,17 @@ class Message:
     def call_of(self, delta: CallDelta) -> Call:
         """Return the call that a delta is of."""
         return self.calls[delta.index]
+
+
+def order_parts(split: AnswerDelta, open_call: int | None) -> Iterator[CallDelta | tuple[str, str]]:
+    """Yield what a delta brings in its order: the rest of the open call, reasoning, content, further calls.
+
+    A part that is text is its kind, "reasoning" or "content", and the text.
+    """
+    yield from (call for call in split.calls if call.index == open_call)
+    texts = (("reasoning", split.reasoning), ("content", split.content))
+    yield from ((kind, text) for kind, text in texts if text)
+    yield from (call for call in split.calls if call.index != open_call)
 
 
 OpenMessage = Callable[[], Message]

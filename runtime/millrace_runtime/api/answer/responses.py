@@ -5,11 +5,11 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage
+from millrace_runtime.api.answer.message import Call, Message, OpenMessage, order_parts
 from millrace_runtime.api.answer.writer import Envelope, Writer
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.chat.parsers.answer import AnswerDelta
+from millrace_runtime.chat.parsers.answer import AnswerDelta, CallDelta
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_LENGTH
 
@@ -86,14 +86,19 @@ class ResponsesWriter(Writer):
 
     def _encode_items(self, split: AnswerDelta) -> list[bytes]:
         events: list[bytes] = []
-        for kind, text in (("reasoning", split.reasoning), ("message", split.content)):
-            if text:
-                events.append(self._open_item(kind, 0))
-                events.append(self._grow_item(f"response.{_PARTS[kind]}.delta", text))
-        for call in split.calls:
-            events.append(self._open_item("function_call", call.index, self._message.call_of(call)))
-            if call.arguments:
-                events.append(self._grow_item("response.function_call_arguments.delta", call.arguments))
+        open_call = self._open[1] if self._open is not None and self._open[0] == "function_call" else None
+        for part in order_parts(split, open_call):
+            match part:
+                case CallDelta() as call:
+                    events.append(self._open_item("function_call", call.index, self._message.call_of(call)))
+                    if call.arguments:
+                        events.append(
+                            self._grow_item("response.function_call_arguments.delta", call.arguments)
+                        )
+                case (str(name), str(text)):
+                    kind = "reasoning" if name == "reasoning" else "message"
+                    events.append(self._open_item(kind, 0))
+                    events.append(self._grow_item(f"response.{_PARTS[kind]}.delta", text))
         return events
 
     def _open_item(self, kind: str, number: int, call: Call | None = None) -> bytes:

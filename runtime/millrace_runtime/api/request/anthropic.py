@@ -18,6 +18,7 @@ from millrace_runtime.api.request.schema import (
     StopString,
     TokenCount,
 )
+from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat
 from millrace_runtime.chat.jobs import RenderChat
 
 _TEMPLATE_ROLES = ("user", "assistant", "system")
@@ -46,6 +47,21 @@ class Thinking(msgspec.Struct):
     type: str
 
 
+class OutputFormat(msgspec.Struct):
+    """What the text must be."""
+
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct):
+    """How the answer is written."""
+
+    format: OutputFormat | None = None
+    effort: Any = None
+    """Ignored."""
+
+
 class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What makes the prompt; POST /v1/messages/count_tokens takes it alone."""
 
@@ -57,8 +73,8 @@ class PromptBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     thinking: Thinking | None = None
     cache_control: Any = None
     context_management: Any = None
-    output_config: Any = None
     """Ignored: how Anthropic's servers keep prompts."""
+    output_config: OutputConfig | None = None
 
 
 class MessagesBody(PromptBody, kw_only=True):
@@ -67,7 +83,7 @@ class MessagesBody(PromptBody, kw_only=True):
     max_tokens: TokenCount
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     metadata: Any = None
@@ -85,6 +101,7 @@ def read_anthropic(data: bytes | bytearray) -> Reading:
         top_k=body.top_k,
         stop=body.stop_sequences,
         stream=body.stream,
+        response_format=_read_format(body.output_config),
     )
     tools = _read_tools(body)
     choice = body.tool_choice
@@ -103,6 +120,11 @@ def read_anthropic_prompt(data: bytes | bytearray) -> Reading:
     body = decode_body(data, PromptBody)
     request = build_request(GenerationBody(model=body.model), 1, 1, 1, None)
     return Reading(request, _read_conversation(body, _read_tools(body)))
+
+
+def _read_format(config: OutputConfig | None) -> ResponseFormat | None:
+    wanted = None if config is None else config.format
+    return None if wanted is None else ResponseFormat("json_schema", JsonSchema(wanted.schema))
 
 
 def _read_conversation(body: PromptBody, tools: list[dict[str, Any]] | None) -> RenderChat:
@@ -158,6 +180,8 @@ def _read_message(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
 def _join_text(content: str | list[Any], where: str) -> str:
     if isinstance(content, str):
         return content
+    if not isinstance(content, list):
+        raise BadRequestError(f"`{where}`: a text or a list of blocks is supported here", param=where)
     for block in content:
         if not isinstance(block, dict) or not isinstance(block.get("text"), str):
             raise BadRequestError(f"`{where}`: only blocks of type `text` are supported here", param=where)
@@ -167,17 +191,15 @@ def _join_text(content: str | list[Any], where: str) -> str:
 def _read_tools(body: PromptBody) -> list[dict[str, Any]] | None:
     """Return the tools as chat templates know them, or None. Raises BadRequestError naming what is wrong."""
     choice = body.tool_choice
-    if not body.tools:
+    if choice is not None and choice.type in ("any", "tool"):
+        refuse_choice()
+    if not body.tools or (choice is not None and choice.type == "none"):
         return None
     check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
     try:
         tools = msgspec.convert(body.tools, list[AnthropicTool])
     except msgspec.ValidationError as error:
         raise BadRequestError(f"{error}: only tools with `name` and `input_schema`", param="tools") from error
-    if choice is not None and choice.type in ("any", "tool"):
-        refuse_choice()
-    if choice is not None and choice.type == "none":
-        return None
     return [
         {
             "type": "function",

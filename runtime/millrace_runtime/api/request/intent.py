@@ -167,7 +167,8 @@ def build_request(
         max_tokens=max_tokens,
         default_max_tokens=default_max_tokens,
         sampling=_sampling(body, num_logprobs),
-        unset=tuple(name for name in _AUTHORS if getattr(body, name) is None),
+        # `top_p: 0` says how to draw: the author's temperature does not count beside it.
+        unset=() if body.top_p == 0 else tuple(name for name in _AUTHORS if getattr(body, name) is None),
         allowed_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
         min_tokens=body.min_tokens or 0,
         answer=answer,

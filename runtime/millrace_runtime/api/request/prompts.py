@@ -46,6 +46,21 @@ async def read_prompts(
 
     Raises BadRequestError, UnavailableError, GenerationError, and the errors of `on_request`.
     """
+    try:
+        return await _read(dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens)
+    except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
+        raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
+
+
+async def _read(
+    dialect: str,
+    body: bytearray,
+    text: TextWorker,
+    inline_bytes: int,
+    on_request: Callable[[GenerationRequest], None],
+    *,
+    max_prompt_tokens: int | None,
+) -> Prompted:
     if len(body) > inline_bytes:
         reading = text.read(dialect, body, max_prompt_tokens)
         body.clear()
@@ -127,9 +142,20 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
             code="context_length_exceeded",
         )
     _check_tokens(prompt, ready.vocabulary_size, "prompt")
-    _check_tokens(request.sampling.bias, ready.vocabulary_size, "logit_bias")
-    _check_tokens(request.allowed_ids or (), ready.vocabulary_size, "allowed_token_ids")
     return min(limit - length, request.default_max_tokens) if max_tokens is None else max_tokens
+
+
+def check_ids(request: GenerationRequest, ready: EngineReady) -> None:
+    """Raise BadRequestError for a token id of the request, not of its prompts, that the model does not know.
+
+    The engine would fail on the id in the middle of a step.
+    """
+    for param, tokens in (
+        ("logit_bias", request.sampling.bias),
+        ("allowed_token_ids", request.allowed_ids or ()),
+        ("stop_token_ids", request.stop_token_ids),
+    ):
+        _check_tokens(tokens, ready.vocabulary_size, param)
 
 
 def _check_tokens(tokens: Collection[int], vocabulary_size: int, param: str) -> None:

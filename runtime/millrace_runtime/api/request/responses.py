@@ -140,10 +140,10 @@ def _read_format(text: Text | None) -> ResponseFormat | None:
 
 def _read_tools(body: ResponsesBody) -> list[dict[str, Any]] | None:
     """Return the tools as chat templates know them, or None. Raises BadRequestError naming what is wrong."""
+    if body.tool_choice not in (None, "auto", "none"):
+        refuse_choice()
     if not body.tools or body.tool_choice == "none":
         return None
-    if body.tool_choice not in (None, "auto"):
-        refuse_choice()
     check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
     try:
         tools = msgspec.convert(body.tools, list[FunctionTool])
@@ -187,8 +187,10 @@ def _list_messages(body: ResponsesBody) -> list[dict[str, Any]]:
                 call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
                 _open_answer(messages).setdefault("tool_calls", []).append(call)
             case {"type": "reasoning"}:
-                _open_answer(messages)["reasoning_content"] = _join(item.get("content") or (), where)
+                _open_answer(messages)["reasoning_content"] = _join(item.get("content") or [], where)
             case {"role": "assistant", "content": content}:
+                if messages and messages[-1]["role"] == "assistant" and messages[-1]["content"]:
+                    messages.append({"role": "assistant", "content": ""})  # the former one has its text
                 _open_answer(messages)["content"] = (
                     content if isinstance(content, str) else _join(content, where)
                 )
@@ -207,6 +209,8 @@ def _open_answer(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _join(parts: Any, where: str) -> str:
+    if not isinstance(parts, list):
+        raise BadRequestError(f"`{where}` is a text or a list of parts", param=where)
     texts = [part.get("text", part.get("refusal")) if isinstance(part, dict) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"`{where}`: only parts with a `text` are supported", param=where)

@@ -122,7 +122,7 @@ class GenerationBody(Unsupported, kw_only=True):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     logit_bias: Annotated[dict[str, LogitBias], Meta(max_length=MAX_BIASED)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_ALLOWED)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=_INT31)] | None = None

@@ -7,7 +7,7 @@ python -m millrace_runtime.api.request.text_process, with the arguments of chat/
 
 import os
 import sys
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from millrace_runtime.api.errors import BadRequestError
@@ -33,11 +33,17 @@ def read_body(dialect: str, body: bytes) -> tuple[TextJob | list[list[int]], byt
     return prompts, encode_request(request)
 
 
+_KEPT_GRAMMARS = 64
+"""A service asks for the same few schemas. One of 200 objects takes a quarter of a second."""
+
+
 class Grammars:
     """Builds grammars over a model's vocabulary, which the first one loads."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.build = lru_cache(maxsize=_KEPT_GRAMMARS)(self._build)
+        """Returns a grammar's text, having compiled it once. Raises BodyRefusedError."""
 
     @cached_property
     def _vocabulary(self) -> "Vocabulary":
@@ -45,8 +51,7 @@ class Grammars:
 
         return Vocabulary(self._tokenizer, self._tokenizer.config.num_rows)
 
-    def build(self, kind: str, source: str) -> str:
-        """Return the grammar's text, having compiled it. Raises BodyRefusedError."""
+    def _build(self, kind: str, source: str) -> str:
         # Here and not above: llguidance takes 0.1 s to import, and most models never get a grammar.
         from millrace_runtime.grammar.grammar import write_grammar  # noqa: PLC0415
         from millrace_runtime.grammar.matcher import Matcher  # noqa: PLC0415

@@ -45,7 +45,7 @@ def read_tokenize(data: bytes | bytearray) -> Reading:
         check_depth(body.chat_template_kwargs, "chat_template_kwargs")
         job = RenderChat(
             messages=read_messages(body.messages or ()),
-            tools=body.tools,
+            tools=body.tools or None,
             add_generation_prompt=body.add_generation_prompt is not False,
             continue_final_message=bool(body.continue_final_message),
             variables=body.chat_template_kwargs or {},
