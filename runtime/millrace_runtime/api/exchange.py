@@ -98,7 +98,7 @@ class Exchange:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            open_message, markers = self._split_answer(request, prompts)
+            open_message, markers = self._split_answer(request, prompts, has_grammar=grammar is not None)
             writer = self._open_writer(request, open_message)
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=markers
@@ -121,6 +121,7 @@ class Exchange:
                 inline_bytes,
                 self._accept,
                 max_prompt_tokens=ready.max_model_length,
+                tool_format=replica.settings.tool_format,
             )
         )
         try:
@@ -150,7 +151,7 @@ class Exchange:
         )
 
     def _split_answer(
-        self, request: GenerationRequest, prompts: Prompts
+        self, request: GenerationRequest, prompts: Prompts, *, has_grammar: bool
     ) -> tuple[OpenMessage | None, frozenset[str]]:
         """Return what splits a choice's text, and what it looks for.
 
@@ -158,7 +159,7 @@ class Exchange:
         """
         settings, wish = self._replica.settings, request.answer
         # A grammar binds the answer from its first token on, so there is no reasoning before it.
-        splits_reasoning = settings.has_reasoning and wish.splits_reasoning and request.grammar is None
+        splits_reasoning = settings.has_reasoning and wish.splits_reasoning and not has_grammar
         if wish.tools is None and not splits_reasoning:
             return None, frozenset()
         if wish.tools is not None and settings.tool_format is None:

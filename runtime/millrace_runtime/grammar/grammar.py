@@ -30,6 +30,8 @@ def write_grammar(kind: GrammarKind, source: str) -> str:
             return LLMatcher.grammar_from_regex(source)
         case GrammarKind.CHOICE:
             return _write_choice(source)
+        case GrammarKind.LARK:
+            return LLMatcher.grammar_from_lark(source)
         case GrammarKind.GRAMMAR:
             return _write_lark(source)
 

@@ -15,6 +15,8 @@ class GrammarKind(enum.StrEnum):
     """A JSON list of texts, of which the answer is one."""
     GRAMMAR = "grammar"
     """A grammar in llguidance's Lark, or in GBNF, the EBNF of llama.cpp."""
+    LARK = "lark"
+    """A grammar in llguidance's Lark alone: ours, of calls."""
 
 
 @dataclass(frozen=True)

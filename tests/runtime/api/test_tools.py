@@ -20,6 +20,8 @@ from tests.runtime.api.served import Served
 from tests.runtime.text_model import build_byte_level, write_model
 
 HI = [{"role": "user", "content": "hi"}]
+BARE = {"name": "find"}
+NAMED = {"type": "function", "function": {"name": "find"}}
 FIND = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
 
 
@@ -149,3 +151,45 @@ async def test_a_grammar_leaves_no_room_for_reasoning(tmp_path: Path) -> None:
         ask = {"messages": HI, "chat_template_kwargs": {"thinks": True}, "guided_choice": ['{"a":1}']}
         message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0]["message"]
         assert message["content"] == '{"a":1}'
+
+
+FORCED: list[tuple[str, dict[str, Any]]] = [
+    ("chat/completions", {"messages": HI, "tools": [FIND], "tool_choice": "required"}),
+    ("chat/completions", {"messages": HI, "tools": [FIND], "tool_choice": NAMED}),
+    (
+        "responses",
+        {"input": "hi", "tools": [{"type": "function", "name": "find"}], "tool_choice": "required"},
+    ),
+    (
+        "messages",
+        {"max_tokens": 9, "messages": HI, "tools": [{"name": "find"}], "tool_choice": {"type": "any"}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), FORCED)
+async def test_a_call_may_be_forced(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    async with serve_answer(tmp_path, CALL) as served:
+        answer = await served.client.post(f"/v1/{path}", json=body | {"model": "tiny"})
+        assert answer.status_code == 200, answer.text
+        grammar = served.engine.seen[-1].grammar
+        assert grammar is not None
+        assert "<tool_call>" in grammar
+        assert "find" in grammar
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"response_format": {"type": "json_object"}}, "exclude each other"),
+        ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "names `no`"),
+    ],
+)
+async def test_a_call_that_can_not_be_forced_is_refused(
+    tmp_path: Path, fields: dict[str, Any], said: str
+) -> None:
+    async with serve_answer(tmp_path, CALL) as served:
+        ask = {"messages": HI, "tools": [FIND], "tool_choice": "required"} | fields
+        answer = await served.client.post("/v1/chat/completions", json=ask)
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]["message"]

@@ -9,6 +9,7 @@ from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import MAX_BYTES, write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.tools import ToolConflict, write_calls
 from millrace_runtime.replica.settings import DEMO_PATH
 
 PAIR = {
@@ -29,7 +30,29 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer, 4100)  # some logits have no token
 
 
+WHO = {"type": "object", "properties": {"who": {"$ref": "#/$defs/Name"}}, "required": ["who"]}
+TOOLS = [
+    {"function": {"name": "find", "parameters": WHO | {"$defs": {"Name": {"enum": ["x", "y"]}}}}},
+    {"function": {"name": "stop"}},
+]
+FIND, STOP = '{"name": "find", "%s": {"who": "x"}}', '{"name": "stop", "%s": {}}'
+TAGGED = "<tool_call>\n{}\n</tool_call>"
+BAD_CALLS = ['{"name": "find", "%s": {"who": "z"}}', '{"name": "fly", "%s": {}}', "find%s"]
+
+
+def write_tools(tool_format: str, *, is_one_call: bool = False) -> tuple[str, str]:
+    source = write_calls(tool_format, TOOLS, is_one_call=is_one_call)
+    return source.kind, source.text
+
+
+def tag(*calls: str) -> str:
+    return "\n".join(TAGGED.format(call % "arguments") for call in calls)
+
+
 FITTING = [
+    (*write_tools("hermes"), [tag(FIND), tag(STOP, FIND)], [*map(tag, BAD_CALLS), FIND % "arguments"]),
+    (*write_tools("hermes", is_one_call=True), [tag(STOP)], [tag(STOP, STOP)]),
+    (*write_tools("llama3"), [FIND % "parameters"], [bad.replace("%s", "parameters") for bad in BAD_CALLS]),
     (
         "schema",
         json.dumps(PAIR),
@@ -90,3 +113,9 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
         Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+def test_two_tools_may_not_define_a_name_differently() -> None:
+    tools = [{"function": {"name": str(n), "parameters": {"$defs": {"A": {"maximum": n}}}}} for n in (1, 2)]
+    with pytest.raises(ToolConflict, match="two tools define `A` differently"):
+        write_calls("hermes", tools, is_one_call=False)

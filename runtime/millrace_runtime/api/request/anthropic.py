@@ -8,7 +8,6 @@ from msgspec import Meta
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.openai import refuse_choice
 from millrace_runtime.api.request.schema import (
     MAX_STOPS,
     MAX_TOOLS,
@@ -107,6 +106,7 @@ def read_anthropic(data: bytes | bytearray) -> Reading:
     choice = body.tool_choice
     answer = AnswerWish(
         tools=tools,
+        forced=_read_forced(choice),
         is_one_call=bool(choice and choice.disable_parallel_tool_use),
         splits_reasoning=True,
         shows_reasoning=body.thinking is None or body.thinking.type != "disabled",
@@ -120,6 +120,14 @@ def read_anthropic_prompt(data: bytes | bytearray) -> Reading:
     body = decode_body(data, PromptBody)
     request = build_request(GenerationBody(model=body.model), 1, 1, 1, None)
     return Reading(request, _read_conversation(body, _read_tools(body)))
+
+
+def _read_forced(choice: ToolChoice | None) -> str | None:
+    if choice is None or choice.type in ("auto", "none"):
+        return None
+    if choice.type == "tool" and not choice.name:
+        raise BadRequestError("`tool_choice` of type `tool` needs a `name`", param="tool_choice")
+    return choice.name or ""
 
 
 def _read_format(config: OutputConfig | None) -> ResponseFormat | None:
@@ -191,8 +199,8 @@ def _join_text(content: str | list[Any], where: str) -> str:
 def _read_tools(body: PromptBody) -> list[dict[str, Any]] | None:
     """Return the tools as chat templates know them, or None. Raises BadRequestError naming what is wrong."""
     choice = body.tool_choice
-    if choice is not None and choice.type in ("any", "tool"):
-        refuse_choice()
+    if choice is not None and choice.type in ("any", "tool") and not body.tools:
+        raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
     if not body.tools or (choice is not None and choice.type == "none"):
         return None
     check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)

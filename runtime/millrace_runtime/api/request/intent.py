@@ -35,6 +35,8 @@ class AnswerWish:
 
     tools: list[dict[str, Any]] | None = None
     """The tools that the model may call, as the client sent them; None: none."""
+    forced: str | None = None
+    """The tool that must be called; empty: any of them; None: none must."""
     is_one_call: bool = False
     """Whether only the first call counts."""
     splits_reasoning: bool = False

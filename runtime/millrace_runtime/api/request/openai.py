@@ -3,7 +3,7 @@
 Pure, so that the text worker can read large bodies.
 """
 
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -67,6 +67,7 @@ def read_chat(data: bytes | bytearray) -> Reading:
     tools = _read_tools(body)
     answer = AnswerWish(
         tools=tools,
+        forced=_read_forced(body),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=body.separate_reasoning is not False,
         shows_reasoning=body.include_reasoning is not False,
@@ -91,18 +92,13 @@ def _read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
         raise BadRequestError(
             f"`tool_choice` names `{choice.function.name}`, and the tools are {names}", param="tool_choice"
         )
-    if isinstance(choice, NamedTool) or choice == "required":
-        refuse_choice()
     return None if choice == "none" else body.tools
 
 
-def refuse_choice() -> NoReturn:
-    """Raise BadRequestError for a `tool_choice` that forces a call."""
-    raise BadRequestError(
-        "`tool_choice` is not supported with this value: use `auto` or `none`",
-        param="tool_choice",
-        code="unsupported_parameter",
-    )
+def _read_forced(body: ChatBody) -> str | None:
+    if isinstance(body.tool_choice, NamedTool):
+        return body.tool_choice.function.name
+    return "" if body.tool_choice == "required" else None
 
 
 def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:

@@ -16,6 +16,8 @@ from millrace_runtime.chat.errors import (
 )
 from millrace_runtime.chat.jobs import BuildGrammar
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.grammar.source import GrammarSource
+from millrace_runtime.grammar.tools import FORCIBLE, ToolConflict, write_calls
 from millrace_runtime.protocol.messages import EngineReady
 
 Prompts = Sequence[Sequence[int]]
@@ -39,6 +41,7 @@ async def read_prompts(
     on_request: Callable[[GenerationRequest], None],
     *,
     max_prompt_tokens: int | None,
+    tool_format: str | None = None,
 ) -> Prompted:
     """Return a body's request, prompts and grammar. `on_request` gets the request before a text is tokenised.
 
@@ -47,7 +50,10 @@ async def read_prompts(
     Raises BadRequestError, UnavailableError, GenerationError, and the errors of `on_request`.
     """
     try:
-        return await _read(dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens)
+        request, prompts = await _read(
+            dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens
+        )
+        return Prompted(request, prompts, await _build_grammar(choose_grammar(request, tool_format), text))
     except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
@@ -60,31 +66,53 @@ async def _read(
     on_request: Callable[[GenerationRequest], None],
     *,
     max_prompt_tokens: int | None,
-) -> Prompted:
+) -> tuple[GenerationRequest, Prompts]:
     if len(body) > inline_bytes:
         reading = text.read(dialect, body, max_prompt_tokens)
         body.clear()
         read = await _await_job(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
-        return Prompted(request, read.prompts, await _build_grammar(request, text))
+        return request, read.prompts
     request, prompts = READERS[dialect](body)
     body.clear()
     on_request(request)
-    grammar = await _build_grammar(request, text)
     if isinstance(prompts, list):
-        return Prompted(request, prompts, grammar)
+        return request, prompts
     encoding = text.run(prompts, max_prompt_tokens)
     del prompts
-    return Prompted(request, await _await_job(encoding, is_large=False), grammar)
+    return request, await _await_job(encoding, is_large=False)
 
 
-async def _build_grammar(request: GenerationRequest, text: TextWorker) -> str | None:
-    """Return the request's grammar as the engine takes it. Raises BadRequestError, and the worker's failures.
+def choose_grammar(request: GenerationRequest, tool_format: str | None) -> GrammarSource | None:
+    """Return the grammar of the answer: the client's, or that of a call. Raises BadRequestError."""
+    wish = request.answer
+    if wish.forced is None or wish.tools is None:
+        return request.grammar
+    tools = [tool for tool in wish.tools if wish.forced in ("", tool["function"]["name"])]
+    if not tools:
+        raise BadRequestError(f"`tool_choice` names `{wish.forced}`, which is no tool", param="tool_choice")
+    if request.grammar is not None:
+        raise BadRequestError(
+            f"`tool_choice` and `{request.grammar.field}` exclude each other: send one", param="tool_choice"
+        )
+    if tool_format not in FORCIBLE:
+        raise BadRequestError(
+            "this model's calls can't be forced: use `tool_choice` `auto` or `none`",
+            param="tool_choice",
+            code="unsupported_parameter",
+        )
+    try:
+        return write_calls(tool_format, tools, is_one_call=wish.is_one_call or wish.forced != "")
+    except ToolConflict as error:
+        raise BadRequestError(str(error), param="tools") from error
+
+
+async def _build_grammar(source: GrammarSource | None, text: TextWorker) -> str | None:
+    """Return the grammar as the engine takes it. Raises BadRequestError, and the worker's failures.
 
     A grammar that took too long or ended the worker would do so again, so it is refused as a wrong one is.
     """
-    source = request.grammar
     if source is None:
         return None
     try:

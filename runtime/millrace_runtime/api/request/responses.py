@@ -11,7 +11,6 @@ from msgspec import Meta
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.openai import refuse_choice
 from millrace_runtime.api.request.schema import (
     MAX_TOOLS,
     FunctionName,
@@ -99,9 +98,9 @@ def read_responses(data: bytes | bytearray) -> Reading:
     tools = _read_tools(body)
     answer = AnswerWish(
         tools=tools,
+        forced=None if tools is None else _read_forced(body.tool_choice),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=True,
-        shows_reasoning=True,
     )
     request = build_request(shared, 1, body.max_output_tokens, _AS_MANY_AS_FIT, None, answer=answer)
     return Reading(request, RenderChat(messages=read_messages(_list_messages(body)), tools=tools))
@@ -140,8 +139,8 @@ def _read_format(text: Text | None) -> ResponseFormat | None:
 
 def _read_tools(body: ResponsesBody) -> list[dict[str, Any]] | None:
     """Return the tools as chat templates know them, or None. Raises BadRequestError naming what is wrong."""
-    if body.tool_choice not in (None, "auto", "none"):
-        refuse_choice()
+    if body.tool_choice not in (None, "auto", "none") and not body.tools:
+        raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
     if not body.tools or body.tool_choice == "none":
         return None
     check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
@@ -162,6 +161,19 @@ def _read_tools(body: ResponsesBody) -> list[dict[str, Any]] | None:
         }
         for tool in tools
     ]
+
+
+def _read_forced(choice: Any) -> str | None:
+    match choice:
+        case None | "auto":
+            return None
+        case "required":
+            return ""
+        case {"type": "function", "name": str(name)}:
+            return name
+    raise BadRequestError(
+        "`tool_choice` is `auto`, `none`, `required`, or names a function", param="tool_choice"
+    )
 
 
 def _list_messages(body: ResponsesBody) -> list[dict[str, Any]]:
