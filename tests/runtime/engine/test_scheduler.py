@@ -96,6 +96,8 @@ def test_what_never_fits_is_refused_and_says_how_long_it_may_be() -> None:
         (request(1, [0], max_tokens=0), "make it at least 1"),
         (request(1, [50]), "outside 0 … 49"),
         (request(1, [-1]), "outside 0 … 49"),
+        (request(1, [0], bias={50: 1.0}), "biased or held back is outside 0 … 49"),
+        (request(1, [0], held_back=(7, 2_000_000_000), min_tokens=1), "biased or held back"),
     ],
 )
 def test_senseless_sequences_are_refused(bad, message) -> None:  # noqa: ANN001
