@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from array import array
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from millrace_runtime.chat.errors import (
     TextMemoryError,
     TextWorkerError,
 )
+from millrace_runtime.chat.job_queue import JobQueue
 from millrace_runtime.chat.jobs import (
     AnyJob,
     BuildGrammar,
@@ -55,9 +55,14 @@ class _QueuedJob:
     frame: bytes
     answer: "asyncio.Future[FromTextWorker]"
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its frame."""
+        return len(self.frame)
+
 
 class TextWorker:
-    """Renders and tokenises in a process of its own, one job at a time in order of arrival.
+    """Renders and tokenises in a process of its own, one job at a time, small ones before large ones.
 
     If a job runs too long, uses too much memory or crashes the process, only this job fails. The jobs after
     it wait for a new process. One task owns the process and sends it the jobs.
@@ -68,7 +73,7 @@ class TextWorker:
         self._model_path = model_path
         self._module = module
         self._limits = limits
-        self._queue: deque[_QueuedJob] = deque()
+        self._queue: JobQueue[_QueuedJob] = JobQueue()
         self._has_news = asyncio.Event()
         """Set when a job was queued or a process ended."""
         self._has_started = asyncio.Event()
@@ -149,7 +154,7 @@ class TextWorker:
         """
         self._require_open()
         job = _QueuedJob(frame, asyncio.get_running_loop().create_future())
-        self._queue.append(job)
+        self._queue.add(job)
         self._has_news.set()
         try:
             return _require_success(await job.answer)
@@ -226,7 +231,7 @@ class TextWorker:
         while not process.has_ended:
             self._has_news.clear()
             while self._queue:
-                job = self._queue.popleft()
+                job = self._queue.pop()
                 if not job.answer.done():
                     return job
             await self._has_news.wait()
@@ -237,7 +242,7 @@ class TextWorker:
         self._is_ready = False
         self._refusal = why
         while self._queue:
-            _settle(self._queue.popleft(), NoTextWorkerError(why))
+            _settle(self._queue.pop(), NoTextWorkerError(why))
 
 
 def _encode(job: AnyJob, max_prompt_tokens: int | None) -> bytes:
