@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,15 +27,17 @@ class Disk:
         self._error = error
         self._content = {f"{name}.part": b"" for name in SHARDS}
         self._untold: set[str] = set()
+        self._lock = threading.Lock()
 
     def fail(self, descriptor: int) -> None:
         """Lose what nobody waited for, or tell that it is lost; of other files nothing."""
         name = _name_of(descriptor)
-        if name in self._content and os.fstat(descriptor).st_size:
-            self._lose()
-        if name in self._untold:
-            self._untold.remove(name)
-            raise OSError(self._error, os.strerror(self._error))
+        with self._lock:  # files are closed in threads
+            if name in self._content and os.fstat(descriptor).st_size:
+                self._lose()
+            if name in self._untold:
+                self._untold.remove(name)
+                raise OSError(self._error, os.strerror(self._error))
 
     def _lose(self) -> None:
         self._untold |= {name for name in self._content if (self._parts / name).exists()}
