@@ -21,6 +21,8 @@ class Bench:
     is_dry_run: bool
     folder: Path
     """Where a step may leave files beside the JSON."""
+    shared: Path
+    """Where a step leaves files for later steps of its part: in memory, and gone after the part."""
 
     @property
     def where(self) -> torch.device:

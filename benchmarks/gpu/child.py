@@ -24,7 +24,9 @@ class Job(NamedTuple):
     step: str
     is_dry_run: bool
     folder: Path
-    """Where a step may leave files."""
+    """Where a step may leave files that are kept."""
+    shared: Path
+    """Where it may leave files for later steps of its part."""
 
 
 def run_job(job: Job, record: Path) -> None:
@@ -40,7 +42,7 @@ def run_job(job: Job, record: Path) -> None:
 
 
 def _run(job: Job, file: TextIO) -> None:
-    bench = Bench(open_device(is_dry_run=job.is_dry_run), job.is_dry_run, job.folder)
+    bench = Bench(open_device(is_dry_run=job.is_dry_run), job.is_dry_run, job.folder, job.shared)
     step = import_module(job.module).STEPS[job.step]
     with torch.inference_mode():
         for row in step(bench):

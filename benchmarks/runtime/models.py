@@ -22,7 +22,7 @@ END_OF_TEXT = "<|endoftext|>"
 MAX_LENGTH = 8192
 _NO_TEXT = "øùúûüýþÿ"
 """How BPE writes the bytes from F8 to FF, which no UTF-8 has."""
-_TOKENIZER_CONFIG = {
+TOKENIZER_CONFIG = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "model_max_length": MAX_LENGTH,
     "bos_token": END_OF_TEXT,
@@ -71,8 +71,8 @@ def write_model(folder: Path, shape: Shape) -> Path:
     (folder / "config.json").write_text(json.dumps(_render_config(shape)))
     torch.manual_seed(1)
     save_file(_draw_weights(shape), folder / "model.safetensors", metadata={"format": "pt"})
-    _build_tokenizer(shape.vocabulary).save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER_CONFIG))
+    build_tokenizer(shape.vocabulary).save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
     return folder
 
 
@@ -128,7 +128,7 @@ def _draw(rows: int, columns: int) -> Tensor:
     return torch.empty(rows, columns, dtype=torch.bfloat16).normal_(std=0.04)
 
 
-def _build_tokenizer(size: int) -> tokenizers.Tokenizer:
+def build_tokenizer(size: int) -> tokenizers.Tokenizer:
     """An end, bytes, then filler words: each token has a text, and few of them end within a character.
 
     llama.cpp refuses a BPE without merges. So there are some, of bytes that no text has.

@@ -106,6 +106,14 @@ class ProcessGroup:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
         return EngineError(f"{what}; its last words: {last[:300]}")
 
+    def terminate(self, seconds: float) -> int | None:
+        """Ask the command alone to end, as a kubelet does. Return its status, or None if it goes on."""
+        os.kill(self._leader.pid, signal.SIGTERM)
+        try:
+            return self._leader.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def end(self) -> None:
         """End every process of the group: asked first, killed where they don't heed."""
         self._signal(signal.SIGCONT)

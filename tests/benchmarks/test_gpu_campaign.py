@@ -18,7 +18,7 @@ import torch
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
 
 from benchmarks.gpu import kernels, triton_facts
-from benchmarks.gpu.__main__ import NO_DEVICE, PARTS, main
+from benchmarks.gpu.__main__ import NO_DEVICE, PARTS, choose_parts, main
 from benchmarks.gpu.arena import Arena, Guarded
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.cases import OPERATIONS
@@ -45,14 +45,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench(StandIn(), is_dry_run=True, folder=tmp_path)
+    return Bench(StandIn(), is_dry_run=True, folder=tmp_path, shared=tmp_path)
 
 
 def run_python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300,
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
 
 
@@ -133,9 +133,28 @@ def test_without_a_device_one_line_says_so(capsys: pytest.CaptureFixture[str]) -
     assert said[0].startswith("no CUDA device to measure (")
 
 
+@pytest.mark.parametrize(
+    ("minutes", "parts"),
+    [
+        (15, ["replica", "speed", "model", "kernels", "trace"]),
+        (5, ["replica", "speed"]),
+        (3, ["speed", "model", "trace"]),
+        (0.1, []),
+    ],
+)
+def test_few_minutes_are_for_the_newest_parts(minutes: float, parts: list[str]) -> None:
+    assert choose_parts(minutes) == parts
+
+
+def test_too_few_minutes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--minutes", "0.1"])
+    assert "--minutes 0.1: the shortest part takes 15 s" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_machine_needs_no_more_than_the_readme_says() -> None:
-    parts = ", ".join(f"benchmarks.gpu.{part}" for part in PARTS)
+    parts = ", ".join(f"benchmarks.gpu.{part}" for part in PARTS if part != "replica")
     heavy = ("tokenizers", "safetensors", "pydantic", "fastapi", "jinja2", "orjson", "prometheus_client")
     code = f"import sys, {parts}, benchmarks.gpu.child; print([m for m in {heavy} if m in sys.modules])"
     done = run_python("-c", code)

@@ -44,6 +44,16 @@ def test_a_command_that_ends_by_itself_is_told_with_its_last_words(tmp_path: Pat
         group.await_condition("ready", lambda: False, 10)
 
 
+@pytest.mark.parametrize(("heeds", "status"), [("exit 7", 7), ("", None)])
+def test_a_command_that_is_asked_to_end_tells_its_status(
+    tmp_path: Path, heeds: str, status: int | None
+) -> None:
+    command = ("sh", "-c", f"trap '{heeds}' TERM; echo; while :; do sleep 0.01; done")
+    with ProcessGroup(command, {}, tmp_path / "log", is_piped=True) as group:
+        group.stdout.readline()
+        assert group.terminate(10.0 if heeds else 0.05) == status
+
+
 def test_a_wait_is_bounded(tmp_path: Path) -> None:
     with (
         ProcessGroup(("sleep", "60"), {}, tmp_path / "log", is_piped=False) as group,
