@@ -36,7 +36,15 @@ from millrace_runtime.protocol.step import Row as PlannedRow
 from millrace_runtime.protocol.step import SlotStart, StepPlan
 
 pytestmark = pytest.mark.reads(
-    "benchmarks/gpu", "benchmarks/record.py", "kernels", "runtime/millrace_fit", "runtime/millrace_runtime"
+    "benchmarks/gpu",
+    "benchmarks/record.py",
+    "benchmarks/runtime",
+    "development/ports.py",
+    "kernels",
+    "runtime/millrace_cli",
+    "runtime/millrace_fit",
+    "runtime/millrace_runtime",
+    "testing/traffic.py",
 )
 
 ROOT = Path(__file__).resolve().parents[2]

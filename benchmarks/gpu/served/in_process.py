@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.rows import Figure, Row
-from benchmarks.gpu.served.workload import checkpoint_of, choose_workload, keep_rate
+from benchmarks.gpu.rows import Figure, Row, at_least
+from benchmarks.gpu.served.workload import checkpoint_of, choose_workload, read_rate
 from benchmarks.gpu.serving import record
 from benchmarks.runtime.drivers.millrace import complete
 from benchmarks.runtime.workload import read_completion
@@ -14,6 +14,8 @@ from millrace_fit.settings import Settings
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
+
+OF_ENGINE = at_least(0.95)
 
 
 def measure_engine(bench: Bench) -> Iterator[Row]:
@@ -38,6 +40,7 @@ def measure_engine(bench: Bench) -> Iterator[Row]:
         seconds = max(one.last_token for one in found) - min(one.sent for one in found)
         rates.append(sum(one.num_tokens for one in found) / seconds)
     rate = statistics.median(rates[1:])  # the first round warms up
-    keep_rate(bench, "engine", rate)
     facts = {"rounds_tokens_per_second": rates[1:]}
     yield Figure(f"{work.compared} streams in one process: tokens", rate, "tokens/s", facts=facts)
+    if replica := read_rate(bench, "replica"):
+        yield Figure(f"{work.compared} streams: the replica over the engine", replica / rate, "", OF_ENGINE)

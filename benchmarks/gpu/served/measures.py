@@ -14,10 +14,10 @@ from benchmarks.gpu.served.client import Ask, Asked, Clients
 from benchmarks.gpu.served.counts import find_faults
 from benchmarks.gpu.served.process import Replica
 from benchmarks.gpu.served.streams import Pace, Stream, find_fault, measure_pace
-from benchmarks.gpu.served.workload import Workload, keep_rate, read_rate
+from benchmarks.gpu.served.workload import Workload, keep_rate
 from benchmarks.runtime.client import OpenAI
 
-OF_ENGINE, OF_LIMIT, OF_GREEDY = at_least(0.95), at_least(0.8), at_least(0.9)
+OF_LIMIT, OF_GREEDY = at_least(0.8), at_least(0.9)
 NUM_STORMS = 3
 MEMORY_BYTES = 64 << 20
 """A device's free memory may differ by so much: other libraries' buffers."""
@@ -109,7 +109,7 @@ def measure_streams(session: Session) -> Iterator[Row]:
 
 
 def measure_compared(session: Session) -> Iterator[Row]:
-    """Compare greedy streams with the engine and the device's limit, and sampled ones with greedy ones."""
+    """Compare greedy streams with the device's limit, and sampled ones with greedy ones."""
     work = session.work
     session.ask(_mix(session, seed=5))  # warms up
     rounds = [_measure_round(session, seed=6 + number) for number in range(work.rounds)]
@@ -117,8 +117,6 @@ def measure_compared(session: Session) -> Iterator[Row]:
     keep_rate(session.bench, "replica", rate)
     name = f"{work.compared} streams"
     yield Figure(f"{name}: tokens, median of rounds", rate, "tokens/s")
-    if engine := read_rate(session.bench, "engine"):
-        yield Figure(f"{name}: over the engine in one process", rate / engine, "", OF_ENGINE)
     context = work.prompt + work.output // 2
     least = Costs.of(work.config).step_bytes([context] * work.compared) / session.bandwidth
     step = statistics.median(one.step_seconds for one in rounds)
@@ -173,9 +171,8 @@ def _mix(session: Session, seed: int) -> list[Ask]:
 def measure_storms(session: Session) -> Iterator[Row]:
     """Cancel all streams at random moments. Tell how soon nothing is held any more."""
     work, device = session.work, session.bench.device
-    free = device.free_bytes()
     draw = random.Random(7)  # noqa: S311  a load, no secret
-    seconds = []
+    seconds, free = [], []
     for number in range(NUM_STORMS):
         asks = session.make_asks(work.stormed, work.prompt, work.endless, seed=20 + number)
         asked = session.start([ask._replace(cancel_seconds=draw.uniform(0.02, 1.0)) for ask in asks])
@@ -188,8 +185,9 @@ def measure_storms(session: Session) -> Iterator[Row]:
         facts = {"cancelled": num_cancelled, "errors": errors[:3]}
         yield Check(f"storm {number}: streams were cancelled", num_cancelled > 0 and not errors, facts)
         seconds.append(session.replica.await_idle())
+        free.append(device.free_bytes())
     yield Figure("after a storm: until nothing is in use", max(seconds), "s")
-    lost = free - device.free_bytes()
+    lost = free[0] - free[-1]  # the first one's batches may be larger than any before
     yield Check("storms keep no memory of the device", lost <= MEMORY_BYTES, {"bytes": lost})
 
 

@@ -16,7 +16,7 @@ from millrace_runtime import contract
 READY_SECONDS = 90.0
 IDLE_SECONDS = 10.0
 """How long a replica may take to give back what cancelled requests held."""
-REST_SECONDS, REST_SHARE = 1.2, 0.1
+REST_SECONDS, REST_SHARE = 1.2, 0.05
 """A replica rests when it takes less of a CPU for longer than the pause between two recordings."""
 REST_LIMIT_SECONDS = 30.0
 DRAIN_SECONDS = 30.0

@@ -35,7 +35,11 @@ def measure_transformers(bench: Bench) -> Iterator[Row]:
         return
     # Without a number of blocks, a host without psutil would give it more memory than there is.
     batching = transformers.ContinuousBatchingConfig(num_blocks=bench.sized(None, 8))
-    rate = _measure_batching(model, work, batching)
+    try:
+        rate = _measure_batching(model, work, batching)
+    except Exception as error:  # noqa: BLE001  a peer's failure is none of ours
+        yield Figure(f"{name}, continuous batching failed", 0.0, "", facts={"error": f"{error!r:.500}"})
+        return
     yield Figure(f"{name}, continuous batching, {work.compared}: tokens", rate, "tokens/s")
     if ours:
         yield Figure(f"the replica over continuous batching, {work.compared}", ours / rate, "")
