@@ -24,19 +24,29 @@ Attend = Callable[[Tensor, Tensor, float], Tensor]
 """Takes query, a layer's kv_cache and scale; returns the output. Planned once for all layers of a step."""
 
 
+class Bounds(NamedTuple):
+    """The size of attention's launches: of a step, or of every step that a graph repeats."""
+
+    num_tokens: int
+    num_spans: int
+    """Of the rows with one query (`spans.py`)."""
+    has_prefill: bool
+    """Whether a row may have several queries."""
+
+
 class QueryRows(NamedTuple):
     """A step's rows for the planning of attention: on the host, and int64 on the device."""
 
     starts: Sequence[int]
-    """[rows + 1]: each row's first token in the step."""
+    """[rows + 1]: each row's first token in the step. Unused where `bounds` are given."""
     contexts: Sequence[int]
-    """[rows]: the length of each row's sequence after the step."""
+    """[rows]: the length of each row's sequence after the step. Unused where `bounds` are given."""
     device_starts: Tensor
     device_contexts: Tensor
     device_slots: Tensor
     """[rows]: the row's line in the block tables."""
-    num_spans: int | None = None
-    """The largest number of spans (`spans.py`), for a graph whose contexts change on the device."""
+    bounds: Bounds | None = None
+    """For a graph, whose rows change on the device and whose launches do not. A row without queries pads."""
 
 
 class Kernels(NamedTuple):
@@ -109,11 +119,15 @@ def _plan_triton_attention(
     from millrace_kernels.paged_attention.triton_kernel import StepRows, TritonAttention  # noqa: PLC0415
 
     starts, contexts = rows.device_starts.to(torch.int32), rows.device_contexts.to(torch.int32)
-    num_spans = count_spans(rows.starts, rows.contexts) if rows.num_spans is None else rows.num_spans
-    num_tokens = rows.starts[-1]
+    bounds = _count_launched(rows) if rows.bounds is None else rows.bounds
     return TritonAttention(
         StepRows(starts, contexts, rows.device_slots, tables),
-        num_tokens,
-        num_spans,
-        has_prefill=num_tokens > len(rows.contexts),
+        bounds.num_tokens,
+        bounds.num_spans,
+        has_prefill=bounds.has_prefill,
     )
+
+
+def _count_launched(rows: QueryRows) -> Bounds:
+    num_tokens = rows.starts[-1]
+    return Bounds(num_tokens, count_spans(rows.starts, rows.contexts), num_tokens > len(rows.contexts))

@@ -9,7 +9,7 @@ from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_spans, span_keys
 from millrace_kernels.paged_attention.tiled import TiledAttention
-from millrace_kernels.select import QueryRows, select_triton
+from millrace_kernels.select import Bounds, QueryRows, select_triton
 from tests.kernels.libraries import READS_KERNELS
 
 SHAPES = [
@@ -165,11 +165,32 @@ def test_a_row_without_keys_pads_and_its_neighbours_have_the_same_bits(paged: An
     batch = paged([1, 1], [300, 20])
     alone, (_, cache, _, _, tables) = on_gpu(batch), batch.tensors()
     starts, contexts = torch.arange(5), torch.tensor([300, 20, 0, 0])
-    rows = QueryRows(range(5), [1] * 4, starts, contexts, torch.tensor([0, 1, 0, 0]), num_spans=9)
+    bounds = Bounds(4, 9, has_prefill=False)
+    rows = QueryRows((), (), starts, contexts, torch.tensor([0, 1, 0, 0]), bounds)
     query = torch.cat((batch.query, torch.full_like(batch.query, float("nan"))))
     padded = select_triton().plan_attention(rows, tables, 2, 16)(query, cache, batch.scale)
     assert torch.equal(padded[:2], alone)
     assert not padded[2:].any()
+
+
+@pytest.mark.parametrize(("num_tokens", "num_rows"), [(85, 4), (96, 8), (300, 40)])
+def test_a_mixed_steps_rows_have_the_same_bits_in_any_larger_graph(
+    paged: Any, num_tokens: int, num_rows: int
+) -> None:
+    """Rows without queries pad, and tokens of no row. The largest row has several tiles."""
+    queries, contexts = [1, 70, 1, 13], [600, 130, 17, 13]
+    batch = paged(queries, contexts, 4, 2, 16)
+    alone, (_, cache, _, _, tables) = on_gpu(batch), batch.tensors()
+    missing = num_rows - len(queries)
+    starts = torch.tensor(batch.starts + [85] * missing)
+    rows = QueryRows(
+        (), (), starts, torch.tensor(contexts + [0] * missing), torch.arange(num_rows) % len(queries),
+        Bounds(num_tokens, bound_spans(num_rows, 900), has_prefill=True),
+    )  # fmt: skip
+    query = torch.full((num_tokens, 4, 16), float("nan"))
+    query[:85] = batch.query
+    padded = select_triton().plan_attention(rows, tables, 2, 16)(query, cache, batch.scale)
+    assert torch.equal(padded[:85], alone)
 
 
 def test_spans_are_counted_and_bounded() -> None:

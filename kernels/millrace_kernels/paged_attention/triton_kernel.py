@@ -49,7 +49,7 @@ class TritonAttention:
     """A step's planned attention, called once for each layer. It never waits for the device."""
 
     def __init__(self, rows: StepRows, num_tokens: int, num_spans: int, *, has_prefill: bool) -> None:
-        """`num_spans` is counted by `spans.py`, or larger if the contexts will change within a graph."""
+        """`num_tokens` and `num_spans` (`spans.py`) are the step's, or the most that a graph will have."""
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
         self._has_prefill = has_prefill
         self._num_rows = rows.contexts.shape[0]

@@ -13,7 +13,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
-from millrace_kernels.select import QueryRows, select_kernels
+from millrace_kernels.select import Bounds, QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.errors import is_out_of_memory
@@ -179,9 +179,8 @@ class TensorRunner:
         blocks = slots.blocks[owners, known // BLOCK_SIZE]
         cache_slots = torch.where(positions < 0, -1, blocks * BLOCK_SIZE + known % BLOCK_SIZE)
         starts = torch.arange(num_rows + 1, device=self._device)
-        rows = QueryRows(
-            range(num_rows + 1), [1] * num_rows, starts, positions + 1, owners, num_spans=num_spans
-        )
+        bounds = Bounds(num_rows, num_spans, has_prefill=False)
+        rows = QueryRows((), (), starts, positions + 1, owners, bounds)
         step = self._step(owners, known, cache_slots, rows, slots)
         return self._model.forward(step)
 
