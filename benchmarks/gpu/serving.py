@@ -32,6 +32,7 @@ from millrace_runtime.protocol.step import (
     SlotStart,
     StepPlan,
     StepResult,
+    StepSize,
     TokenLogprobs,
 )
 
@@ -52,11 +53,17 @@ class Served:
     """Whether a CPU computes as a GPU would, by Triton's interpreter."""
 
     def open(
-        self, num_slots: int, num_blocks: int, max_batched_tokens: int, recordable: Sequence[int] = ()
+        self,
+        num_slots: int,
+        num_blocks: int,
+        max_batched_tokens: int,
+        recordable: Sequence[int] = (),
+        mixed: Sequence[int] = (),
     ) -> LocalExecutor:
         """Return an executor. Its KV cache is full of random numbers: zeros would flatter the device.
 
-        `recordable` are the numbers of rows whose steps `record` can record.
+        `recordable` are the numbers of rows whose decode steps `record` can record, and `mixed` the numbers
+        of tokens of its steps with prompts.
         """
         limits = Limits(
             groups=(KvGroup(num_blocks),),
@@ -66,7 +73,9 @@ class Served:
             max_model_length=self.length,
             vocabulary_size=self.architecture.vocabulary_size,
             max_batched_tokens=max_batched_tokens,
-            recordable=tuple(recordable),
+            recordable=tuple(
+                sorted((*map(StepSize, recordable), *(StepSize(one, is_mixed=True) for one in mixed)))
+            ),
         )
         slots, fill = SlotTable(limits, self.device), partial(self._fill_cache, num_blocks)
         placement = Placement(

@@ -125,6 +125,7 @@ def _plan_triton_attention(
         bounds.num_tokens,
         bounds.num_spans,
         has_prefill=bounds.has_prefill,
+        has_padding=bounds.has_prefill and rows.bounds is not None,
     )
 
 

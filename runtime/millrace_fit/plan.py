@@ -28,6 +28,12 @@ MOST_ROWS: Final = 512
 take 8 ms on a device with 10^15 operations a second."""
 
 
+LEAST_MIXED: Final = 16
+WIDE_MIXED: Final = 64
+MOST_MIXED: Final = 512
+"""Tokens of a step with a prompt. The computing of more takes longer than their launches."""
+
+
 def choose_sizes(max_rows: int) -> tuple[int, ...]:
     """Return the numbers of rows that a GPU records: 1, 2, 4, 8, 16, 24, 32, 48, … up to `max_rows`.
 
@@ -38,6 +44,22 @@ def choose_sizes(max_rows: int) -> tuple[int, ...]:
     sizes = {1, 2, 4, *range(CLOSE_SIZES, CLOSE_UNTIL, CLOSE_SIZES)}
     sizes |= set(range(CLOSE_UNTIL, max_rows, WIDE_SIZES))
     return (*sorted(size for size in sizes if size < max_rows), max_rows)
+
+
+def choose_mixed_sizes(max_tokens: int) -> tuple[int, ...]:
+    """Return the numbers of tokens of steps with a prompt that a GPU records: 16, 32, 64, 128, 192, … 512.
+
+    Up to some 128 tokens a step takes as long as the reading of all weights. Beyond that each token of
+    padding takes time, so these sizes are closer.
+    """
+    max_tokens = min(max_tokens, MOST_MIXED)
+    sizes = {LEAST_MIXED, 2 * LEAST_MIXED, *range(WIDE_MIXED, max_tokens, WIDE_MIXED)}
+    return (*sorted(size for size in sizes if size < max_tokens), max_tokens)
+
+
+def count_recordings(max_rows: int, max_tokens: int) -> int:
+    """Return the number of sizes that a GPU records."""
+    return len(choose_sizes(max_rows)) + len(choose_mixed_sizes(max_tokens))
 
 
 CPU_OVERHEAD: Final = 96 << 20
@@ -56,7 +78,7 @@ class MemoryPlan:
     tables: int
     step: int
     recordings: int
-    """Recorded decode steps, on GPUs."""
+    """Recorded steps, on GPUs."""
     text: int
     """The text worker, on CPUs."""
     cache: CacheShape | None
@@ -90,7 +112,7 @@ def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
     overhead = GPU_OVERHEAD + (EXCHANGE_OVERHEAD if settings.tensor_parallel > 1 else 0)
     longest = _find_longest(weights, share_out(total - overhead, 0))
     tables, step = _tables(weights, longest), _step(weights, longest)
-    recordings = bound_recordings(len(choose_sizes(settings.num_sequences)))
+    recordings = bound_recordings(count_recordings(settings.num_sequences, settings.num_batched_tokens))
     free = total - overhead - weights.most_bytes
     budget = share_out(free, tables + step, recordings)
     return MemoryPlan(

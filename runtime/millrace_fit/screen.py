@@ -121,7 +121,7 @@ def _list_rows(settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]
     yield f"weights{rounded}", plan.weights
     yield "tables of angles, tokens and blocks", plan.tables
     yield f"largest step: {step}", plan.step
-    yield "recorded decode steps", plan.recordings
+    yield "recorded steps", plan.recordings
     yield "text worker", plan.text
     yield "CUDA and libraries" if settings.device == "cuda" else "processes and libraries", plan.overhead
     cache = plan.cache

@@ -191,6 +191,7 @@ def test_a_mixed_steps_rows_have_the_same_bits_in_any_larger_graph(
     query[:85] = batch.query
     padded = select_triton().plan_attention(rows, tables, 2, 16)(query, cache, batch.scale)
     assert torch.equal(padded[:85], alone)
+    assert not padded[85:].any()
 
 
 def test_spans_are_counted_and_bounded() -> None:

@@ -48,20 +48,33 @@ class Work(NamedTuple):
 class TritonAttention:
     """A step's planned attention, called once for each layer. It never waits for the device."""
 
-    def __init__(self, rows: StepRows, num_tokens: int, num_spans: int, *, has_prefill: bool) -> None:
-        """`num_tokens` and `num_spans` (`spans.py`) are the step's, or the most that a graph will have."""
+    def __init__(
+        self,
+        rows: StepRows,
+        num_tokens: int,
+        num_spans: int,
+        *,
+        has_prefill: bool,
+        has_padding: bool = False,
+    ) -> None:
+        """`num_tokens` and `num_spans` (`spans.py`) are the step's, or the most that a graph will have.
+
+        With `has_padding` tokens of no row get zeros.
+        """
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
-        self._has_prefill = has_prefill
+        self._has_prefill, self._has_padding = has_prefill, has_padding
         self._num_rows = rows.contexts.shape[0]
         self._work = _share_out(rows, num_spans) if num_spans else None
         self._partial: tuple[Tensor, Tensor] | None = None
+        self._output: Tensor | None = None
 
     def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
-        """Attend; shapes as in `paged_attention_reference`. Tokens of no row get arbitrary values.
+        """Attend; shapes as in `paged_attention_reference`. Without `has_padding` each token needs a row.
 
-        The last dimension of query and kv_cache must be contiguous.
+        The last dimension of query and kv_cache must be contiguous. With `has_padding` the next call
+        overwrites the output.
         """
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        output = self._find_output(query)
         scale_of_two = scale * math.log2(math.e)
         if self._work is not None:
             self._decode(query, kv_cache, output, scale_of_two, self._work)
@@ -88,6 +101,14 @@ class TritonAttention:
             HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
             num_warps=MERGE_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
+
+    def _find_output(self, query: Tensor) -> Tensor:
+        if not self._has_padding:
+            return torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if self._output is None:
+            # All layers share it, so one launch clears the padding of all of them.
+            self._output = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+        return self._output
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return memory for each span's maximum, sum and mixed values; all layers share it."""

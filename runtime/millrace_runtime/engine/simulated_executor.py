@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from millrace_runtime.protocol.encoding import unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
+from millrace_runtime.protocol.step import (
+    KvGroup,
+    Limits,
+    Row,
+    RowResult,
+    SlotStart,
+    StepPlan,
+    StepResult,
+    StepSize,
+)
 
 POISON = -1
 """The content of a block before it is written."""
@@ -65,7 +74,7 @@ class SimulatedExecutor:
         self._plans: deque[StepPlan] = deque()
         self._masks: dict[int, bytes] = {}
         self._next_step = 0
-        self.recorded: list[int] = []
+        self.recorded: list[StepSize] = []
 
     def submit(self, plan: StepPlan) -> None:
         """Keep a plan for `collect`."""
@@ -116,8 +125,8 @@ class SimulatedExecutor:
         assert not self._plans, "a command with a step in flight"
         if isinstance(command, Record):
             assert self._cells, "recording in its sleep"
-            assert command.num_rows in self.limits.recordable
-            self.recorded.append(command.num_rows)
+            assert command.size in self.limits.recordable
+            self.recorded.append(command.size)
         elif isinstance(command, Sleep):
             assert not self._slots, "asleep with sequences on the device"
             self._cells = []

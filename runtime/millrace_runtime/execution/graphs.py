@@ -1,9 +1,12 @@
-"""Recorded decode steps: CUDA graphs.
+"""Recorded steps: CUDA graphs.
 
 A step of an 8-billion-parameter model has some 200 launches, and each takes the host several microseconds,
 whatever the device does. A graph is one launch. It repeats exactly the same work, with the same number of
-rows and at the same places in memory. So there are graphs for several numbers of rows. A step takes the next
-larger graph and pads its rows.
+tokens and at the same places in memory. So there are graphs for several numbers of tokens. A step takes the
+next larger graph and pads its tokens.
+
+In a decode graph each row has one token. A mixed graph serves any rows, also prompts and chunks of them, and
+finds them by tables on the device.
 
 A graph includes plain draws, which need only numbers from the host. A step with other draws pads the graph's
 draws, and draws from the graph's logits afterwards.
@@ -18,11 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from millrace_fit.plan import CLOSE_SIZES
+from millrace_fit.plan import CLOSE_SIZES, LEAST_MIXED
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import PlainSampler
+from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.slots import Spans
+from millrace_runtime.protocol.step import StepSize
 
 Repeat = Callable[[], None]
 """Repeats the recorded launches. It reads and writes the same memory each time."""
@@ -42,19 +47,47 @@ NOBODY = -1
 """Each number of a padding row. Only its slot is 0, because the step may read the slot's tokens."""
 
 
+class Inputs(Protocol):
+    """The inputs of a graph's repetitions, all on the device."""
+
+    num_rows: int
+
+    @property
+    def owners(self) -> Tensor:
+        """int64 [tokens]: the slot of each token's sequence."""
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [tokens], each in its sequence; NOBODY for padding."""
+
+    @property
+    def draws(self) -> Tensor:
+        """int64 [rows, columns], as `PlainSampler` reads it."""
+
+    def write(self, spans: Spans, draws: Draws | None) -> None:
+        """Upload a step's rows and their draws; None: the graph draws nothing."""
+
+    def list_rows(self, num_spans: int) -> QueryRows:
+        """Return the rows for the planning of attention, within the recording."""
+
+    def choose_last(self, hidden: Tensor) -> Tensor:
+        """Return the hidden state of each row's last token, within the recording."""
+
+
 class DecodeInputs:
     """The inputs of a graph's repetition, uploaded by one copy: the rows' numbers, and then their draws."""
 
     def __init__(self, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
         """At first all rows are padding."""
+        self.num_rows = num_rows
         self._lay_out = sampler.lay_out
         self._host = np.full(num_rows * (2 + sampler.num_columns), NOBODY)
         self._host[:num_rows] = 0
         self._slots, self._positions = self._host[: 2 * num_rows].reshape(2, num_rows)
         self._draws = self._host[2 * num_rows :].reshape(num_rows, sampler.num_columns)
         self._there = torch.from_numpy(self._host.copy()).to(device)
-        self.numbers = self._there[: 2 * num_rows].view(2, num_rows)
-        """int64 [2, rows] on the device: slots and positions."""
+        self.owners, self.positions = self._there[: 2 * num_rows].view(2, num_rows)
+        """int64 [rows] each on the device: slots and positions."""
         self.draws = self._there[2 * num_rows :].view(num_rows, sampler.num_columns)
         """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
 
@@ -69,12 +102,22 @@ class DecodeInputs:
         self._draws[num_drawn:] = NOBODY
         upload_into(self._host, self._there)
 
+    def list_rows(self, num_spans: int) -> QueryRows:
+        """Return the rows for the planning of attention."""
+        starts = torch.arange(self.num_rows + 1, device=self.owners.device)
+        bounds = Bounds(self.num_rows, num_spans, has_prefill=False)
+        return QueryRows((), (), starts, self.positions + 1, self.owners, bounds)
+
+    def choose_last(self, hidden: Tensor) -> Tensor:
+        """Return all: each row has one token."""
+        return hidden
+
 
 @dataclass(frozen=True, slots=True)
-class DecodeGraph:
-    """A recorded step for up to a number of rows, of one token each."""
+class Graph:
+    """A recorded step for up to a number of tokens."""
 
-    inputs: DecodeInputs
+    inputs: Inputs
     num_spans: int
     """The number of spans of keys for which its attention has memory."""
     repeat: Repeat
@@ -84,27 +127,53 @@ class DecodeGraph:
     """int64 [2, rows], written at each repetition: the drawn tokens and faults, as in Sampled."""
 
 
-class DecodeGraphs:
+class _Ladder:
+    """The graphs of one kind, by the number of tokens."""
+
+    def __init__(self, close_tokens: int) -> None:
+        """A graph of up to `close_tokens` tokens is similar to every smaller step."""
+        self._close_tokens = close_tokens
+        self._sizes: list[int] = []
+        self.graphs: dict[int, Graph] = {}
+
+    def replace(self, num_tokens: int, graph: Graph | None) -> None:
+        """Add a size, or remove it, if it is there."""
+        self.graphs.pop(num_tokens, None)
+        if graph is not None:
+            self.graphs[num_tokens] = graph
+        self._sizes = sorted(self.graphs)
+
+    def find(self, num_tokens: int) -> Graph | None:
+        """Return the smallest graph with enough tokens; None without one of a similar size.
+
+        A far larger one would do so much more work that it is slower than a step without a graph.
+        """
+        place = bisect_left(self._sizes, num_tokens)
+        if place == len(self._sizes) or self._sizes[place] > max(self._close_tokens, 2 * num_tokens):
+            return None
+        return self.graphs[self._sizes[place]]
+
+
+class Graphs:
     """The graphs by size, and the logits' memory, which all graphs share because one runs at a time."""
 
     def __init__(self) -> None:
-        self._sizes: list[int] = []
-        self._graphs: dict[int, DecodeGraph] = {}
-        self._place: Tensor | None = None
+        self.clear()
 
     @property
-    def sizes(self) -> frozenset[int]:
-        """The recorded numbers of rows."""
-        return frozenset(self._graphs)
+    def sizes(self) -> frozenset[StepSize]:
+        """The recorded sizes."""
+        kinds = ((self.decode, False), (self.mixed, True))
+        return frozenset(StepSize(number, is_mixed) for kind, is_mixed in kinds for number in kind.graphs)
 
     def clear(self) -> None:
         """Forget all."""
-        self._sizes, self._graphs, self._place = [], {}, None
+        self.decode, self.mixed = _Ladder(CLOSE_SIZES), _Ladder(LEAST_MIXED)
+        self._place: Tensor | None = None
 
-    def remove(self, num_rows: int) -> None:
-        """Forget a size, if it is there."""
-        self._graphs.pop(num_rows, None)
-        self._sizes = sorted(self._graphs)
+    def replace(self, size: StepSize, graph: Graph | None) -> None:
+        """Add a size, or remove it, if it is there."""
+        (self.mixed if size.is_mixed else self.decode).replace(size.num_tokens, graph)
 
     def put(self, logits: Tensor) -> Tensor:
         """Copy logits to the shared memory, in float32, and return it.
@@ -119,22 +188,6 @@ class DecodeGraphs:
         """Return the shared memory of so many rows."""
         assert self._place is not None, "nothing was put yet"
         return self._place[:num_rows]
-
-    def add(self, num_rows: int, graph: DecodeGraph) -> None:
-        """Add a size."""
-        self._graphs[num_rows] = graph
-        self._sizes = sorted(self._graphs)
-
-    def find(self, num_rows: int, num_spans: int) -> DecodeGraph | None:
-        """Return the smallest graph with enough rows and spans; None without one of a similar size.
-
-        A far larger one would do so much more work that it is slower than a step without a graph.
-        """
-        place = bisect_left(self._sizes, num_rows)
-        if place == len(self._sizes) or self._sizes[place] > max(CLOSE_SIZES, 2 * num_rows):
-            return None
-        graph = self._graphs[self._sizes[place]]
-        return graph if num_spans <= graph.num_spans else None
 
 
 class CudaRecorder:

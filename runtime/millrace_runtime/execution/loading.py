@@ -10,7 +10,7 @@ import torch
 from millrace_fit.accelerators import NO_GPU
 from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.plan import choose_sizes
+from millrace_fit.plan import choose_mixed_sizes, choose_sizes
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
@@ -32,7 +32,7 @@ from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.models.registry import find_architecture
-from millrace_runtime.protocol.step import KvGroup, Limits
+from millrace_runtime.protocol.step import KvGroup, Limits, StepSize
 
 Log = Callable[[str], None]
 """Writes one line."""
@@ -73,8 +73,14 @@ class LoadPlan:
             max_model_length=max_model_length,
             vocabulary_size=self.architecture.vocabulary_size,
             max_batched_tokens=self.settings.max_batched_tokens,
-            recordable=() if self.device.type == "cpu" else choose_sizes(self.settings.max_sequences),
+            recordable=() if self.device.type == "cpu" else self._list_sizes(),
         )
+
+    def _list_sizes(self) -> tuple[StepSize, ...]:
+        """Return the sizes of steps that are recorded on a GPU."""
+        decode = map(StepSize, choose_sizes(self.settings.max_sequences))
+        mixed = choose_mixed_sizes(self.settings.max_batched_tokens)
+        return tuple(sorted((*decode, *(StepSize(number, is_mixed=True) for number in mixed))))
 
     def _load(self, packer: Packer, longest: int) -> Model:
         reader = Reader(self.settings.model_path)

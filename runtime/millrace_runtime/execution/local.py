@@ -20,7 +20,15 @@ from millrace_runtime.execution.model_runner import Computed, Runner
 from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
-from millrace_runtime.protocol.step import Limits, Placement, RowResult, StepPlan, StepResult, TokenLogprobs
+from millrace_runtime.protocol.step import (
+    Limits,
+    Placement,
+    RowResult,
+    StepPlan,
+    StepResult,
+    StepSize,
+    TokenLogprobs,
+)
 
 FAULTS = {
     NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
@@ -155,10 +163,10 @@ class LocalExecutor:
         if self._in_flight:
             raise PlanError(f"{len(self._in_flight)} steps are in flight: collect them before a command")
         if isinstance(command, Record):
-            self._record(command.num_rows)
+            self._record(command.size)
             return
         if isinstance(command, Forget):
-            self._runner.forget(command.num_rows)
+            self._runner.forget(command.size)
             return
         if not self._slots.is_empty:
             raise PlanError("sequences are on the device: release their slots before a command")
@@ -172,17 +180,17 @@ class LocalExecutor:
         self._is_asleep = isinstance(command, Sleep)
 
     @property
-    def recorded(self) -> frozenset[int]:
-        """The recorded numbers of rows."""
+    def recorded(self) -> frozenset[StepSize]:
+        """The recorded sizes."""
         return self._runner.recorded
 
     @torch.inference_mode()
-    def _record(self, num_rows: int) -> None:
+    def _record(self, size: StepSize) -> None:
         if self._is_asleep:
             raise PlanError("the executor sleeps: wake it before recording")
-        if num_rows not in self.limits.recordable:
-            raise PlanError(f"steps of {num_rows} rows can't be recorded: {self.limits.recordable} can")
-        self._runner.record(num_rows, self._slots)
+        if size not in self.limits.recordable:
+            raise PlanError(f"{size} can't be recorded: {self.limits.recordable} can")
+        self._runner.record(size, self._slots)
 
     def check(self) -> None:
         """Do nothing: without other processes only steps can fail."""

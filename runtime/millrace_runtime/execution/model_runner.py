@@ -13,19 +13,22 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
-from millrace_kernels.select import Bounds, QueryRows, select_kernels
+from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.errors import is_out_of_memory
 from millrace_runtime.execution.graphs import (
     CudaRecorder,
-    DecodeGraph,
-    DecodeGraphs,
     DecodeInputs,
+    Graph,
+    Graphs,
+    Inputs,
     Recorder,
 )
 from millrace_runtime.execution.slots import SlotTable, Spans
+from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens
 from millrace_runtime.models.model import Model
+from millrace_runtime.protocol.step import StepSize
 
 
 class Computed(NamedTuple):
@@ -53,15 +56,15 @@ class Runner(Protocol):
     sampler: Sampler
     """Draws from its logits."""
 
-    def record(self, num_rows: int, slots: SlotTable) -> None:
-        """Make steps of up to so many rows of one token faster from now on, if the runner can."""
+    def record(self, size: StepSize, slots: SlotTable) -> None:
+        """Make the steps of a size faster from now on, if the runner can."""
 
-    def forget(self, num_rows: int) -> None:
+    def forget(self, size: StepSize) -> None:
         """Remove a recording."""
 
     @property
-    def recorded(self) -> frozenset[int]:
-        """The numbers of rows that were recorded."""
+    def recorded(self) -> frozenset[StepSize]:
+        """The sizes that were recorded."""
 
     def run(
         self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
@@ -86,7 +89,7 @@ class TensorRunner:
         self.sampler = self._kernels.sampler
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
         self._num_layers_done = 0
-        self._graphs, self._recorder = DecodeGraphs(), recorder or CudaRecorder()
+        self._graphs, self._recorder = Graphs(), recorder or CudaRecorder()
         self._head = TensorStep.without_tokens(self._kernels, self._group)
 
     @property
@@ -101,40 +104,46 @@ class TensorRunner:
         self.kv_caches = kv_caches
 
     @property
-    def recorded(self) -> frozenset[int]:
-        """The numbers of rows that were recorded."""
+    def recorded(self) -> frozenset[StepSize]:
+        """The sizes that were recorded."""
         return self._graphs.sizes
 
-    def forget(self, num_rows: int) -> None:
-        """Remove the graph of so many rows."""
-        self._graphs.remove(num_rows)
+    def forget(self, size: StepSize) -> None:
+        """Remove the graph of a size."""
+        self._graphs.replace(size, None)
         if not self._graphs.sizes:
             self._recorder.forget()
 
-    def record(self, num_rows: int, slots: SlotTable) -> None:
-        """Record the steps of up to so many rows of one token, if there is memory."""
+    def record(self, size: StepSize, slots: SlotTable) -> None:
+        """Record the steps of a size, if there is memory."""
         try:
-            graph = self._record(num_rows, slots)
+            graph = self._record(size, slots)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
         else:
-            self._graphs.add(num_rows, graph)
+            self._graphs.replace(size, graph)
 
-    def _record(self, num_rows: int, slots: SlotTable) -> DecodeGraph:
+    def _record(self, size: StepSize, slots: SlotTable) -> Graph:
         plain = self.sampler.plain
         assert plain is not None, "only steps with plain draws can be recorded"
+        inputs: Inputs
+        if size.is_mixed:
+            num_slots = slots.blocks.shape[0]
+            inputs = MixedInputs(size.num_tokens, min(size.num_tokens, num_slots), plain, self._device)
+        else:
+            inputs = DecodeInputs(size.num_tokens, plain, self._device)
+        num_rows = inputs.num_rows
         num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
-        inputs = DecodeInputs(num_rows, plain, self._device)
         sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
 
         def compute() -> None:
-            logits = self._model.logits(self._decode(inputs.numbers, num_spans, slots), head)
+            logits = self._model.logits(self._forward(inputs, num_spans, slots), head)
             plain.draw(logits, inputs.draws, slots.tokens, sampled)
 
         repeat = self._recorder(compute)
-        return DecodeGraph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
+        return Graph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
 
     def run(
         self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
@@ -147,9 +156,7 @@ class TensorRunner:
         hidden = self._model.forward(step).index_select(0, last)
         return Computed(self._model.logits(hidden, self._head) if emits else None)
 
-    def _repeat(
-        self, graph: DecodeGraph, spans: Spans, emits: Sequence[int], plain: Draws | None
-    ) -> Computed:
+    def _repeat(self, graph: Graph, spans: Spans, emits: Sequence[int], plain: Draws | None) -> Computed:
         graph.inputs.write(spans, plain)
         graph.repeat()
         logits = graph.logits[: len(spans.slots)]
@@ -159,30 +166,24 @@ class TensorRunner:
 
     def _lay_out(self, spans: Spans, emits: Sequence[int], slots: SlotTable) -> tuple[TensorStep, Tensor]:
         """Return the step of the spans, and the numbers of the last tokens of rows that draw."""
-        slot, begin, contexts = spans
-        sizes = contexts - begin
-        starts = np.concatenate(([0], sizes.cumsum()))
-        in_row = np.arange(starts[-1]) - starts[:-1].repeat(sizes)
-        columns = (slot.repeat(sizes), begin.repeat(sizes) + in_row, starts, contexts, slot)
-        last = starts[1:][list(emits)] - 1
+        layout = lay_out_tokens(spans)
+        last = layout.starts[1:][list(emits)] - 1
         # One copy to the device for all numbers.
-        owners, positions, *there, last_there = upload_all((*columns, last), self._device)
-        rows = QueryRows(starts.tolist(), contexts.tolist(), there[0], there[1], there[2])
+        columns = (*layout, spans.ends, spans.slots, last)
+        owners, positions, *there, last_there = upload_all(columns, self._device)
+        rows = QueryRows(layout.starts.tolist(), spans.ends.tolist(), there[0], there[1], there[2])
         blocks = slots.blocks[owners, positions // BLOCK_SIZE]
         cache_slots = blocks * BLOCK_SIZE + positions % BLOCK_SIZE
         return self._step(owners, positions, cache_slots, rows, slots), last_there
 
-    def _decode(self, numbers: Tensor, num_spans: int, slots: SlotTable) -> Tensor:
-        """Return hidden states of rows of one token: slots and positions [2, rows], -1 for padding."""
-        owners, positions = numbers
-        num_rows, known = numbers.shape[1], positions.clamp(min=0)
+    def _forward(self, inputs: Inputs, num_spans: int, slots: SlotTable) -> Tensor:
+        """Return the hidden state of each row's last token, of a graph."""
+        owners, positions = inputs.owners, inputs.positions
+        known = positions.clamp(min=0)
         blocks = slots.blocks[owners, known // BLOCK_SIZE]
         cache_slots = torch.where(positions < 0, -1, blocks * BLOCK_SIZE + known % BLOCK_SIZE)
-        starts = torch.arange(num_rows + 1, device=self._device)
-        bounds = Bounds(num_rows, num_spans, has_prefill=False)
-        rows = QueryRows((), (), starts, positions + 1, owners, bounds)
-        step = self._step(owners, known, cache_slots, rows, slots)
-        return self._model.forward(step)
+        step = self._step(owners, known, cache_slots, inputs.list_rows(num_spans), slots)
+        return inputs.choose_last(self._model.forward(step))
 
     def _step(
         self, owners: Tensor, positions: Tensor, cache_slots: Tensor, rows: QueryRows, slots: SlotTable
@@ -199,15 +200,17 @@ class TensorRunner:
             group=self._group,
         )
 
-    def _find_graph(self, spans: Spans) -> DecodeGraph | None:
-        """Return the graph for a step with one token in each row; None without a graph."""
-        if not self._graphs.sizes or (spans.ends - spans.begins).max() > 1:
+    def _find_graph(self, spans: Spans) -> Graph | None:
+        """Return the graph for a step; None without one."""
+        sizes, num_rows = spans.ends - spans.begins, len(spans.slots)
+        num_tokens = int(sizes.sum())
+        graphs = self._graphs.decode if num_tokens == num_rows else self._graphs.mixed
+        if (graph := graphs.find(num_tokens)) is None:
             return None
-        num_rows = len(spans.slots)
-        bound = bound_spans(num_rows, int(spans.ends.sum()))  # quick, and nearly always small enough
-        return self._graphs.find(num_rows, bound) or self._graphs.find(
-            num_rows, count_spans(range(num_rows + 1), spans.ends.tolist())
-        )
+        if bound_spans(num_rows, int(spans.ends.sum())) <= graph.num_spans:  # quick, and nearly always so
+            return graph
+        num_spans = count_spans([0, *sizes.cumsum().tolist()], spans.ends.tolist())
+        return graph if num_spans <= graph.num_spans else None
 
     def _choose(self, logits: Tensor, emits: Sequence[int]) -> Tensor:
         """Return the rows that draw, which are nearly always all."""

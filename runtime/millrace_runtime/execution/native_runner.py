@@ -17,6 +17,7 @@ from millrace_kernels.sampling.sampler import Sampler, storing
 from millrace_runtime.execution.model_runner import Computed
 from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.models.model import Model
+from millrace_runtime.protocol.step import StepSize
 
 
 class NativeRunner:
@@ -48,14 +49,14 @@ class NativeRunner:
         self.kv_caches = kv_caches
         self._program.set_caches(kv_caches)
 
-    def record(self, num_rows: int, slots: SlotTable) -> None:
+    def record(self, size: StepSize, slots: SlotTable) -> None:
         """Do nothing: every step is already one call."""
 
-    def forget(self, num_rows: int) -> None:
+    def forget(self, size: StepSize) -> None:
         """Do nothing."""
 
     @property
-    def recorded(self) -> frozenset[int]:
+    def recorded(self) -> frozenset[StepSize]:
         """Always empty."""
         return frozenset()
 

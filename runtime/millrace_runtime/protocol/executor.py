@@ -4,7 +4,7 @@ from typing import Protocol
 
 import msgspec
 
-from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult
+from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult, StepSize
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
@@ -16,15 +16,15 @@ class Wake(msgspec.Struct, frozen=True, tag="wake"):
 
 
 class Record(msgspec.Struct, frozen=True, tag="record"):
-    """Make decode steps of up to so many rows faster: one of `limits.recordable`. Sequences may run."""
+    """Make the steps of a size faster: one of `limits.recordable`. Sequences may run."""
 
-    num_rows: int
+    size: StepSize
 
 
 class Forget(msgspec.Struct, frozen=True, tag="forget"):
-    """Remove the recording of decode steps of so many rows."""
+    """Remove the recording of a size."""
 
-    num_rows: int
+    size: StepSize
 
 
 Command = Sleep | Wake | Record | Forget

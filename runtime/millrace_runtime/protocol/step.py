@@ -114,6 +114,14 @@ class KvGroup(msgspec.Struct, frozen=True, array_like=True):
     """A token sees itself and the `window` - 1 before it; None: all before it."""
 
 
+class StepSize(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The largest step that a recording serves, and the kind of its steps."""
+
+    num_tokens: int
+    is_mixed: bool = False
+    """Whether a row may have several tokens. If not, each row has one: all of them decode."""
+
+
 class Limits(msgspec.Struct, frozen=True, array_like=True):
     """An executor's limits."""
 
@@ -128,8 +136,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """The most tokens of one step, with drafts; at least 1."""
     max_draft: int = 0
     """The most draft tokens that one row may verify; 0: the executor supports no drafts."""
-    recordable: tuple[int, ...] = ()
-    """Numbers of rows whose decode steps `Record` makes faster, ascending."""
+    recordable: tuple[StepSize, ...] = ()
+    """The sizes of steps that `Record` makes faster, ascending."""
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):

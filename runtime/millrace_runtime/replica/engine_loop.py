@@ -25,6 +25,7 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
     ToEngine,
 )
+from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.grammars import GrammarCompiler, Root
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
@@ -137,6 +138,7 @@ class EngineLoop:
         self._timing: StepTiming | None = None
         self._clock = StepClock()
         self._recordings = Recordings(executor.limits.recordable)
+        self._last_mixed: StepSize | None = None
         self._sent_stats: Stats | None = None
         self._num_compiled = 0
 
@@ -208,7 +210,7 @@ class EngineLoop:
             return True
         now = time.monotonic()
         if self._scheduler.has_work:
-            size = self._recordings.choose_at_work(self._scheduler.stats().num_running, now)
+            size = self._recordings.choose_at_work(self._list_steps(), now)
         else:
             size = self._recordings.choose_at_rest(now)
         if size is None:
@@ -219,6 +221,12 @@ class EngineLoop:
         self._recordings.note(size, now)
         self._clock.skip()
         return True
+
+    def _list_steps(self) -> list[StepSize]:
+        """Return the sizes of the steps that decode now, and of the last step with a prompt beside them."""
+        num_running = self._scheduler.stats().num_running
+        mixed = [] if self._last_mixed is None else [self._last_mixed]
+        return [StepSize(num_running), *mixed] if num_running else []
 
     def _submit(self) -> None:
         while (plan := self._scheduler.schedule()) is not None:
@@ -241,6 +249,8 @@ class EngineLoop:
             self._outputs += committed.outputs
             seconds = self._clock.end(is_more_to_do=self._scheduler.has_work)
             self._timing = committed.timing and msgspec.structs.replace(committed.timing, seconds=seconds)
+            if committed.timing is not None and not committed.timing.is_decode_only:
+                self._last_mixed = StepSize(committed.timing.num_tokens, is_mixed=True)
 
     def _await_step(self) -> None:
         progress = self._executor.progress

@@ -1,7 +1,9 @@
-"""Decides when the executor records decode steps. Each size takes a large part of a second."""
+"""Decides when the executor records steps. Each size takes a large part of a second."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from millrace_runtime.protocol.step import StepSize
 
 BUSY_SECONDS = 5.0
 """Between recordings while sequences run. Their streams pause during a recording."""
@@ -13,8 +15,8 @@ even if workers record asynchronously."""
 class Recordings:
     """The sizes that are not recorded yet, and the next one."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        """`sizes` are the numbers of rows that can be recorded, ascending."""
+    def __init__(self, sizes: Sequence[StepSize]) -> None:
+        """`sizes` can be recorded, ascending."""
         self._sizes, self._missing = tuple(sizes), list(sizes)
         self._last = float("-inf")
 
@@ -23,20 +25,29 @@ class Recordings:
         """Whether every size is recorded."""
         return not self._missing
 
-    def choose_at_rest(self, now: float) -> int | None:
+    def choose_at_rest(self, now: float) -> StepSize | None:
         """Return the size that an idle engine records now: the largest, whose memory the others can use."""
         if not self._missing or now - self._last < REST_SECONDS:
             return None
         return self._missing[-1]
 
-    def choose_at_work(self, num_running: int, now: float) -> int | None:
-        """Return the size that a busy engine records now: only one that its sequences need, and rarely."""
-        place = bisect_left(self._sizes, num_running)
-        if num_running == 0 or place == len(self._sizes) or now - self._last < BUSY_SECONDS:
-            return None
-        return self._sizes[place] if self._sizes[place] in self._missing else None
+    def choose_at_work(self, steps: Iterable[StepSize], now: float) -> StepSize | None:
+        """Return the size that a busy engine records now: rarely, and only one that its steps need.
 
-    def note(self, size: int, now: float) -> None:
+        `steps` are the sizes of its steps, the most important first.
+        """
+        if now - self._last < BUSY_SECONDS:
+            return None
+        needed = (self._find(step) for step in steps)
+        return next((size for size in needed if size in self._missing), None)
+
+    def note(self, size: StepSize, now: float) -> None:
         """Note that a size was recorded, at a time in seconds."""
         self._missing.remove(size)
         self._last = now
+
+    def _find(self, step: StepSize) -> StepSize | None:
+        """Return the size whose recording serves a step; None for a step that is too large."""
+        sizes = [size for size in self._sizes if size.is_mixed is step.is_mixed]
+        place = bisect_left(sizes, step)
+        return sizes[place] if place < len(sizes) else None

@@ -239,7 +239,7 @@ async def test_a_cache_that_is_tight_is_a_warning_with_what_fits() -> None:
     await world.settle()
     assert len(world.pods()) == 2
     assert world.status["model"]["fit"] == "Tight"
-    assert "36,144 tokens" in world.status["model"]["fitMessage"]
+    assert "34,928 tokens" in world.status["model"]["fitMessage"]
 
 
 async def test_an_accelerator_that_is_not_known_stays_unknown_and_starts() -> None:

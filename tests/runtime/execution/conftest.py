@@ -1,6 +1,6 @@
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.select import select_triton
+from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.parallel.executor import ParallelExecutor, start_workers
 from millrace_runtime.execution.settings import ExecutionSettings
@@ -18,6 +21,7 @@ from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
+from tests.runtime.execution.tape import CountingRecorder
 from tests.runtime.forkserver import Forkserver
 
 TINY: dict[str, Any] = {
@@ -189,3 +193,25 @@ def make_driver(start_pool: Callable[..., ParallelExecutor]) -> Callable[..., Dr
         return Driver(build_executor(ExecutionSettings(path, **(SMALL | settings))))
 
     return make
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> CountingRecorder:
+    """The GPU's operations, and no padding to the rows that CPUs' products need."""
+    counting = CountingRecorder(SMALL)
+    for module in (spans, triton_kernel):
+        monkeypatch.setattr(module, "LEAST_KEYS", 64)
+    monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
+    monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
+    monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
+    return counting
+
+
+@pytest.fixture
+def open_driver(graphs: CountingRecorder) -> Callable[..., Driver]:
+    """Drive an executor that can record steps of some sizes, which keywords and numbers name."""
+
+    def open_one(path: Path, *sizes: int, mixed: Sequence[int] = ()) -> Driver:
+        return Driver(graphs.open(path, *sizes, mixed=mixed))
+
+    return open_one

@@ -5,15 +5,21 @@ written to the graph's buffers on the device is not seen by a repetition. Both t
 launches (in its interpreter) are recorded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
+from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.graphs import Repeat
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.step import StepSize
 
 Launch = Callable[[], None]
 
@@ -70,3 +76,42 @@ def record(compute: Callable[[], None]) -> Repeat:
                 one()
 
     return repeat
+
+
+class CountingRecorder:
+    """Counts the repetitions of what was recorded."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """`settings` are those of its executors."""
+        self._settings = settings
+        self.num_recorded = self.num_repeated = self.num_forgotten = 0
+        self.error: Exception | None = None
+
+    def open(self, path: Path, *sizes: int, mixed: Sequence[int] = ()) -> LocalExecutor:
+        """Return an executor that can record steps of such sizes."""
+        executor = build_executor(ExecutionSettings(path, kernels="torch", **self._settings))
+        recordable = (*map(StepSize, sizes), *(StepSize(size, is_mixed=True) for size in mixed))
+        executor.limits = msgspec.structs.replace(executor.limits, recordable=recordable)
+        return executor
+
+    def forget(self) -> None:
+        self.num_forgotten += 1
+
+    def __call__(self, compute: Callable[[], None]) -> Repeat:
+        if self.error is not None:
+            raise self.error
+        compute()  # as CUDA's does, so that all kernels are compiled
+        self.num_recorded += 1
+        repeat = record(compute)
+
+        def count() -> None:
+            self.num_repeated += 1
+            repeat()
+
+        return count
+
+
+def prompt(length: int, seed: int) -> list[int]:
+    """Return random tokens of a tiny model."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 199, (length,), generator=generator).tolist()

@@ -4,75 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from millrace_fit.plan import MOST_ROWS, choose_sizes
-from millrace_kernels.paged_attention import spans, triton_kernel
 from millrace_kernels.select import select_triton
-from millrace_runtime.execution import model_runner
-from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import PlanError, is_out_of_memory
-from millrace_runtime.execution.graphs import DecodeGraph, DecodeGraphs, DecodeInputs
-from millrace_runtime.execution.local import LocalExecutor
-from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.execution.graphs import DecodeInputs, Graph, Graphs
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
-from millrace_runtime.protocol.step import RowResult
-from tests.runtime.execution import tape
-from tests.runtime.execution.conftest import SMALL, Driver
+from millrace_runtime.protocol.step import RowResult, StepSize
+from tests.runtime.execution.conftest import Driver
+from tests.runtime.execution.tape import CountingRecorder, prompt
 
 pytestmark = pytest.mark.reads("kernels", "runtime", "tests/runtime")
 
 MakeModel = Callable[..., Path]
 TOP = 3
-
-
-class Graphs:
-    """Counts the repetitions of what was recorded."""
-
-    def __init__(self) -> None:
-        self.num_recorded = self.num_repeated = self.num_forgotten = 0
-        self.error: Exception | None = None
-
-    def forget(self) -> None:
-        self.num_forgotten += 1
-
-    def __call__(self, compute: Callable[[], None]) -> Any:
-        if self.error is not None:
-            raise self.error
-        compute()  # as CUDA's does, so that all kernels are compiled
-        self.num_recorded += 1
-        repeat = tape.record(compute)
-
-        def count() -> None:
-            self.num_repeated += 1
-            repeat()
-
-        return count
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
-    """The GPU's operations, and no padding to the rows that CPUs' products need."""
-    counting = Graphs()
-    for module in (spans, triton_kernel):
-        monkeypatch.setattr(module, "LEAST_KEYS", 64)
-    monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
-    monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
-    monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
-    return counting
-
-
-def open_executor(path: Path, *sizes: int) -> LocalExecutor:
-    executor = build_executor(ExecutionSettings(path, kernels="torch", **SMALL))
-    executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
-    return executor
-
-
-def prompt(length: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 199, (length,), generator=generator).tolist()
 
 
 LENGTHS = [40, 5, 17]
@@ -94,7 +41,7 @@ def generate(
         if step == steps - 3:
             driver.release(0)
         if step in record_at:
-            driver.executor.control(Record(record_at[step]))
+            driver.executor.control(Record(StepSize(record_at[step])))
         results.append(driver.advance(512))
     return results
 
@@ -111,12 +58,12 @@ def generate(
     ids=["plain", "cut", "penalised", "changed", "held back at first"],
 )
 def test_recorded_steps_give_the_same_tokens_as_others(
-    make_model: MakeModel, graphs: Graphs, second: dict[str, Any]
+    make_model: MakeModel, graphs: CountingRecorder, second: dict[str, Any]
 ) -> None:
     """Of three rows in a graph of four one pads; later two are left. Plain draws are part of the graph."""
     path = make_model()
-    plain = generate(Driver(open_executor(path)), 9, {}, second)
-    mine = generate(Driver(open_executor(path, 2, 4)), 9, {4: 4, 5: 2}, second)
+    plain = generate(Driver(graphs.open(path)), 9, {}, second)
+    mine = generate(Driver(graphs.open(path, 2, 4)), 9, {4: 4, 5: 2}, second)
     assert graphs.num_recorded == 2
     assert graphs.num_repeated == 5
     for ours, theirs in zip(mine, plain, strict=True):
@@ -126,14 +73,14 @@ def test_recorded_steps_give_the_same_tokens_as_others(
                 assert a.drawn == pytest.approx(b.drawn, abs=1e-4)
 
 
-def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: Graphs) -> None:
+def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: CountingRecorder) -> None:
     """Nor does recording: the next tokens would differ."""
-    executor = open_executor(make_model(), 4)
+    executor = graphs.open(make_model(), 4)
     driver = Driver(executor)
     driver.start(0, prompt(20, 0))
     driver.advance(512)
     before = [cache.clone() for cache in executor._runner.kv_caches]
-    executor.control(Record(4))
+    executor.control(Record(StepSize(4)))
     assert all(map(torch.equal, before, executor._runner.kv_caches))
     driver.advance(512)
     assert graphs.num_repeated == 1
@@ -144,29 +91,29 @@ def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: Graphs) -> 
     assert changed == [2 * 2] * 2  # a key and a value, of two heads, in each layer
 
 
-def test_what_was_recorded_is_gone_with_the_caches(make_model: MakeModel, graphs: Graphs) -> None:
-    executor = open_executor(make_model(), 2)
-    executor.control(Record(2))
+def test_what_was_recorded_is_gone_with_the_caches(make_model: MakeModel, graphs: CountingRecorder) -> None:
+    executor = graphs.open(make_model(), 2)
+    executor.control(Record(StepSize(2)))
     executor.control(Sleep())
     assert graphs.num_forgotten == 2  # once more when it began
     with pytest.raises(PlanError, match="wake it before recording"):
-        executor.control(Record(2))
+        executor.control(Record(StepSize(2)))
     executor.control(Wake())
     driver = Driver(executor)
     driver.start(0, prompt(20, 0))
     driver.advance(512)
     driver.advance(512)
     assert graphs.num_repeated == 0
-    executor.control(Record(2))
+    executor.control(Record(StepSize(2)))
     driver.advance(512)
     assert graphs.num_repeated == 1
 
 
 def test_a_step_with_a_prompt_or_more_rows_is_computed_as_before(
-    make_model: MakeModel, graphs: Graphs
+    make_model: MakeModel, graphs: CountingRecorder
 ) -> None:
-    executor = open_executor(make_model(), 2)
-    executor.control(Record(2))
+    executor = graphs.open(make_model(), 2)
+    executor.control(Record(StepSize(2)))
     driver = Driver(executor)
     for slot in range(3):
         driver.start(slot, prompt(9, slot))
@@ -179,14 +126,16 @@ def test_a_step_with_a_prompt_or_more_rows_is_computed_as_before(
     assert graphs.num_repeated == 1
 
 
-def test_a_row_that_does_not_draw_yet_may_be_among_them(make_model: MakeModel, graphs: Graphs) -> None:
+def test_a_row_that_does_not_draw_yet_may_be_among_them(
+    make_model: MakeModel, graphs: CountingRecorder
+) -> None:
     """Its chunk of one token is not its prompt's last."""
     path = make_model()
     tokens = []
     for sizes in ((), (2,)):
-        driver = Driver(open_executor(path, *sizes))
+        driver = Driver(graphs.open(path, *sizes))
         for size in sizes:
-            driver.executor.control(Record(size))
+            driver.executor.control(Record(StepSize(size)))
         driver.start(0, prompt(9, 0))
         driver.start(1, prompt(9, 1))
         driver.run({0: 9, 1: 3})
@@ -197,31 +146,33 @@ def test_a_row_that_does_not_draw_yet_may_be_among_them(make_model: MakeModel, g
     assert graphs.num_repeated == 1
 
 
-def test_a_size_that_is_none_of_the_limits_is_refused(make_model: MakeModel, graphs: Graphs) -> None:
-    with pytest.raises(PlanError, match="steps of 3 rows can't be recorded"):
-        open_executor(make_model(), 2, 4).control(Record(3))
+def test_a_size_that_is_none_of_the_limits_is_refused(
+    make_model: MakeModel, graphs: CountingRecorder
+) -> None:
+    with pytest.raises(PlanError, match=r"num_tokens=3.* can't be recorded"):
+        graphs.open(make_model(), 2, 4).control(Record(StepSize(3)))
     assert graphs.num_recorded == 0
 
 
-def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: Graphs) -> None:
-    executor = open_executor(make_model(), 2, 4)
+def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: CountingRecorder) -> None:
+    executor = graphs.open(make_model(), 2, 4)
     for size in (4, 2):
-        executor.control(Record(size))
+        executor.control(Record(StepSize(size)))
     recorded = executor._runner._graphs
-    wide, narrow = recorded.find(4, 1), recorded.find(2, 1)
+    wide, narrow = recorded.decode.find(4), recorded.decode.find(2)
     assert wide is not narrow
     assert wide.logits.data_ptr() == narrow.logits.data_ptr()
     assert graphs.num_recorded == 2
 
 
 def test_a_far_larger_size_serves_no_step() -> None:
-    recorded, plain = DecodeGraphs(), select_triton().sampler.plain
+    recorded, plain = Graphs(), select_triton().sampler.plain
     assert plain is not None
     for size in (8, 64):
         inputs = DecodeInputs(size, plain, torch.device("cpu"))
         logits, sampled = torch.zeros(size, 4), torch.zeros(2, size)
-        recorded.add(size, DecodeGraph(inputs, 1000, lambda: None, logits, sampled))
-    found = {rows: recorded.find(rows, 1) for rows in (1, 8, 9, 31, 32, 64, 65)}
+        recorded.replace(StepSize(size), Graph(inputs, 1000, lambda: None, logits, sampled))
+    found = {rows: recorded.decode.find(rows) for rows in (1, 8, 9, 31, 32, 64, 65)}
     assert {rows: graph and len(graph.logits) for rows, graph in found.items()} == {
         1: 8, 8: 8, 9: None, 31: None, 32: 64, 64: 64, 65: None,
     }  # fmt: skip
@@ -237,11 +188,11 @@ def test_a_far_larger_size_serves_no_step() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_without_memory_to_record_steps_are_computed_as_before(
-    make_model: MakeModel, graphs: Graphs, error: Exception
+    make_model: MakeModel, graphs: CountingRecorder, error: Exception
 ) -> None:
-    executor = open_executor(make_model(), 2)
+    executor = graphs.open(make_model(), 2)
     graphs.error = error
-    executor.control(Record(2))
+    executor.control(Record(StepSize(2)))
     assert executor.recorded == frozenset()
     driver = Driver(executor)
     driver.start(0, prompt(9, 0))
@@ -249,10 +200,10 @@ def test_without_memory_to_record_steps_are_computed_as_before(
     assert driver.advance(512)[0].tokens
 
 
-def test_another_error_of_a_recording_is_raised(make_model: MakeModel, graphs: Graphs) -> None:
+def test_another_error_of_a_recording_is_raised(make_model: MakeModel, graphs: CountingRecorder) -> None:
     graphs.error = RuntimeError("CUDA error: an illegal memory access was encountered")
     with pytest.raises(RuntimeError, match="illegal"):
-        open_executor(make_model(), 2).control(Record(2))
+        graphs.open(make_model(), 2).control(Record(StepSize(2)))
 
 
 def test_memory_that_ran_out_in_a_recording_is_seen_behind_the_error_of_its_end() -> None:
@@ -262,10 +213,12 @@ def test_memory_that_ran_out_in_a_recording_is_seen_behind_the_error_of_its_end(
     assert not is_out_of_memory(RuntimeError("operation failed"))
 
 
-def test_a_size_that_is_forgotten_is_computed_as_before(make_model: MakeModel, graphs: Graphs) -> None:
-    executor = open_executor(make_model(), 2)
-    executor.control(Record(2))
-    executor.control(Forget(2))
+def test_a_size_that_is_forgotten_is_computed_as_before(
+    make_model: MakeModel, graphs: CountingRecorder
+) -> None:
+    executor = graphs.open(make_model(), 2)
+    executor.control(Record(StepSize(2)))
+    executor.control(Forget(StepSize(2)))
     assert executor.recorded == frozenset()
     driver = Driver(executor)
     driver.start(0, prompt(9, 0))
@@ -275,15 +228,15 @@ def test_a_size_that_is_forgotten_is_computed_as_before(make_model: MakeModel, g
 
 
 def test_memory_that_no_graph_holds_any_more_is_not_entered_again(
-    make_model: MakeModel, graphs: Graphs
+    make_model: MakeModel, graphs: CountingRecorder
 ) -> None:
-    executor = open_executor(make_model(), 2, 4)
+    executor = graphs.open(make_model(), 2, 4)
     for size in (4, 2):
-        executor.control(Record(size))
+        executor.control(Record(StepSize(size)))
     before = graphs.num_forgotten
-    executor.control(Forget(4))
+    executor.control(Forget(StepSize(4)))
     assert graphs.num_forgotten == before
-    executor.control(Forget(2))
+    executor.control(Forget(StepSize(2)))
     assert graphs.num_forgotten == before + 1
 
 

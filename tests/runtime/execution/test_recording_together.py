@@ -18,6 +18,7 @@ from millrace_runtime.execution.parallel.executor import ParallelExecutor
 from millrace_runtime.execution.parallel.messages import FromWorker, Recorded, ToWorker
 from millrace_runtime.execution.parallel.worker_process import Worker
 from millrace_runtime.protocol.executor import Forget, Record
+from millrace_runtime.protocol.step import StepSize
 
 
 class Pool:
@@ -53,16 +54,16 @@ def opened(pool: Any) -> Iterator[ParallelExecutor]:
 def test_a_recording_ends_when_all_have_recorded() -> None:
     pool = Pool(True, True)
     with opened(pool) as executor:
-        executor.control(Record(8))
-    assert pool.sent == [Record(8)]
+        executor.control(Record(StepSize(8)))
+    assert pool.sent == [Record(StepSize(8))]
     assert not pool.answers
 
 
 def test_what_one_has_no_memory_for_all_forget() -> None:
     pool = Pool(True, False, True)
     with opened(pool) as executor:
-        executor.control(Record(8))
-    assert pool.sent == [Record(8), Forget(8)]
+        executor.control(Record(StepSize(8)))
+    assert pool.sent == [Record(StepSize(8)), Forget(StepSize(8))]
     assert not pool.answers
 
 
@@ -70,7 +71,7 @@ def test_a_worker_that_dies_meanwhile_is_told() -> None:
     pool = Pool(True, True)
     pool.count = 3
     with opened(pool) as executor, pytest.raises(WorkerError, match="SIGKILL"):
-        executor.control(Record(8))
+        executor.control(Record(StepSize(8)))
 
 
 def test_the_place_where_workers_met_is_there_until_they_end() -> None:
@@ -86,11 +87,11 @@ def test_a_worker_says_whether_it_has_recorded(*, is_there: bool) -> None:
     channel: Any = SimpleNamespace(send=said.append)
     executor: Any = SimpleNamespace(
         limits=SimpleNamespace(depth=2),
-        recorded=frozenset({8} if is_there else ()),
+        recorded=frozenset({StepSize(8)} if is_there else ()),
         control=lambda _command: None,
     )
     arguments: Any = SimpleNamespace(index=1)
-    Worker(arguments, channel)._obey(Record(8), executor, Semaphore(2))
+    Worker(arguments, channel)._obey(Record(StepSize(8)), executor, Semaphore(2))
     assert said == [Recorded(is_there)]
 
 

@@ -1,7 +1,7 @@
 """When decode steps are recorded: by a sequence of what an engine sees, and by its loop."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
@@ -9,11 +9,13 @@ import pytest
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.messages import FromEngine, StepOutputs
+from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.recordings import BUSY_SECONDS, REST_SECONDS, Recordings
 from tests.runtime.engine.engine_driver import SimulatedExecutor, build_grammar, limits, next_token, request
 
-SIZES = (1, 2, 4, 8)
+SIZES = tuple(map(StepSize, (1, 2, 4, 8)))
+MIXED = tuple(StepSize(size, is_mixed=True) for size in (4, 16))
 
 
 def test_an_idle_engine_records_all_from_the_largest_on() -> None:
@@ -21,7 +23,7 @@ def test_an_idle_engine_records_all_from_the_largest_on() -> None:
     for turn in range(20):
         now = turn * REST_SECONDS / 2
         if (size := recordings.choose_at_rest(now)) is not None:
-            recorded.append((turn, size))
+            recorded.append((turn, size.num_tokens))
             recordings.note(size, now)
     assert recorded == [(0, 8), (2, 4), (4, 2), (6, 1)]
     assert recordings.is_complete
@@ -29,36 +31,53 @@ def test_an_idle_engine_records_all_from_the_largest_on() -> None:
 
 def test_a_busy_engine_records_what_it_needs_and_seldom() -> None:
     recordings = Recordings(SIZES)
-    assert recordings.choose_at_work(3, 0.0) == 4
-    recordings.note(4, 0.0)
-    assert recordings.choose_at_work(3, 100.0) is None, "it is there already"
-    assert recordings.choose_at_work(1, BUSY_SECONDS - 0.1) is None
-    assert recordings.choose_at_work(1, BUSY_SECONDS) == 1
-    assert recordings.choose_at_work(9, 100.0) is None, "more rows than any size has"
-    assert recordings.choose_at_work(0, 100.0) is None, "prompts come first"
-    assert recordings.choose_at_rest(100.0) == 8
+    one, three, four, eight, nine = (StepSize(number) for number in (1, 3, 4, 8, 9))
+    assert recordings.choose_at_work([three], 0.0) == four
+    recordings.note(four, 0.0)
+    assert recordings.choose_at_work([three], 100.0) is None, "it is there already"
+    assert recordings.choose_at_work([one], BUSY_SECONDS - 0.1) is None
+    assert recordings.choose_at_work([one], BUSY_SECONDS) == one
+    assert recordings.choose_at_work([nine], 100.0) is None, "more rows than any size has"
+    assert recordings.choose_at_work([], 100.0) is None, "prompts come first"
+    assert recordings.choose_at_rest(100.0) == eight
+
+
+def test_decoding_comes_before_prompts_and_the_largest_of_both_kinds_first() -> None:
+    recordings = Recordings(sorted((*SIZES, *MIXED)))
+    steps = [StepSize(3), StepSize(5, is_mixed=True)]
+    for now, size in ((0.0, StepSize(4)), (BUSY_SECONDS, MIXED[1])):
+        assert recordings.choose_at_work(steps, now) == size
+        recordings.note(size, now)
+    assert recordings.choose_at_work(steps, 100.0) is None
+    assert recordings.choose_at_work([StepSize(17, is_mixed=True)], 100.0) is None, "a large prompt"
+    left = []
+    while (size := recordings.choose_at_rest(1000.0 * (len(left) + 1))) is not None:
+        left.append(size)
+        recordings.note(size, 1000.0 * len(left))
+    assert left == [StepSize(8), MIXED[0], StepSize(2), StepSize(1)]
 
 
 def test_an_executor_that_records_nothing_is_never_asked() -> None:
     recordings = Recordings(())
     assert recordings.is_complete
     assert recordings.choose_at_rest(0.0) is None
-    assert recordings.choose_at_work(5, 0.0) is None
+    assert recordings.choose_at_work([StepSize(5)], 0.0) is None
 
 
 class Loop:
     """An engine's loop, turn by turn, over an executor that can record."""
 
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes: int, mixed: Sequence[int] = ()) -> None:
         self.ours, theirs = socket.socketpair()
-        bounds = msgspec.structs.replace(limits(depth=2, budget=8), recordable=sizes)
+        recordable = (*map(StepSize, sizes), *(StepSize(size, is_mixed=True) for size in mixed))
+        bounds = msgspec.structs.replace(limits(depth=2, budget=8), recordable=tuple(sorted(recordable)))
         self.scheduler, self.executor = Scheduler(bounds), SimulatedExecutor(bounds, next_token)
         self.loop = EngineLoop(
             EngineChannel(theirs), self.scheduler, self.executor, build_grammar, lambda: None
         )
         self.theirs = theirs
 
-    def turn(self, count: int = 1) -> list[int]:
+    def turn(self, count: int = 1) -> list[StepSize]:
         for _ in range(count):
             self.loop.turn()
         return self.executor.recorded
@@ -69,8 +88,8 @@ def make_loop() -> Iterator[type[Loop]]:
     made: list[Loop] = []
 
     class Kept(Loop):
-        def __init__(self, *sizes: int) -> None:
-            super().__init__(*sizes)
+        def __init__(self, *sizes: int, mixed: Sequence[int] = ()) -> None:
+            super().__init__(*sizes, mixed=mixed)
             made.append(self)
 
     yield Kept
@@ -81,8 +100,8 @@ def make_loop() -> Iterator[type[Loop]]:
 
 def test_sizes_are_recorded_while_there_is_no_work(make_loop: type[Loop]) -> None:
     loop = make_loop(1, 2)
-    assert loop.turn() == [2]
-    assert loop.turn() == [2, 1]
+    assert loop.turn() == [StepSize(2)]
+    assert loop.turn() == [StepSize(2), StepSize(1)]
 
 
 def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop: type[Loop]) -> None:
@@ -90,11 +109,19 @@ def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop
     loop = make_loop(1, 2)
     loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=40)))
     loop.turn(12)
-    assert loop.executor.recorded == [1]
+    assert loop.executor.recorded == [StepSize(1)]
     assert loop.scheduler.num_in_flight > 0
     while loop.scheduler.has_work:
         loop.turn()
-    assert loop.turn(2) == [1, 2], "the other one once nobody waits"
+    assert loop.turn(2) == [StepSize(1), StepSize(2)], "the other one once nobody waits"
+
+
+def test_under_load_a_step_with_a_prompt_is_recorded_too(make_loop: type[Loop]) -> None:
+    loop = make_loop(mixed=(4, 8))
+    loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=40)))
+    loop.turn(12)
+    assert loop.scheduler.has_work
+    assert loop.executor.recorded == [StepSize(4, is_mixed=True)]
 
 
 def test_what_steps_compiled_is_told_in_the_stats(

@@ -160,7 +160,7 @@ class ParallelExecutor:
         if isinstance(command, Record):
             answers = _await_all(self._pool, Recorded, _ignore)
             if not all(answer.is_recorded for answer in answers):
-                self._pool.broadcast(Forget(command.num_rows))
+                self._pool.broadcast(Forget(command.size))
 
     def check(self) -> None:
         """Raise WorkerError for a worker that has ended or is stopped."""

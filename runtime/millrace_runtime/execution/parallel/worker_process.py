@@ -104,7 +104,7 @@ class Worker:
                 executor.control(message)
                 room.release(executor.limits.depth)
                 if isinstance(message, Record):
-                    self._send(Recorded(message.num_rows in executor.recorded))
+                    self._send(Recorded(message.size in executor.recorded))
 
     def _collect(self, executor: "LocalExecutor", room: Semaphore) -> None:
         try:
