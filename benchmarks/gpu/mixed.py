@@ -12,7 +12,7 @@ from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
 from benchmarks.gpu.rows import Check, Figure, Row, at_most
 from benchmarks.gpu.serving import random_tokens, record, serve
 from benchmarks.gpu.weights import LLAMA_8B, TINY
-from millrace_fit.plan import choose_sizes
+from millrace_fit.plan import choose_mixed_sizes, choose_sizes
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.protocol.encoding import count_tokens, pack_tokens
 from millrace_runtime.protocol.executor import Executor
@@ -60,12 +60,12 @@ def measure_mixed_load(bench: Bench) -> Iterator[Row]:
     length = load.longest_prompt + load.longest_output
     served = serve(bench, config, torch.bfloat16, length)
     blocks = load.num_slots * -(-length // 16)
-    sizes = choose_sizes(load.num_slots)
-    executor = served.open(load.num_slots, blocks, load.max_batched_tokens, recordable=sizes)
+    sizes, mixed = choose_sizes(load.num_slots), choose_mixed_sizes(load.max_batched_tokens)
+    executor = served.open(load.num_slots, blocks, load.max_batched_tokens, sizes, mixed)
     began = time.perf_counter()
     record(executor)
     bench.device.synchronize()
-    yield Figure("recording of a graph", (time.perf_counter() - began) / len(sizes), "s")
+    yield Figure("recording of a graph", (time.perf_counter() - began) / len(sizes + mixed), "s")
     requests = make_requests(load, config["vocab_size"])
     run_load(executor, requests[: load.num_slots // 4 + 1], Floor(Costs.of(config), 1.0, 1.0))  # warms up
     bench.device.synchronize()

@@ -1,7 +1,7 @@
 """The part `model`: a whole model on the device beside itself on the CPU, and beside itself run otherwise.
 
 Steps that compare two ways to run the same plans go here too: build both runs with `generate`, and compare
-them with `compare_runs`.
+them with `compare_runs` (`runs.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +12,20 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.gpu.bench import Bench, Step
+from benchmarks.gpu.mixed_graphs import check_mixed_graphs
 from benchmarks.gpu.rows import Check, Figure, Row
-from benchmarks.gpu.serving import Driver, Running, Served, random_tokens, record, serve, serve_twice
+from benchmarks.gpu.runs import (
+    DRY,
+    GREEDY,
+    MIXED,
+    REAL,
+    Work,
+    compare_runs,
+    find_first_difference,
+    generate,
+    start_sequences,
+)
+from benchmarks.gpu.serving import Driver, Running, Served, record, serve, serve_twice
 from benchmarks.gpu.weights import SMALL_LLAMA, SMALL_QWEN, TINY, TINY_QWEN
 from millrace_fit.plan import choose_sizes
 from millrace_runtime.protocol.encoding import pack_tokens
@@ -24,16 +36,6 @@ from millrace_runtime.protocol.step import SlotStart, StepPlan
 
 LOGPROB_BOUND = 1e-3
 """In float32, where sums have other orders."""
-NUM_TOP = 5
-"""At the first token that differs, each side's must be among the other's most likely ones."""
-GREEDY: tuple[dict[str, Any], ...] = ({"temperature": 0.0, "num_logprobs": NUM_TOP},)
-MIXED: tuple[dict[str, Any], ...] = (
-    *GREEDY,
-    {"temperature": 0.8, "seed": 3},
-    {"temperature": 0.9, "seed": 4, "top_p": 0.9, "top_k": 40},
-    {"temperature": 0.0, "frequency_penalty": 0.5, "presence_penalty": 0.1},
-    {"temperature": 1.2, "seed": 5, "min_p": 0.05},
-)
 
 
 class Family(NamedTuple):
@@ -46,52 +48,6 @@ class Family(NamedTuple):
 FAMILIES = {"llama": Family(SMALL_LLAMA, TINY), "qwen": Family(SMALL_QWEN, TINY_QWEN)}
 
 
-class Work(NamedTuple):
-    """What is generated: prompts, tokens to draw, and how a prompt is cut."""
-
-    prompt_lengths: Sequence[int]
-    num_drawn: int
-    chunk: int
-
-    @property
-    def length(self) -> int:
-        """More than the longest sequence has: others go on while the last prompts are computed."""
-        return max(self.prompt_lengths) + self.num_drawn + sum(self.prompt_lengths) // self.chunk + 64
-
-
-REAL = Work((1, 5, 33, 64, 130, 257, 700), 48, 96)
-DRY = Work((1, 11), 2, 8)
-
-
-def generate(
-    served: Served,
-    work: Work,
-    samplings: Sequence[Mapping[str, Any]],
-    only: Sequence[int] | None = None,
-    depth: int | None = None,
-) -> list[Running]:
-    """Return the sequences, `only` some of them, run together. Each has the prompt of its number."""
-    chosen = range(len(work.prompt_lengths)) if only is None else only
-    blocks = len(work.prompt_lengths) * -(-work.length // 16)
-    driver = Driver(served.open(len(work.prompt_lengths), blocks, max_batched_tokens=256))
-    _start(driver, served, work, samplings, chosen)
-    driver.run_until_drawn(work.num_drawn, work.chunk, depth)
-    return [driver.running[number] for number in chosen]
-
-
-def _start(
-    driver: Driver,
-    served: Served,
-    work: Work,
-    samplings: Sequence[Mapping[str, Any]],
-    chosen: Sequence[int],
-) -> None:
-    """Start sequences: each has the prompt and the sampling of its number."""
-    for number in chosen:
-        prompt = random_tokens(work.prompt_lengths[number], served.architecture.vocabulary_size, seed=number)
-        driver.start(number, prompt, **samplings[number % len(samplings)])
-
-
 def check_float32(family: str, bench: Bench) -> Iterator[Row]:
     """Compare float32 on the device with float32 on the CPU, token for token."""
     work, config = bench.sized(REAL, DRY), bench.sized(*FAMILIES[family])
@@ -101,24 +57,6 @@ def check_float32(family: str, bench: Bench) -> Iterator[Row]:
     pairs = (pair for one, two in zip(device, cpu, strict=True) for pair in _pair_logprobs(one, two))
     largest = max((abs(mine - theirs) for mine, theirs in pairs), default=float("nan"))
     yield Figure("largest difference of a log-probability", largest, "nats")
-
-
-def compare_runs(
-    name: str, found: Sequence[Running], expected: Sequence[Running], num_drawn: int
-) -> Iterator[Check]:
-    """Yield a check for each sequence: the same tokens, and no fault."""
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        mine, theirs = one.tokens[:num_drawn], other.tokens[:num_drawn]
-        place = find_first_difference(mine, theirs)
-        is_whole = len(mine) == num_drawn and not one.faults
-        facts: dict[str, Any] = {"num_tokens": len(mine), "first_difference": place, "faults": one.faults}
-        yield Check(f"{name}, sequence {number}", is_whole and place is None, facts)
-
-
-def find_first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """Return the first place where two lists differ, in length too, or None."""
-    places = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(places, None if len(one) == len(other) else min(len(one), len(other)))
 
 
 def _pair_logprobs(one: Running, other: Running) -> Iterator[tuple[float, float]]:
@@ -177,7 +115,7 @@ def _decode_padded(served: Served, work: Work, *, is_recorded: bool) -> tuple[li
     blocks = (count + 1) * -(-work.length // 16)
     executor = served.open(count + 1, blocks, 256, recordable=(count + 1,))
     driver = Driver(executor)
-    _start(driver, served, work, MIXED, range(count))
+    start_sequences(driver, served, work, MIXED, range(count))
     driver.run_until_drawn(1, work.chunk)
     sequences = list(driver.running.values())
     for one in sequences:
@@ -223,7 +161,7 @@ def _decode_recorded(
         executor.control(Sleep())
         executor.control(Wake())
     driver = Driver(executor)
-    _start(driver, served, work, MIXED, range(count))
+    start_sequences(driver, served, work, MIXED, range(count))
     driver.run_until_drawn(1, work.chunk)
     sequences = list(driver.running.values())
     for one in sequences:
@@ -304,6 +242,7 @@ STEPS: dict[str, Step] = {
     **{f"{family} bfloat16 parity": partial(check_bfloat16, family) for family in FAMILIES},
     "depth": check_depth,
     "graphs": check_graphs,
+    "mixed graphs": check_mixed_graphs,
     "recordings": check_recordings,
     "log-probabilities": check_logprobs,
     "masks": check_masks,

@@ -10,6 +10,7 @@ from benchmarks.gpu.attention_speed import (
 from benchmarks.gpu.bench import Step
 from benchmarks.gpu.limits import tell_limits
 from benchmarks.gpu.mixed import measure_mixed_load
+from benchmarks.gpu.mixed_steps import measure_mixed_steps
 from benchmarks.gpu.whole_steps import (
     BATCHES,
     measure_decode,
@@ -26,6 +27,7 @@ STEPS: dict[str, Step] = {
     "prefill attention": measure_prefill_attention,
     "CPU time": measure_host_time,
     "gaps": measure_step_gaps,
+    "mixed steps": measure_mixed_steps,
     "mixed load": measure_mixed_load,
     "operations": measure_operations,
 }

@@ -24,10 +24,10 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.cases import OPERATIONS
 from benchmarks.gpu.costs import Costs, Floor, count_pairs
 from benchmarks.gpu.device import StandIn
-from benchmarks.gpu.model import find_first_difference
 from benchmarks.gpu.report import has_failed, render_part, render_step, render_tuned
 from benchmarks.gpu.rows import Check, Figure, Row, at_least, at_most
 from benchmarks.gpu.runner import Outcome, Ran, read_record
+from benchmarks.gpu.runs import find_first_difference
 from benchmarks.gpu.timeline import measure_gaps, rank_kernels, read_operations, slim
 from benchmarks.gpu.weights import LLAMA_8B, TINY
 from millrace_kernels.rms_norm.reference import rms_norm_reference
