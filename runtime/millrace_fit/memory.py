@@ -138,9 +138,8 @@ _GROUP_BYTES = GROUP + 8
 """Of a group of rounded inputs with its scale and sum, on CPUs (`native/abi.py`)."""
 _NUMBERS_OF_A_TOKEN = 16
 """int64 on a GPU: the token's position, slot, place in the cache and the like."""
-_NUMBERS_OF_A_DRAW = 4
-"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: biases, counts, candidates, their
-ids."""
+_NUMBERS_OF_A_DRAW = 2
+"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: a mark, and what is found."""
 _NUM_BIASES = 2048
 """Of a slot: 1,024 that a request asks for, and 1,024 for tokens that it holds back (`protocol/sampling.py`).
 """

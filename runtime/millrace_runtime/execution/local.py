@@ -201,8 +201,7 @@ class LocalExecutor:
         stopwatch.mark()
         applied, computed = self._slots.apply(plan), Computed(None)
         if plan.rows:
-            plain = applied.draws if applied.is_plain else None
-            computed = self._runner.run(applied.spans, applied.emits, self._slots, plain)
+            computed = self._runner.run(applied.spans, applied.emits, self._slots, applied.early_draws)
         if applied.is_masked:
             stopwatch.mark()  # the draw waits for masks
         return Forwarded(applied, computed, stopwatch)

@@ -65,7 +65,7 @@ class NativeRunner:
         spans: Spans,
         emits: Sequence[int],
         slots: SlotTable,
-        plain: Draws | None = None,  # noqa: ARG002  its draws are one call too
+        draws: Draws | None = None,  # noqa: ARG002  its draws are one call too
     ) -> Computed:
         """Run the recorded program on the spans."""
         slot, begin, count = (

@@ -89,7 +89,7 @@ def test_the_trial_compiles_all_that_serving_needs(
     scheduler = Scheduler(executor.limits)
     try_steps(scheduler, executor)
     known = set(launches.kinds)
-    assert len(known) == 11
+    assert len(known) == 14
     for number in range(1, 40):
         one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
         sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]
