@@ -34,7 +34,7 @@ ASKED: dict[str, tuple[dict[str, Any], ...]] = {
     "cut": ({"temperature": 0.8, "top_p": 0.9},),
     "flat": ({"temperature": 50.0, "top_p": 0.9},),
 }
-"""Rows of one kind. Of mixed ones some have masks or biases, too. Flat ones have most tokens as candidates."""
+"""Rows of one kind. Some mixed ones have masks or biases, too. Flat ones have more candidates than room."""
 NEUTRAL: dict[str, Any] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0, "repetition": 1.0,
     "has_fixed_mask": False,
@@ -182,7 +182,7 @@ def make_sampling(
     *,
     is_masked: bool = True,
 ) -> Call:
-    """Make rows that ask for something, of which some have equal logits. `is_masked`: some have a step's mask."""
+    """Make rows, of which some have equal logits. `is_masked`: some have a mask of their step."""
     logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
     logits[::3, vocabulary // 2 :] = logits[::3, : vocabulary - vocabulary // 2].clone()
     width = NUM_KNOWN + 1  # the drawn token has a place too

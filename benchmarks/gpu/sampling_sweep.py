@@ -7,6 +7,7 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -16,21 +17,24 @@ from benchmarks.gpu.device import Device, measure_seconds, open_device
 from millrace_kernels.sampling import triton_shape
 from millrace_kernels.sampling.triton_shape import SHAPE, Shape
 
+CHUNKS = ((2048, 4), (2048, 8), (4096, 4), (4096, 16), (8192, 8), (8192, 16), (16384, 16), (32768, 16))
+SEARCHED = ((512, 8), (1024, 16))
 SHAPES = (
     SHAPE,
-    *(SHAPE._replace(chunk=chunk, chunk_warps=warps) for chunk, warps in (
-        (2048, 4), (2048, 8), (4096, 4), (4096, 16), (8192, 8), (8192, 16), (16384, 16), (32768, 16),
-    )),
-    *(SHAPE._replace(candidates=candidates, draw_warps=warps) for candidates, warps in ((512, 8), (1024, 16))),
-)  # fmt: skip
+    *(SHAPE._replace(chunk=chunk, chunk_warps=warps) for chunk, warps in CHUNKS),
+    *(SHAPE._replace(candidates=candidates, draw_warps=warps) for candidates, warps in SEARCHED),
+)
 DRAWS = ((64, "mixed"), (64, "plain"), (64, "cut"), (1, "plain"))
 
 
-def measure_shape(device: Device, shape: Shape, vocabulary: int, rounds: int) -> Iterator[float]:
+def measure_shape(device: Device, shape: Shape, *, is_dry_run: bool) -> Iterator[float]:
     """Yield the microseconds of each kind of draws, and of the log-probabilities, with such programs."""
     triton_shape.SHAPE = shape
-    asked = [("recorded_sampling", {"rows": rows, "asks": asks}) for rows, asks in DRAWS]
-    for name, facts in (*asked, ("top_logprobs", {"rows": 64, "number": 5})):
+    vocabulary, rounds, most = (199, 1, 1) if is_dry_run else (128256, 20, 64)
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("recorded_sampling", {"rows": min(rows, most), "asks": asks}) for rows, asks in DRAWS
+    ]
+    for name, facts in (*asked, ("top_logprobs", {"rows": most, "number": 5})):
         operation = OPERATIONS[name]
         call = operation.make(Arena(device.torch_device), torch.float32, vocabulary=vocabulary, **facts)
         run = partial(operation.launch(), *call.arguments)
@@ -46,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("chunk warps candidates warps:", *(f"{rows} {asks}," for rows, asks in DRAWS), "64 logprobs (us)")
     for shape in SHAPES[:1] if is_dry_run else SHAPES:
         told = f"{shape.chunk:5} {shape.chunk_warps:2} {shape.candidates:5} {shape.draw_warps:2}:"
-        vocabulary, rounds = (199, 1) if is_dry_run else (128256, 20)
         with torch.inference_mode():
-            figures = measure_shape(device, shape, vocabulary, rounds)
+            figures = measure_shape(device, shape, is_dry_run=is_dry_run)
             print(told, *(f"{figure:9.1f}" for figure in figures), flush=True)
 
 

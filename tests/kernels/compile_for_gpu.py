@@ -72,9 +72,13 @@ SAMPLING_CASES = [
     Case("sampling.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
     Case("sampling.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),
     Case(
-        "sampling.triton_logprobs", "rank", {"CHUNK": SHAPE.chunk}, frozenset({"number"}), SHAPE.chunk_warps
+        "sampling.triton_logprobs",
+        "rank_logprobs",
+        {"CHUNK": SHAPE.chunk},
+        frozenset({"number"}),
+        SHAPE.chunk_warps,
     ),
-    Case("sampling.triton_logprobs", "merge", CHUNK, frozenset({"number"}), SHAPE.chunk_warps),
+    Case("sampling.triton_logprobs", "merge_logprobs", CHUNK, frozenset({"number"}), SHAPE.chunk_warps),
     Case("sampling.triton_draw", "draw", CHUNK | ROOM | SEARCHED, num_warps=SHAPE.draw_warps),
 ]
 

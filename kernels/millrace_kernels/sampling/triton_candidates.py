@@ -24,7 +24,7 @@ def _read(candidates: tl.tuple, row: tl.tuple, at: tl.tensor) -> tuple[tl.tensor
 
     They are stored, or else found among the whole row: then `at` are ids.
     """
-    values_ptr, is_stored, end, last, peak, inverse, least = candidates
+    values_ptr, is_stored, end, last, peak, inverse, _ = candidates
     if is_stored:
         is_there = at < end
         z = tl.load(values_ptr + at, mask=is_there, other=float("-inf"))
@@ -90,7 +90,7 @@ def _search(  # noqa: PLR0917
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _weigh_above(  # noqa: PLR0917
+def _weigh_above(
     candidates: tl.tuple,
     row: tl.tuple,
     bound: tl.tensor,

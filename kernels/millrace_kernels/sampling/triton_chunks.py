@@ -133,7 +133,7 @@ def _weigh_kernel(  # noqa: PLR0917
     CHUNK: tl.constexpr,  # noqa: N803
     CHUNKS: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Add up each chunk's weights, and count its tokens by bucket: steps 7 and 8 of rows that draw at random."""
+    """Add up each chunk's weights in rows that draw at random, and fill the buckets: steps 7 and 8."""
     chunk, num_chunks = tl.program_id(0), tl.num_programs(0)
     number = tl.program_id(1).to(tl.int64)
     line = table_ptr + number * COLUMNS

@@ -29,7 +29,7 @@ from millrace_kernels.transfer import upload
 
 
 def sample(logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None = None) -> Sampled:
-    """Launch what the draws need; shapes as in `sample_reference`. A row of logits must be contiguous, and masks.
+    """Launch what the draws need; shapes as in `sample_reference`. Logits' rows and masks must be contiguous.
 
     Also stores the tokens among the known ones, each at its position.
     """
@@ -48,7 +48,7 @@ def sample_recorded(logits: Tensor, table: Tensor, state: SlotState, sampled: Te
     table int64 [rows, COLUMNS] comes from `lay_out`, and no row has a mask of its step. A row with a negative
     slot draws nothing. `sampled` int64 [2, rows] receives the numbers of Sampled.
     """
-    _launch(logits, table, state, state.masks, work=_Work(True, True, True), sampled=sampled)  # noqa: FBT003
+    _launch(logits, table, state, state.masks, work=_Work(True, True, True), sampled=sampled)
 
 
 class _Work(NamedTuple):
@@ -83,7 +83,7 @@ def _launch(
         return torch.empty(num_rows * width if is_needed else 1, dtype=dtype, device=device)
 
     marks = allocate(work.is_changed, torch.int32, vocabulary)
-    found = allocate(True, torch.int64, PLANES.value * num_chunks + NUMBERS.value)  # noqa: FBT003
+    found = allocate(True, torch.int64, PLANES.value * num_chunks + NUMBERS.value)
     buckets = allocate(work.is_cut, torch.int32, (1 + num_chunks) * BUCKETS.value)
     values = allocate(work.is_cut, torch.float32, shape.room)
     ids = allocate(work.is_cut, torch.int32, shape.room)

@@ -17,17 +17,17 @@ MOST_RANKS: tl.constexpr = tl.constexpr(32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
-def _find_next(
+def _find_next(  # noqa: PLR0917
     x: tl.tensor, ids: tl.tensor, is_there: tl.tensor, last: tl.tensor, last_id: tl.tensor, beyond: tl.tensor
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Return the first of the largest logits after the last found one, and its id: `beyond` if none is left."""
+    """Return the next largest logit, of equal ones the first, and its id: `beyond` if none is left."""
     is_after = is_there & ((x < last) | ((x == last) & (ids > last_id)))
     best = tl.max(tl.where(is_after, x, float("-inf")), 0)
     return best, tl.min(tl.where(is_after & (x == best), ids, beyond), 0)
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
-def _rank_kernel(  # noqa: PLR0917
+def _rank_logprobs_kernel(  # noqa: PLR0917
     logits_ptr: tl.tensor,
     rows_ptr: tl.tensor,
     peaks_ptr: tl.tensor,
@@ -59,7 +59,7 @@ def _rank_kernel(  # noqa: PLR0917
 
 
 @triton.jit(do_not_specialize=["number"])  # type: ignore[untyped-decorator]
-def _merge_kernel(  # noqa: PLR0917
+def _merge_logprobs_kernel(  # noqa: PLR0917
     logits_ptr: tl.tensor,
     rows_ptr: tl.tensor,
     peaks_ptr: tl.tensor,
@@ -118,11 +118,11 @@ def top_logprobs(logits: Tensor, rows: Tensor, tokens: Tensor, number: int) -> T
         torch.empty((num_rows, width), dtype=torch.int32, device=device),
         torch.empty((num_rows, width), device=device),
     )
-    _rank_kernel[(num_chunks, num_rows)](
+    _rank_logprobs_kernel[(num_chunks, num_rows)](
         logits, rows, peaks, values, ids, logits.stride(0), vocabulary, width,
         CHUNK=shape.chunk, num_warps=shape.chunk_warps,
     )  # fmt: skip
-    _merge_kernel[(num_rows,)](
+    _merge_logprobs_kernel[(num_rows,)](
         logits, rows, peaks, values, ids, tokens, found.drawn, found.values, found.ids,
         logits.stride(0), vocabulary, width,
         CHUNK=shape.chunk, CHUNKS=triton.next_power_of_2(num_chunks), num_warps=shape.chunk_warps,

@@ -1,4 +1,7 @@
-"""How the sampling kernels split their work. `python -m benchmarks.gpu.sampling_sweep` times other numbers on a GPU."""
+"""How the sampling kernels split their work.
+
+`python -m benchmarks.gpu.sampling_sweep` times other numbers on a GPU: these are guesses until it has run.
+"""
 
 from typing import NamedTuple
 

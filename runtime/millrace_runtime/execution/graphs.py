@@ -8,7 +8,7 @@ next larger graph and pads its tokens.
 In a decode graph each row has one token. A mixed graph serves any rows, also prompts and chunks of them, and
 finds them by tables on the device.
 
-A graph includes the draws, which need only numbers from the host. If a row draws nothing, or waits for a mask,
+A graph includes the draws, which need only numbers from the host. If a row draws nothing or waits for a mask,
 the step pads the graph's draws, and draws from the graph's logits afterwards.
 """
 

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.sampling import triton_shape
+from millrace_kernels.sampling.triton_shape import Shape
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
@@ -201,6 +203,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CountingRecorder:
     counting = CountingRecorder(SMALL)
     for module in (spans, triton_kernel):
         monkeypatch.setattr(module, "LEAST_KEYS", 64)
+    small = Shape(chunk=256, room=256, candidates=64, marked=64, markers=1)
+    monkeypatch.setattr(triton_shape, "SHAPE", small)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
     monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
