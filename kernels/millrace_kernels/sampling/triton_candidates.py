@@ -24,12 +24,12 @@ def _read(candidates: tl.tuple, row: tl.tuple, at: tl.tensor) -> tuple[tl.tensor
 
     They are stored, or else found among the whole row: then `at` are ids.
     """
-    values_ptr, is_stored, end, last, peak, inverse, _ = candidates
+    values_ptr, is_stored, end, last, peak, inverse, _least = candidates
     if is_stored:
         is_there = at < end
         z = tl.load(values_ptr + at, mask=is_there, other=float("-inf"))
     else:
-        _, z = read_logits(row, at)
+        _x, z = read_logits(row, at)
         is_there = (at < end) & (bucket_of(z, peak, inverse) <= last)
     return z, is_there
 
