@@ -20,8 +20,10 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import request
 from tests.runtime.execution.conftest import SMALL
@@ -81,7 +83,7 @@ def draw_nothing(*asked: Any) -> Sampled:
 
 
 def test_the_trial_compiles_all_that_serving_needs(
-    make_model: Callable[..., Path], launches: Launches
+    make_model: Callable[..., Path], launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SMALL | {"max_batched_tokens": 64}
     executor = build_executor(ExecutionSettings(make_model(), kernels="torch", **settings))
@@ -98,5 +100,11 @@ def test_the_trial_compiles_all_that_serving_needs(
         executor.submit(plan)
         scheduler.commit(executor.collect())
         assert launches.kinds - known == set()
+    sizes = (StepSize(7), StepSize(9, is_mixed=True), StepSize(32, is_mixed=True))
+    executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
+    monkeypatch.setattr(executor._runner, "_recorder", lambda compute: compute())
+    for size in sizes:
+        executor.control(Record(size))
+    assert launches.kinds - known == set(), "nor does recording compile any"
     names = [name for name, _ in launches.kinds]
     assert sorted(names) == sorted(set(names)), "one way to launch each is enough"
