@@ -69,10 +69,11 @@ class MixedInputs:
         self._there = self._cut(self._memory)
 
     def _cut(self, memory: Numbers) -> _Parts[Numbers]:
-        *parts, draws = (
+        owners, positions, starts, contexts, slots, draws = (
             memory[begin : begin + size] for (begin, _), size in zip(self._bounds, self._sizes, strict=True)
         )
-        return _Parts(*parts, draws.reshape(self.num_rows, self._num_columns))
+        shape = (self.num_rows, self._num_columns)
+        return _Parts(owners, positions, starts, contexts, slots, draws.reshape(shape))
 
     @property
     def owners(self) -> Tensor:
