@@ -25,6 +25,7 @@ from millrace_runtime.execution.graphs import (
     Inputs,
     Recorder,
 )
+from millrace_runtime.execution.scoring import Scored, Scores, score_tokens
 from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens
 from millrace_runtime.models.model import Model
@@ -38,6 +39,8 @@ class Computed(NamedTuple):
     """float32 [emits, vocabulary]; None for a step that draws nothing."""
     sampled: Sampled | None = None
     """The draws of a graph; None: nothing is drawn yet."""
+    scores: Sequence[Scores] = ()
+    """By the wanted number of likely tokens. They stay valid."""
 
 
 class Runner(Protocol):
@@ -67,9 +70,15 @@ class Runner(Protocol):
         """The sizes that were recorded."""
 
     def run(
-        self, spans: Spans, emits: Sequence[int], slots: SlotTable, draws: Draws | None = None
+        self,
+        spans: Spans,
+        emits: Sequence[int],
+        slots: SlotTable,
+        draws: Draws | None = None,
+        *,
+        scored: Sequence[Scored] = (),
     ) -> Computed:
-        """Compute the spans, and the logits after the spans with the numbers `emits`.
+        """Compute the spans, the logits after the spans with the numbers `emits`, and the scores.
 
         `draws` has those of a step in which every row draws without a mask. The runner may draw them at once.
         """
@@ -146,15 +155,30 @@ class TensorRunner:
         return Graph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
 
     def run(
-        self, spans: Spans, emits: Sequence[int], slots: SlotTable, draws: Draws | None = None
+        self,
+        spans: Spans,
+        emits: Sequence[int],
+        slots: SlotTable,
+        draws: Draws | None = None,
+        *,
+        scored: Sequence[Scored] = (),
     ) -> Computed:
-        """Compute the spans. A graph also draws."""
-        if (graph := self._find_graph(spans)) is not None:
+        """Compute the spans. A graph also draws, and has no hidden states to score with."""
+        if not scored and (graph := self._find_graph(spans)) is not None:
             self._num_layers_done += 1
             return self._repeat(graph, spans, emits, draws)
         step, last = self._lay_out(spans, emits, slots)
-        hidden = self._model.forward(step).index_select(0, last)
-        return Computed(self._model.logits(hidden, self._head) if emits else None)
+        hidden = self._model.forward(step)
+        scores = [self._score(one, hidden, slots) for one in scored]
+        hidden = hidden.index_select(0, last)
+        return Computed(self._model.logits(hidden, self._head) if emits else None, scores=scores)
+
+    def _score(self, scored: Scored, hidden: Tensor, slots: SlotTable) -> Scores:
+        def compute_logits(places: Tensor) -> Tensor:
+            self._num_layers_done += 1
+            return self._model.logits(hidden.index_select(0, places), self._head)
+
+        return score_tokens(scored, compute_logits, slots.tokens, self.sampler, max_rows=len(slots.blocks))
 
     def _repeat(self, graph: Graph, spans: Spans, emits: Sequence[int], draws: Draws | None) -> Computed:
         graph.inputs.write(spans, draws)

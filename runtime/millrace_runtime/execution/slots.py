@@ -15,6 +15,7 @@ from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.sampler import check_sampling, lay_out_bias, pack
+from millrace_runtime.execution.scoring import Scored, Unscored, choose_scored, find_unscored
 from millrace_runtime.protocol.encoding import count_tokens
 from millrace_runtime.protocol.sampling import MOST_BIASED
 from millrace_runtime.protocol.step import (
@@ -42,6 +43,7 @@ class Slot:
 
     epoch: int
     num_logprobs: int | None
+    unscored: Unscored | None
     num_prompt: int
     num_known: int
     """Tokens in the table, given or drawn."""
@@ -73,6 +75,8 @@ class AppliedPlan:
     """Numbers of the rows that draw."""
     draws: Draws
     """The parameters of each draw, in the order of `emits`."""
+    scored: list[Scored]
+    """The tokens of prompts to score, by the wanted number of likely ones."""
     num_logprobs: list[int | None]
     """The wanted number of log-probabilities of each draw, in the order of `emits`."""
     is_masked: bool
@@ -219,6 +223,7 @@ class SlotTable:
             epochs=[slot.epoch for slot in slots],
             emits=emits,
             draws=Draws(self._parameters[drawn], places),
+            scored=choose_scored(spans, [slot.unscored for slot in slots]),
             num_logprobs=[slot.num_logprobs for slot in drawing],
             is_masked=is_masked,
         )
@@ -257,6 +262,7 @@ class SlotTable:
         self._slots[start.slot] = Slot(
             epoch=start.epoch,
             num_logprobs=sampling.num_logprobs,
+            unscored=find_unscored(start),
             num_prompt=start.num_prompt,
             num_known=count,
             num_computed=start.num_computed,

@@ -116,7 +116,14 @@ class Driver:
         self.starts: list[SlotStart] = []
         self.released: list[int] = []
 
-    def start(self, slot: int, tokens: list[int], num_prompt: int | None = None, **sampling: Any) -> None:
+    def start(
+        self,
+        slot: int,
+        tokens: list[int],
+        num_prompt: int | None = None,
+        num_scored: int = 0,
+        **sampling: Any,
+    ) -> None:
         self.held[slot] = [self.free.pop() for _ in range(-(-(len(tokens) + 1) // 16))]
         self.known[slot], self.computed[slot] = list(tokens), 0
         parameters = Sampling(**({"temperature": 0.0} | sampling))
@@ -129,6 +136,7 @@ class Driver:
                 [self.held[slot]],
                 parameters,
                 num_prompt or len(tokens),
+                num_scored,
             )
         )
 

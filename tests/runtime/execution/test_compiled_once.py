@@ -72,6 +72,8 @@ SAMPLINGS = [
     Sampling(top_k=3, presence_penalty=0.5),
     Sampling(temperature=0.0, frequency_penalty=1.0, num_logprobs=1),
     Sampling(min_p=0.1, num_logprobs=16),
+    Sampling(num_prompt_logprobs=1),
+    Sampling(num_logprobs=3, num_prompt_logprobs=5),
     Sampling(repetition_penalty=1.3, bias={3: 1.0, 7: -5.0}),
     Sampling(temperature=0.0, allowed=b"\xff" * 28, min_tokens=3, held_back=(1,)),
 ]

@@ -156,7 +156,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
         "temperature": 0.0, "repetition_penalty": 1.1, "bias": {3: 1.0}, "allowed": bytes(28),
         "min_tokens": 2, "held_back": (4,),
     },
-    "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3},
+    "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3, "num_prompt_logprobs": 5},
 }  # fmt: skip
 
 
