@@ -142,6 +142,7 @@ class Exchange:
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
+            has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )
         return self._dialect.writer(
             envelope,

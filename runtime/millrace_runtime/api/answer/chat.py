@@ -70,7 +70,12 @@ class ChatWriter(OpenAiWriter):
         """Collect a delta for a whole answer. Return how many bytes it takes."""
         if self._open_message is not None:
             self._message(delta.index).accept(delta)
+        if delta.index:
+            delta.scores = ()  # the prompt is the same for all choices, and the answer scores it once
         return super().add_delta(delta)
+
+    def _encode_others(self) -> list[bytes]:
+        return self._encode_scores(0)
 
     @property
     def num_reasoning_tokens(self) -> int | None:

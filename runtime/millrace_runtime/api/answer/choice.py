@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken
 from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -12,15 +12,6 @@ from millrace_runtime.protocol.step import TokenLogprobs
 
 _CONTEXT_TOKENS = 64
 """Of the prompt's end, as context for the answer's first token."""
-
-
-class Position(NamedTuple):
-    """A generated token and its log-probabilities."""
-
-    token: int
-    text_offset: int
-    """Characters of the choice's text that were certain before this token."""
-    logprobs: TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -36,6 +27,8 @@ class Delta:
     """Tokens of the choice so far."""
     stop_string: str | None = None
     """The stop string that ended the choice."""
+    scores: Sequence[ScoredToken] = ()
+    """The new tokens of the prompt after its first, if the client asked for `prompt_logprobs`."""
 
 
 class Choice:
@@ -52,10 +45,12 @@ class Choice:
         hides_special: bool = True,
         min_tokens: int = 0,
         markers: Mapping[int, str] = NONE_SHOWN,
+        reader: PromptReader | None = None,
     ) -> None:
         """`ends` are the tokens that are no text where they end the sequence.
 
         `markers` are the special tokens that a parser of the answer looks for, with their texts.
+        `reader` is for an answer that has something of its prompt.
         """
         self.index = index
         self.num_prompt_tokens = len(prompt)
@@ -74,6 +69,14 @@ class Choice:
         self._end_ids = ends
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
+        self._reader = reader
+
+    def read_prompt(self, output: SequenceOutput) -> Delta | None:
+        """Return the new part of what the answer has of its prompt. `accept` has the rest of the output."""
+        if self._reader is None or (read := self._reader.accept(output)) is None:
+            return None
+        self._num_characters = self._reader.num_characters
+        return Delta(self.index, read.text, read.positions, None, scores=read.scores)
 
     def accept(self, output: SequenceOutput) -> Delta | None:
         """Return the new part of the choice; None while no new text is certain."""

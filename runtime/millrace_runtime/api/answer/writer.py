@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
+from millrace_runtime.api.answer.logprobs import (
+    NO_LOGPROBS,
+    ChatLogprobs,
+    CompletionLogprobs,
+    Logprobs,
+    PromptLogprobsJson,
+)
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
@@ -29,6 +35,8 @@ class Envelope:
     """Whether a last chunk has the usage; then the others have `"usage": null`."""
     tools: list[dict[str, Any]] | None = None
     """The tools of the request, which some dialects repeat."""
+    has_prompt_logprobs: bool = False
+    """Whether a whole answer has its prompts' log-probabilities."""
 
     def chunk_head(self, object_name: str) -> bytes:
         """Return the beginning of a chunk, up to its first choice."""
@@ -48,12 +56,17 @@ class Envelope:
         body = self._fields(object_name) | {"choices": [], "usage": _usage_fields(usage)}
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
-    def encode_answer(self, object_name: str, choices: Iterable[list[bytes]], usage: Usage) -> bytes:
-        """Return a whole answer's JSON. Each choice comes in pieces, so that they are copied once."""
+    def encode_answer(
+        self, object_name: str, choices: Iterable[list[bytes]], usage: Usage, others: list[bytes]
+    ) -> bytes:
+        """Return a whole answer's JSON, with `others` as its last fields.
+
+        They and each choice come in pieces, so that they are copied once.
+        """
         pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
         for number, choice in enumerate(choices):
             pieces += [b",", *choice] if number else choice
-        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), b"}"]
+        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), *others, b"}"]
         return b"".join(pieces)
 
     def _fields(self, object_name: str) -> dict[str, Any]:
@@ -177,6 +190,7 @@ class OpenAiWriter(Writer):
         self._head = envelope.chunk_head(self.chunk_object)
         self._tail = envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
+        self._scores: dict[int, PromptLogprobsJson] = {}
 
     @property
     def tail(self) -> bytes:
@@ -203,12 +217,29 @@ class OpenAiWriter(Writer):
 
     def add_delta(self, delta: Delta) -> int:
         """Collect a delta for a whole answer. Return how many bytes it takes."""
-        return self._choices.add(delta)
+        num_bytes = self._scores_of(delta.index).add(delta.scores) if delta.scores else 0
+        return num_bytes + self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer: each choice is the sum of its deltas."""
         choices = (self._encode_choice(index, choice) for index, choice in self._choices)
-        return self._envelope.encode_answer(self.answer_object, choices, self._complete(usage))
+        others = self._encode_others()
+        return self._envelope.encode_answer(self.answer_object, choices, self._complete(usage), others)
+
+    def _encode_others(self) -> list[bytes]:
+        """Return further fields of a whole answer, in pieces, each behind a comma."""
+        return []
+
+    def _encode_scores(self, index: int) -> list[bytes]:
+        """Return the field with the log-probabilities of a choice's prompt, in the same way."""
+        if not self._envelope.has_prompt_logprobs:
+            return []
+        return [b',"prompt_logprobs":', *self._scores_of(index).encode()]
+
+    def _scores_of(self, index: int) -> PromptLogprobsJson:
+        if index not in self._scores:
+            self._scores[index] = PromptLogprobsJson(self._tokenizer)
+        return self._scores[index]
 
     @abstractmethod
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
@@ -245,7 +276,9 @@ class CompletionWriter(OpenAiWriter):
         return [
             b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % encode_reason(choice.finish_reason),
+            b',"finish_reason":%b' % encode_reason(choice.finish_reason),
+            *self._encode_scores(index),
+            b"}",
         ]
 
 

@@ -155,13 +155,13 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
     limit, length = ready.max_model_length, len(prompt)
     if not length:
         raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
-    if length >= limit:
+    max_tokens = request.max_tokens
+    if length + (max_tokens != 0) > limit:
         raise BadRequestError(
             f"the prompt has {length} tokens and this model's limit is {limit}, of which at least one is "
             "generated: shorten the prompt",
             code="context_length_exceeded",
         )
-    max_tokens = request.max_tokens
     if max_tokens is not None and length + max_tokens > limit:
         raise BadRequestError(
             f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "
