@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.protocol.encoding import unpack_floats, unpack_tokens
+from millrace_runtime.protocol.encoding import TOKEN_BYTES, count_tokens, unpack_floats, unpack_tokens
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import PromptLogprobs, TokenLogprobs
+
+PIECE_TOKENS = 128
+"""Scored at once: with 20 likely tokens each, their JSON takes some 5 ms. A step may score 4,096."""
 
 
 class ScoredToken(NamedTuple):
@@ -132,6 +137,31 @@ class PromptReader:
                 text += self._echo.finish()
         scores = scored if self._wants_scores else ()
         return PromptDelta(text, positions, scores) if text or positions or scores else None
+
+
+def split_scores(output: SequenceOutput) -> list[SequenceOutput]:
+    """Return outputs that together say the same, each with few scores. The last one has the tokens."""
+    scores = output.prompt_logprobs
+    if scores is None or (count := count_tokens(scores.ranks)) <= PIECE_TOKENS:
+        return [output]
+    width, begins = len(scores.top_tokens) // count, range(0, count, PIECE_TOKENS)
+    pieces = [
+        PromptLogprobs(
+            scores.first + begin,
+            *(
+                part[begin * TOKEN_BYTES :][: PIECE_TOKENS * TOKEN_BYTES]
+                for part in (scores.ranks, scores.logprobs)
+            ),
+            *(
+                part[begin * width :][: PIECE_TOKENS * width]
+                for part in (scores.top_tokens, scores.top_logprobs)
+            ),
+        )
+        for begin in begins
+    ]
+    number = output.sequence_id
+    before = [SequenceOutput(number, [], [], None, None, piece) for piece in pieces[:-1]]
+    return [*before, msgspec.structs.replace(output, prompt_logprobs=pieces[-1])]
 
 
 def unpack_scores(scores: PromptLogprobs | None, prompt: Sequence[int]) -> list[ScoredToken]:
