@@ -256,13 +256,18 @@ class SlotTable:
             raise PlanError(
                 f"slot {start.slot} has {len(start.blocks)} KV groups: this executor supports one"
             )
+        unscored = find_unscored(start)
+        if unscored is not None and start.num_computed >= unscored.begin:
+            raise PlanError(
+                f"slot {start.slot} starts with {start.num_computed} tokens computed, which nobody has scored"
+            )
         check_sampling(start.sampling, self._vocabulary_size)
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         sampling = start.sampling
         self._slots[start.slot] = Slot(
             epoch=start.epoch,
             num_logprobs=sampling.num_logprobs,
-            unscored=find_unscored(start),
+            unscored=unscored,
             num_prompt=start.num_prompt,
             num_known=count,
             num_computed=start.num_computed,
