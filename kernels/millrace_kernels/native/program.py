@@ -56,8 +56,9 @@ class NativeProgram:
         """
         operations, logits = record.operations, record.logits
         head = operations[record.num_forward :]
-        kept = (logits, head[0].x)  # a step's hidden states stay, so that the head may run again
-        places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept)
+        hidden = head[0].x
+        assert hidden is not None, "the head selects rows of the hidden states, which stay for it"
+        places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, (logits, hidden))
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
         self._exchange = exchange

@@ -62,7 +62,7 @@ def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
 
 
 def place_registers(
-    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Collection[Register | None]
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Collection[Register]
 ) -> tuple[dict[Register, Place], int]:
     """Return the other registers' places, and the bytes of the workspace. `kept` ones keep their memory."""
     places: dict[Register, Place] = {}
