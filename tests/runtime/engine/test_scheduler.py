@@ -49,6 +49,20 @@ def test_without_tokens_the_prompt_is_computed_and_nothing_is_drawn() -> None:
     assert rows[2] == [Row(0, 2, False), Row(1, 1, False), Row(2, 1, False)]
 
 
+def test_a_scored_prompt_shares_steps_with_decodes_and_delays_none() -> None:
+    engine = driver(limits(budget=6))
+    engine.add(request(1, [1], max_tokens=12))
+    engine.step()
+    engine.add(request(2, range(20), 0, num_prompt_logprobs=1))
+    engine.add(request(3, [3], max_tokens=2))
+    engine.run()
+    rows = [plan.rows for plan in engine.plans if plan.rows]
+    assert all(row[0] == Row(0, 1, True) for row in rows)
+    assert rows[1:5] == [[Row(0, 1, True), Row(1, 5, False)] for _ in range(4)]
+    assert rows[5] == [Row(0, 1, True), Row(1, 1, True)]
+    assert list(engine.finished) == [2, 3, 1]
+
+
 def test_a_preempted_prompt_is_scored_once() -> None:
     """The second sequence is preempted with half of its prompt scored, and a step of it in flight."""
     engine = driver(limits(num_blocks=10, block_size=4, num_slots=2, budget=2, depth=2))
