@@ -30,7 +30,7 @@ from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.api.request.prompts import Prompted, Prompts, check_ids, fit_prompt, read_prompts
 from millrace_runtime.chat.parsers.choose import list_markers, open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
 _OPENING_TOKENS = 16
@@ -120,6 +120,7 @@ class Exchange:
                 replica.text,
                 inline_bytes,
                 self._accept,
+                grammars=replica.grammars,
                 max_prompt_tokens=ready.max_model_length,
                 tool_format=replica.settings.tool_format,
             )
@@ -193,7 +194,7 @@ class Exchange:
         self,
         request: GenerationRequest,
         prompts: Prompts,
-        grammar: str | None,
+        grammar: Grammar | None,
         writer: Writer,
         *,
         ready: EngineReady,

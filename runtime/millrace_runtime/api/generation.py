@@ -21,6 +21,7 @@ from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
     Generate,
+    Grammar,
     NewSequence,
     SequenceOutput,
 )
@@ -78,7 +79,7 @@ class Generation:
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
 
-    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: str | None = None) -> None:
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: Grammar | None = None) -> None:
         """Plan the choices of one prompt, which fit `grammar`. `start` sends them."""
         request = self._request
         ends = () if request.ignores_end else self._tokenizer.end_token_ids

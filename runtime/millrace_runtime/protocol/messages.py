@@ -21,6 +21,16 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
 
 
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """What a text must fit, as llguidance reads it, and what its proof has measured."""
+
+    text: str
+    num_bytes: int = 0
+    """Of memory, once it is compiled."""
+    seconds: float = 0.0
+    """Of CPU time to compile it."""
+
+
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
     """Begin the sequences of one prompt. A request with n choices sends one with n sequences."""
 
@@ -31,8 +41,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     """Of each sequence. With 0 the prompt is computed, and nothing is drawn."""
     stop_token_ids: list[int]
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
-    grammar: str | None = None
-    """What each text must fit, as llguidance reads it: then each draw has a mask."""
+    grammar: Grammar | None = None
+    """What each text must fit: then each draw has a mask."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

@@ -27,7 +27,8 @@ from millrace_runtime.protocol.messages import (
 )
 from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.errors import PeerGone
-from millrace_runtime.replica.grammars import GrammarCompiler, Root
+from millrace_runtime.replica.grammars import GrammarCompiler
+from millrace_runtime.replica.kept_grammars import Root
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0

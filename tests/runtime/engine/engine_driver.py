@@ -9,6 +9,7 @@ from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.protocol import messages
 from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
@@ -59,7 +60,7 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        grammar=grammar,
+        grammar=None if grammar is None else messages.Grammar(grammar),
     )
 
 

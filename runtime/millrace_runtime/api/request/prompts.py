@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.request.intent import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.chat.errors import (
@@ -14,11 +15,11 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
     TextWorkerError,
 )
-from millrace_runtime.chat.jobs import BuildGrammar
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
 from millrace_runtime.grammar.tools import FORCIBLE, ToolConflict, write_calls
-from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
@@ -30,7 +31,7 @@ class Prompted(NamedTuple):
 
     request: GenerationRequest
     prompts: Prompts
-    grammar: str | None
+    grammar: Grammar | None
 
 
 async def read_prompts(
@@ -40,6 +41,7 @@ async def read_prompts(
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
     *,
+    grammars: GrammarWorker,
     max_prompt_tokens: int | None,
     tool_format: str | None = None,
 ) -> Prompted:
@@ -53,7 +55,8 @@ async def read_prompts(
         request, prompts = await _read(
             dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens
         )
-        return Prompted(request, prompts, await _build_grammar(choose_grammar(request, tool_format), text))
+        grammar = await _prove_grammar(choose_grammar(request, tool_format), grammars)
+        return Prompted(request, prompts, grammar)
     except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
@@ -108,26 +111,16 @@ def choose_grammar(request: GenerationRequest, tool_format: str | None) -> Gramm
         raise BadRequestError(str(error), param="tools") from error
 
 
-async def _build_grammar(source: GrammarSource | None, text: TextWorker) -> str | None:
-    """Return the grammar as the engine takes it. Raises BadRequestError, and the worker's failures.
-
-    A grammar that took too long or ended the worker would do so again, so it is refused as a wrong one is.
-    """
+async def _prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> Grammar | None:
+    """Return the grammar as the engine takes it. Raises BadRequestError and UnavailableError."""
     if source is None:
         return None
     try:
-        return await text.build_grammar(BuildGrammar(source.kind, source.text))
-    except BodyRefusedError as error:
-        why = str(error)
-    except (TextTimeoutError, TextMemoryError, TextWorkerDiedError):
-        why = "it takes too much time or memory to compile: make it smaller"
-    except NoTextWorkerError as error:
-        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
-    except TextWorkerError as error:
-        raise GenerationError(str(error)) from error
-    raise BadRequestError(
-        f"`{source.field}` can't be used: {why}", param=source.field, code="invalid_grammar"
-    )
+        return await worker.prove(source)
+    except GrammarError as error:
+        raise BadRequestError(
+            f"`{source.field}` can't be used: {error}", param=source.field, code="invalid_grammar"
+        ) from error
 
 
 async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
