@@ -62,7 +62,8 @@ class _Process:
     async def ask(self, source: GrammarSource) -> FromGrammarWorker:
         """Return the answer for a grammar. A caller that leaves withdraws it. Raises UnavailableError."""
         number = next(self._numbers)
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[FromGrammarWorker] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
         self._writer.write(encode_frame(Prove(number, source.kind, source.text)))
         try:
             return await answer

@@ -12,7 +12,14 @@ from typing import NamedTuple, NoReturn, TypeAlias
 import msgspec
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.messages import Disproven, Prove, Proven, ToGrammarWorker, Withdraw
+from millrace_runtime.grammar.messages import (
+    Disproven,
+    FromGrammarWorker,
+    Prove,
+    Proven,
+    ToGrammarWorker,
+    Withdraw,
+)
 from millrace_runtime.grammar.proof import MEMORY_BYTES, limit_process
 from millrace_runtime.grammar.proof_queue import DueProof, ProofQueue
 from millrace_runtime.process import end_with_parent
@@ -196,10 +203,10 @@ class ProofServer:
             self._answer(number, outcome)
 
     def _answer(self, number: int, outcome: Outcome) -> None:
-        is_proven = isinstance(outcome, Grammar)
-        self._connection.sendall(
-            encode_frame(Proven(number, outcome) if is_proven else Disproven(number, outcome))
+        message: FromGrammarWorker = (
+            Disproven(number, outcome) if isinstance(outcome, str) else Proven(number, outcome)
         )
+        self._connection.sendall(encode_frame(message))
 
 
 def _count_bytes(source: Source, outcome: Outcome) -> int:
