@@ -33,7 +33,7 @@ SAMPLING: Mapping[str, Any] = {
     "logit_bias": {"300": 1.0, "301": -1.0},
     "seed": 7,
 }
-CASES = {
+CASES: Mapping[str, tuple[Case, Sequence[Mapping[str, Any]]]] = {
     "json_schema_over_free": (
         GRAMMAR_CASE,
         [

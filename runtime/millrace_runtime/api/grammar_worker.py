@@ -25,7 +25,7 @@ from millrace_runtime.protocol.messages import Grammar
 logger = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _RETRY_SECONDS = 5
-_ENVIRONMENT = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """It forks, so it may have one thread only."""
 
 

@@ -104,7 +104,10 @@ class Sequence:
 
         A draft depends on how much of the last draft was accepted. So a sequence with a draft has at most one
         drawing row in flight, whatever the executor's depth. A masked one has no drafts.
+        A sequence with slow masks sits out the steps until its mask is there: no other one waits for it.
         """
+        if self.matcher is not None and (self.matcher.is_busy or (self.num_pending and self.matcher.is_slow)):
+            return False
         if self.num_pending and self.next_draft and self.matcher is None:
             return False
         return self.num_known < self.max_length or self.num_computed < self.num_prompt

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.protocol.messages import Generate, Grammar
 from millrace_runtime.replica.kept_grammars import KeptGrammars, Root
+from millrace_runtime.replica.paced_matcher import PacedMatcher
 
 COMPILE_SECONDS = 30.0
 """A request fails whose grammar is not compiled so long after its turn has come. Its proof took 2 s of CPU
@@ -24,14 +24,14 @@ time at most, so only an engine without CPU time is as late."""
 LONG_SECONDS = 0.1
 """A grammar whose proof took longer is compiled in the thread of such ones."""
 _NICENESS = 10
-"""Of that thread: the model computes first."""
+"""Of that thread, and of that of slow masks: the model computes first."""
 
 
 class Compiled(NamedTuple):
     """A request with a matcher for each of its sequences, or why there are none."""
 
     request: Generate
-    matchers: list[Matcher]
+    matchers: list[PacedMatcher]
     error: str | None = None
 
 
@@ -41,7 +41,7 @@ class _WaitingRequest:
     grammar: Grammar
     began_at: float | None = None
     """When the thread has come to it."""
-    matchers: Future[list[Matcher]] = field(default_factory=Future)
+    matchers: Future[list[PacedMatcher]] = field(default_factory=Future)
     aborted: set[int] = field(default_factory=set)
 
     @property
@@ -75,12 +75,13 @@ class GrammarCompiler:
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`compile_grammar` raises GrammarError. A thread calls `wake` after each request."""
+        """`compile_grammar` raises GrammarError. Threads call `wake` after a request and a slow mask."""
         self._compile = compile_grammar
         self._wake = wake
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "grammars")
         self._long_thread = ThreadPoolExecutor(1, "long-grammars", _be_nice)
+        self._mask_thread = ThreadPoolExecutor(1, "slow-masks", _be_nice)
         self._kept = KeptGrammars()
         self._waiting: list[_WaitingRequest] = []
 
@@ -117,13 +118,15 @@ class GrammarCompiler:
             else:
                 yield waiting.finish(error)
 
-    def _fork(self, waiting: _WaitingRequest) -> list[Matcher]:
+    def _fork(self, waiting: _WaitingRequest) -> list[PacedMatcher]:
         waiting.began_at = self._clock()
         root = self._kept.get(waiting.grammar)
         if root is None:
             root = self._compile(waiting.grammar.text)
             self._kept.put(waiting.grammar, root)
-        return [root.fork(waiting.request.stop_token_ids) for _ in waiting.request.sequences]
+        stops = waiting.request.stop_token_ids
+        forks = [root.fork(stops) for _ in waiting.request.sequences]
+        return [PacedMatcher(fork, self._mask_thread, self._wake) for fork in forks]
 
 
 def _be_nice() -> None:

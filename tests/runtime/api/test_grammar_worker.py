@@ -51,6 +51,7 @@ async def test_a_proof_says_what_a_grammar_takes_and_one_that_takes_too_much_is_
 
 async def test_a_proof_ends_with_its_last_caller_and_is_shared_before(worker: GrammarWorker) -> None:
     await prove(worker)
+    assert len(list(Path(f"/proc/{pid_of(worker)}/task").iterdir())) == 1  # a fork would lose others
     tasks = [asyncio.create_task(prove(worker, 999_983)) for _ in range(2)]
     await wait_until_async("a fork", lambda: forks_of(worker))
     tasks[0].cancel()

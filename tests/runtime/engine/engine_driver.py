@@ -128,6 +128,8 @@ class SetMatcher:
     grammar: Grammar
     max_length: int = 10**9
     fault: str | None = None
+    is_slow: bool = False
+    is_busy: bool = False
 
     @property
     def is_stopped(self) -> bool:
