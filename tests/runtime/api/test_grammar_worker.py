@@ -34,6 +34,10 @@ def pid_of(worker: GrammarWorker) -> int:
     return worker._starting.result()._process.pid
 
 
+def num_threads_of(worker: GrammarWorker) -> int:
+    return len(list(Path(f"/proc/{pid_of(worker)}/task").iterdir()))
+
+
 def forks_of(worker: GrammarWorker) -> list[int]:
     pid = pid_of(worker)
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -51,7 +55,7 @@ async def test_a_proof_says_what_a_grammar_takes_and_one_that_takes_too_much_is_
 
 async def test_a_proof_ends_with_its_last_caller_and_is_shared_before(worker: GrammarWorker) -> None:
     await prove(worker)
-    assert len(list(Path(f"/proc/{pid_of(worker)}/task").iterdir())) == 1  # a fork would lose others
+    assert num_threads_of(worker) == 1  # a fork would lose others
     tasks = [asyncio.create_task(prove(worker, 999_983)) for _ in range(2)]
     await wait_until_async("a fork", lambda: forks_of(worker))
     tasks[0].cancel()
