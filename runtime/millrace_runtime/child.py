@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -15,14 +16,16 @@ class Child(NamedTuple):
     sock: socket.socket
 
 
-async def spawn(module: str, first: object, rest: Sequence[object], environment: Mapping[str, str]) -> Child:
-    """Run `python -m module FIRST PARENT_PID SOCKET_FD REST…` with more variables in its environment.
+async def spawn(
+    module: str, model_path: Path, rest: Sequence[object], environment: Mapping[str, str]
+) -> Child:
+    """Run `python -m module MODEL_PATH PARENT_PID SOCKET_FD REST…` with more variables in its environment.
 
     Raises OSError where no process, memory or descriptor is left.
     """
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    arguments = (first, os.getpid(), theirs.fileno(), *rest)
+    arguments = (model_path, os.getpid(), theirs.fileno(), *rest)
     try:
         with theirs:
             process = await asyncio.create_subprocess_exec(

@@ -106,7 +106,7 @@ class ProofServer:
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
-                    self._read_fork(key.data)
+                    self._read_fork(key.data, key.fd)
                 elif not self._receive():
                     return
             for due in self._queue.start_due():
@@ -173,20 +173,26 @@ class ProofServer:
         finally:
             os._exit(status)
 
-    def _read_fork(self, source: Source) -> None:
-        fork = self._proofs[source].fork
-        assert fork is not None
-        if data := os.read(fork.pipe, _READ_BYTES):
-            fork.written += data
+    def _read_fork(self, source: Source, pipe: int) -> None:
+        proof = self._proofs.get(source)
+        if proof is None or proof.fork is None or proof.fork.pipe != pipe:
+            return  # it was withdrawn just before
+        if data := os.read(pipe, _READ_BYTES):
+            proof.fork.written += data
             return
-        self._proofs[source].fork = None
-        status = self._reap(fork)
+        written, status = proof.fork.written, self._reap(proof.fork)
+        proof.fork = None
         if status == 0:
-            self._settle(source, _outcomes.decode(fork.written))
+            outcome: Outcome = _outcomes.decode(written)
         elif status != -signal.SIGPROF:
-            self._settle(source, f"it takes more than {MEMORY_BYTES} bytes of memory, or {_BREAKS}")
-        elif not self._queue.promote(source):
-            self._settle(source, f"it takes more than {self._seconds[-1]:g} s to compile: make it smaller")
+            outcome = f"it takes more than {MEMORY_BYTES} bytes of memory, or {_BREAKS}"
+        elif self._queue.promote(source):
+            return
+        else:
+            outcome = f"it takes more than {self._seconds[-1]:g} s to compile: make it smaller"
+        if status in {0, -signal.SIGPROF}:  # the system may have killed it for another's memory
+            self._kept.put(source, outcome)
+        self._settle(source, outcome)
 
     def _reap(self, fork: _Fork) -> int:
         """Return a fork's status, which is negative after a signal."""
@@ -196,7 +202,6 @@ class ProofServer:
 
     def _settle(self, source: Source, outcome: Outcome) -> None:
         """Answer all that wait for a proof."""
-        self._kept.put(source, outcome)
         self._queue.remove(source)
         for number in self._proofs.pop(source).numbers:
             del self._sources[number]
