@@ -4,9 +4,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,21 +20,18 @@ from millrace_runtime.api.answer.writer import CompletionWriter, Envelope, Write
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
-    BadRequestError,
     ClientGoneError,
     GenerationError,
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.intent import GenerationRequest
-from millrace_runtime.api.request.prompts import Prompted, Prompts, check_ids, fit_prompt, read_prompts
+from millrace_runtime.api.request.answer_form import AnswerForm, Reasoning, choose_form, choose_grammar
+from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
+from millrace_runtime.api.request.prompts import Prompts, check_ids, fit_prompt, prove_grammar, read_prompts
 from millrace_runtime.chat.parsers.choose import list_markers, open_parser
-from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
-_OPENING_TOKENS = 16
-"""`<think>` and line breaks may be so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,15 @@ RESPONSES = Dialect("responses", ResponsesWriter)
 MESSAGES = Dialect("messages", MessagesWriter)
 
 
+class Prepared(NamedTuple):
+    """What is known of a request before it is generated."""
+
+    request: GenerationRequest
+    prompts: Prompts
+    form: AnswerForm
+    grammar: Grammar | None
+
+
 class Exchange:
     """One request and its answer."""
 
@@ -65,7 +71,7 @@ class Exchange:
         self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
         self._arrival = time.monotonic()
         self._booking = Booking(replica.admission, replica.metrics)
-        self._reading: asyncio.Future[Prompted] | None = None
+        self._reading: asyncio.Future[Prepared] | None = None
         self._generation: Generation | None = None
 
     async def run(self) -> None:
@@ -93,15 +99,14 @@ class Exchange:
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         with self._body.watch(self._disconnect):
-            request, prompts, grammar = await self._read_prompts(body, ready)
+            request, prompts, form, grammar = await self._prepare(body, ready)
             if (defaults := self._replica.settings.author_defaults) is not None:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            open_message, markers = self._split_answer(request, prompts, has_grammar=grammar is not None)
-            writer = self._open_writer(request, open_message)
+            writer = self._open_writer(request, open_messages(request.answer, form))
             generation = self._plan_generation(
-                request, prompts, grammar, writer, ready=ready, markers=markers
+                request, prompts, grammar, writer, ready=ready, markers=list_markers(*form.formats)
             )
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # the generation has packed them
@@ -109,28 +114,35 @@ class Exchange:
             self._start(generation, is_streaming=request.is_streaming)
             await self._write(request, generation, writer)
 
-    async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
-        """Return the body's request and prompts. Raises ClientGoneError if the client leaves first."""
-        replica = self._replica
-        inline_bytes = replica.settings.inline_body_bytes
-        self._reading = asyncio.ensure_future(
-            read_prompts(
-                self._dialect.name,
-                body,
-                replica.text,
-                inline_bytes,
-                self._accept,
-                grammars=replica.grammars,
-                max_prompt_tokens=ready.max_model_length,
-                tool_format=replica.settings.tool_format,
-            )
-        )
+    async def _prepare(self, body: bytearray, ready: EngineReady) -> "Prepared":
+        """Read the body and decide on its answer. Raises ClientGoneError if the client leaves first."""
+        self._reading = asyncio.ensure_future(self._read(body, ready))
         try:
             return await self._reading
         except asyncio.CancelledError:
             if self._body.is_disconnected:
                 raise ClientGoneError from None
             raise
+
+    async def _read(self, body: bytearray, ready: EngineReady) -> "Prepared":
+        replica = self._replica
+        request, prompts = await read_prompts(
+            self._dialect.name,
+            body,
+            replica.text,
+            replica.settings.inline_body_bytes,
+            self._accept,
+            max_prompt_tokens=ready.max_model_length,
+        )
+        form = choose_form(
+            request.answer,
+            replica.tokenizer,
+            prompts[0],
+            tool_format=replica.settings.tool_format,
+            reasoning_format=replica.settings.reasoning_format,
+        )
+        source = choose_grammar(request, form, replica.tokenizer.added_ids)
+        return Prepared(request, prompts, form, await prove_grammar(source, replica.grammars))
 
     def _accept(self, request: GenerationRequest) -> None:
         self._replica.require_model(request.model)
@@ -151,44 +163,6 @@ class Exchange:
             has_logprobs=request.sampling.num_logprobs is not None,
             open_message=open_message,
         )
-
-    def _split_answer(
-        self, request: GenerationRequest, prompts: Prompts, *, has_grammar: bool
-    ) -> tuple[OpenMessage | None, frozenset[str]]:
-        """Return what splits a choice's text, and what it looks for.
-
-        It is None where the text can have neither reasoning nor calls in it.
-        """
-        settings, wish = self._replica.settings, request.answer
-        # A grammar binds the answer from its first token on, so there is no reasoning before it.
-        splits_reasoning = settings.has_reasoning and wish.splits_reasoning and not has_grammar
-        if wish.tools is None and not splits_reasoning:
-            return None, frozenset()
-        if wish.tools is not None and settings.tool_format is None:
-            raise BadRequestError(
-                "this model's chat template knows no tools: leave `tools` out, or have the server started "
-                "with --tool-parser",
-                param="tools",
-                code="unsupported_parameter",
-            )
-        tool_format = None if wish.tools is None else settings.tool_format
-        begins_in_reasoning = ends_in_reasoning(self._replica.tokenizer, prompts[0])
-
-        def open_message() -> Message:
-            parser = open_parser(
-                tool_format,
-                splits_reasoning=splits_reasoning,
-                begins_in_reasoning=begins_in_reasoning,
-                tools=wish.tools,
-            )
-            return Message(
-                parser,
-                shows_reasoning=wish.shows_reasoning,
-                is_one_call=wish.is_one_call,
-                is_short_id=tool_format == "mistral",
-            )
-
-        return open_message, list_markers(tool_format, splits_reasoning=splits_reasoning)
 
     def _plan_generation(
         self,
@@ -274,7 +248,20 @@ class Exchange:
             self._booking.abort()  # the client left
 
 
-def ends_in_reasoning(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
-    """Whether the prompt has opened the reasoning, which the answer continues."""
-    end = b"".join(tokenizer.token_bytes(token) for token in prompt[-_OPENING_TOKENS:])
-    return end.rstrip().endswith(b"<think>")
+def open_messages(wish: AnswerWish, form: AnswerForm) -> OpenMessage | None:
+    """Return what opens the splitter of a choice's text; None where all of it is content."""
+    if form.is_plain:
+        return None
+
+    def open_message() -> Message:
+        parser = open_parser(
+            *form.formats, begins_in_reasoning=form.reasoning is Reasoning.OPEN, tools=wish.tools
+        )
+        return Message(
+            parser,
+            shows_reasoning=wish.shows_reasoning,
+            is_one_call=wish.is_one_call,
+            is_short_id=form.tool_format == "mistral",
+        )
+
+    return open_message

@@ -27,3 +27,5 @@ class GrammarSource:
     text: str
     field: str
     """The field of the request that has it."""
+    before: str = ""
+    """The grammar, in Lark, of a reasoning with the answer behind it, which it calls `@answer`."""

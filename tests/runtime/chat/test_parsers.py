@@ -1,6 +1,8 @@
 """What answers are split into, for each format, wherever the text is cut."""
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -10,8 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
-from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, choose_tool_format, has_reasoning, open_parser
+from millrace_runtime.chat.parsers.choose import (
+    HARMONY,
+    TOOL_FORMATS,
+    choose_reasoning_format,
+    choose_tool_format,
+    list_markers,
+    open_parser,
+)
+from millrace_runtime.chat.template import ChatTemplate
 
 PROPERTIES = {
     "text": {"type": "string"},
@@ -19,8 +30,10 @@ PROPERTIES = {
     "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
     "rows": {"type": ["array", "null"]},
     "odd": True,
+    "pair": {"$ref": "#/$defs/Pair"},
 }
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": PROPERTIES}}}]
+SCHEMA = {"properties": PROPERTIES, "$defs": {"Pair": {"type": "object"}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 LLAMA = '{"name": "f", "parameters": {"a": 1}}'
 TRICKY = r'{"a": "}</tool_call>\"]", "b": [{"c": "{[<tool_call>"}], "d": "\\"}'
@@ -29,6 +42,32 @@ TRICKY = r'{"a": "}</tool_call>\"]", "b": [{"c": "{[<tool_call>"}], "d": "\\"}'
 def write_values(**values: str) -> str:
     written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
     return f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
+
+
+def write_glm(between: str, **values: str) -> str:
+    written = "".join(
+        f"<arg_key>{key}</arg_key>{between}<arg_value>{value}</arg_value>{between}"
+        for key, value in values.items()
+    )
+    return f"<tool_call>f{between}{written}</tool_call>"
+
+
+def write_section(*calls: str, name: str = "f<｜tool▁sep｜>") -> str:
+    written = "".join(f"<｜tool▁call▁begin｜>{name}{call}<｜tool▁call▁end｜>" for call in calls)
+    return f"<｜tool▁calls▁begin｜>{written}<｜tool▁calls▁end｜>"
+
+
+def write_messages(*messages: str) -> str:
+    return "<|end|><|start|>assistant".join(f"<|channel|>{message}" for message in messages)
+
+
+KIMI = (
+    "<|tool_calls_section_begin|>"
+    "<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    "<|tool_calls_section_end|>"
+)
+FUNCTION = "<start_function_call>call:f{%s}<end_function_call>"
+HEAD = "commentary to=functions.f <|constrain|>json<|message|>"
 
 
 # fmt: off
@@ -67,6 +106,35 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("qwen3_coder", write_values(text="a")[12:], "", [("f", '{"text": "a"}')]),
     ("qwen3_coder", "<function=f>\n<parameter=text>\nab", "", [("f", '{"text": "ab')]),
     ("qwen3_coder", "<function=f>\n<parameter=text>a</parameter><parameter=c", "", [("f", '{"text": "a"')]),
+    ("qwen3_coder", write_values(pair='{"a": [1]}'), "", [("f", '{"pair": {"a": [1]}}')]),
+    ("glm45", f"Well.\n{write_glm('')}\n{write_glm(chr(10))} Done.", "Well.\nDone.", [("f", "{}")] * 2),
+    ("glm45", write_glm("\n", text='a\n"b"', count="2", pair="[1]"), "",
+     [("f", r'{"text": "a\n\"b\"", "count": 2, "pair": [1]}')]),
+    ("glm45", "<tool_call>f\n<arg_key>text</arg_key> so <arg_value>a</tool_call>", "",
+     [("f", '{"text": "a</tool_call>')]),
+    ("glm45", "<tool_call>f<arg_key>text<arg_value>a</arg_value><arg_key>b</tool_call>c", "c",
+     [("f", '{"text": "a"}')]),
+    ("deepseek_v31", f"Well.{write_section(TRICKY, '{}')}\nDone.", "Well.Done.",
+     [("f", TRICKY), ("f", "{}")]),
+    ("deepseek_v31", write_section('{"a": 1')[:-20], "<｜tool▁call▁end", [("f", '{"a": 1')]),
+    ("deepseek_v31", write_section('{"a": 1 ')[len("<｜tool▁calls▁begin｜>"):], "", [("f", '{"a": 1 ')]),
+    ("deepseek_v3", write_section("{}\n```", "{}\n```", name="function<｜tool▁sep｜>f\n```json\n"), "",
+     [("f", "{}")] * 2),
+    ("kimi_k2", f"So {KIMI}", "So ", [("f", "{}")]),
+    ("functiongemma", f"Well. {FUNCTION % ''} {FUNCTION % 'a:1'} Done.", "Well. Done.",
+     [("f", "{}"), ("f", '{"a": 1}')]),
+    ("functiongemma", FUNCTION
+     % 'a:<escape>x\n"{}<escape>, b : [1.5,true,None,{<escape>c d<escape>:{}}],e:New York', "",
+     [("f", r'{"a": "x\n\"{}", "b": [1.5, true, null, {"c d": {}}], "e": "New York"}')]),
+    ("functiongemma", '<start_function_call>call:f{"a":<escape>b', "", [("f", '{"a": "b')]),
+    ("functiongemma", "<start_function_call>call:f{a:1] x", "] x", [("f", '{"a": 1')]),
+    ("functiongemma", f"<start_function_call>call:f{{{'a' * 300}", "a" * 300, [("f", "{")]),
+    ("gemma4", '<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>', "", [("f", '{"a": "b"}')]),
+    (HARMONY, write_messages(f"{HEAD}{TRICKY}"), "", [("f", TRICKY)]),
+    (HARMONY, write_messages("commentary<|message|>I look.", f"{HEAD}{{}}"), "I look.", [("f", "{}")]),
+    (HARMONY, " to=f<|channel|>commentary json<|message|>{}<|call|>", "", [("f", "{}")]),
+    (HARMONY, f"<|channel|>final<|message|>A{write_messages('', f'{HEAD}1')[11:]}", "A", [("f", "1")]),
+    (HARMONY, "Hi<|end|> there<|channel|>commentary to=g<|message|>", "Hi there", [("g", "")]),
 ]
 NO_CALLS = {
     "hermes": ["<tool_call>no</tool_call>", '<tool_call>{"arguments": {}', "<tool_cal",
@@ -78,9 +146,22 @@ NO_CALLS = {
                 "[TOOL_CALLS]f[ARGS] no", f"[TOOL_CALLS]{'f' * 300}[ARGS]{{}}"],
     "qwen3_coder": ["<tool_call>\nno", "<tool_call> <function=", "<function=>a", "<function=a\n>", "<functio",
                     f"<function={'f' * 300}></function>"],
+    "glm45": ["<tool_call>", "<tool_call>f", '<tool_call>{"name": "f"}</tool_call>', "<tool_call>f <arg_ke",
+              f"<tool_call>{'f' * 300}</tool_call>"],
+    "deepseek_v3": [write_section("{}"), "<｜tool▁calls▁begin｜> no", "<｜tool▁call▁begin｜>a"],
+    "deepseek_v31": [f"<｜tool▁call▁begin｜>{'f' * 600}{{}}", "<｜tool▁calls▁begin｜>\n<｜tool▁call",
+                     write_section("")],
+    "kimi_k2": ["<|tool_calls_section_begin|><|tool_call_begin|>f<|tool_call_argument_begin|>{}",
+                "<|tool_calls_section_begin|><|tool_calls_section_end|>"],
+    "functiongemma": ["<start_function_call>f{}", "<start_function_call>call:{}",
+                      "<start_function_call>call:f",
+                      f"<start_function_call> call:{'f' * 300}{{}}"],
+    "gemma4": ["<|tool_call>call", "<tool_call|>"],
+    HARMONY: ["Hi", "<|channel|>final", f"<|channel|>{'a ' * 200}<|message|>", "<|start|>user<|message|>"],
 }
-MARKS = ["<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "</function>",
-         "<parameter=text>", "<parameter=rows>", "</parameter>", "<|python_tag|>", "\n", *'{}[]<>",:\\;a ']
+MARKS = ["<think>", "</think>", "</function>", "<parameter=text>", "<parameter=rows>", "</parameter>",
+         "call:f{", *sorted({mark for name in TOOL_FORMATS for mark in list_markers(name, None)}),
+         "<|channel|>final<|message|>", HEAD, "\n", *'{}[]<>",:\\;a ']
 PARTS = st.sampled_from([*(text for _, text, _, _ in ANSWERS), *sum(NO_CALLS.values(), MARKS)])
 FORMATS = [None, *TOOL_FORMATS]
 THOUGHTS = [
@@ -98,17 +179,33 @@ HOSTILE = {
     "llama3": ('{"parameters": {"a": ', "<|python_tag|>", "{"),
     "mistral": ("[", "[TOOL_CALLS]", "[TOOL_CALLS]f", "[TOOL_CALLS]f[CALL_ID]", '[TOOL_CALLS]{"a": ['),
     "qwen3_coder": ("<function=", "<function=f><parameter=", "\n</", "<function=f><parameter=rows>["),
+    "glm45": ("<tool_call>f", "<tool_call>f<arg_key>", "<tool_call>f<arg_key>rows</arg_key><arg_value>["),
+    "deepseek_v3": ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜"),
+    "deepseek_v31": ("<｜tool▁call▁begin｜>f{", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{[", "<｜tool▁call▁en"),
+    "kimi_k2": ("<|tool_call_begin|>f:1", "<|tool_call_begin|>"),
+    "functiongemma": ("<start_function_call>call:f{a:", "[", "<start_function_call>call:f{<escape>"),
+    "gemma4": ("<|tool_call>", '<|tool_call>call:f{a:[<|"|>'),
+    HARMONY: ("<|channel|>", "<|end|><|start|>assistant", "<|channel|>analysis<|message|>", "<|"),
 }
 # fmt: on
-BEGUN = ['<tool_call>{"name": "f", "arguments": {"a": ', "[TOOL_CALLS]f{", "<function=f><parameter=text>"]
+BEGUN = [
+    '<tool_call>{"name": "f", "arguments": {"a": ',
+    "[TOOL_CALLS]f{",
+    "<function=f><parameter=text>",
+    "<tool_call>f<arg_key>text</arg_key><arg_value>",
+    "<start_function_call>call:f{a:<escape>",
+    "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
+    "<|channel|>analysis<|message|>",
+]  # fmt: skip
 TEMPLATES = {path.stem: path.read_text() for path in Path(__file__).with_name("templates").glob("*.jinja")}
 
 
 def open_for(tool_format: str | None, *, begins_inside: bool | None = None) -> AnswerParser:
     """The parser; `begins_inside` None is for a model that does not reason."""
+    reasoning_format = HARMONY if tool_format == HARMONY else "think"
     return open_parser(
         tool_format,
-        splits_reasoning=begins_inside is not None,
+        None if begins_inside is None else reasoning_format,
         begins_in_reasoning=bool(begins_inside),
         tools=TOOLS,
     )
@@ -149,41 +246,58 @@ def test_calls_follow_reasoning() -> None:
     assert list_calls(answer) == [("f", '{"a": 1}')]
 
 
+def test_channels_are_reasoning_and_content() -> None:
+    text = write_messages("analysis<|message|>Hm.", "analysis<|message|>So.", "final<|message|>Hi")
+    for pieces in ([text], text):
+        assert split(open_for(HARMONY, begins_inside=False), pieces) == AnswerDelta("Hm.\nSo.", "Hi")
+        assert split(open_for(HARMONY), pieces) == AnswerDelta("", "Hm.\nSo.\nHi")
+
+
+def test_a_call_has_the_id_that_the_model_gave_it() -> None:
+    [call] = split(open_for("kimi_k2"), KIMI).calls
+    assert call.call_id == "functions.f:3"
+
+
 def test_what_is_certain_is_not_held_back() -> None:
     parser = open_for("hermes", begins_inside=True)
     assert [parser.feed(text).reasoning for text in ("a\n", "b</th", "ink>\n")] == ["a", "\nb", ""]
     assert [parser.feed(text).content for text in ("c <", "to", "x")] == ["c ", "", "<tox"]
     call = ('<tool_call>{"name": "f", "argu', 'ments": {"', "a", '": 1}')
-    calls = [parser.feed(text).calls for text in call]
-    assert calls == [(), ((0, "f", '{"'),), ((0, None, "a"),), ((0, None, '": 1}'),)]
+    calls = [[piece[:3] for piece in parser.feed(text).calls] for text in call]
+    assert calls == [[], [(0, "f", '{"')], [(0, None, "a")], [(0, None, '": 1}')]]
     coder = open_for("qwen3_coder")
     coder.feed("<function=f>\n<parameter=text>\n")
-    assert [coder.feed(text).calls for text in ("a\n", "b\n</par")] == [
-        ((0, None, "a"),),
-        ((0, None, r"\nb"),),
-    ]
+    assert [coder.feed(text).calls[0].arguments for text in ("a\n", "b\n</par")] == ["a", r"\nb"]
     llama = open_for("llama3")
     assert llama.feed('{"name": "Ann", "age":').content == '{"name": "Ann", "age":'
 
 
-@given(st.lists(PARTS, max_size=6).map("".join), st.data())
-def test_no_cut_changes_the_sum(text: str, data: st.DataObject) -> None:
+@given(st.lists(PARTS, max_size=6).map("".join), st.sampled_from(FORMATS), st.data())
+def test_no_cut_changes_the_sum(text: str, tool_format: str | None, data: st.DataObject) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=12)))
     pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
-    for tool_format in FORMATS:
-        for begins_inside in (None, False, True):
-            whole, cut, letters = (
-                split(open_for(tool_format, begins_inside=begins_inside), some)
-                for some in ([text], pieces, text)
-            )
-            assert whole == cut == letters
+    for begins_inside in (None, False, True):
+        whole, cut, letters = (
+            split(open_for(tool_format, begins_inside=begins_inside), some) for some in ([text], pieces, text)
+        )
+        assert whole == cut == letters
 
 
 @given(st.lists(PARTS, max_size=6).map("".join))
 def test_an_answer_without_calls_loses_nothing(text: str) -> None:
     for tool_format in FORMATS:
         answer = split(open_for(tool_format), [text])
-        assert answer.calls or answer.content == text
+        assert answer.calls or answer.content == text or tool_format == HARMONY
+
+
+@given(st.lists(PARTS, max_size=6).map("".join))
+def test_messages_lose_their_heads_alone(text: str) -> None:
+    """All letters are content, reasoning, arguments, or a head, whose only text is these."""
+    answer = split(open_for(HARMONY, begins_inside=False), [text])
+    kept = answer.reasoning + answer.content + "".join(call.arguments for call in answer.calls)
+    for mark in (*list_markers(HARMONY, None), "commentary", "final", "analysis", "json", " to=functions.f"):
+        text = text.replace(mark, "")
+    assert Counter(kept) >= Counter(text.replace("\n", "").replace("assistant", "").replace(" ", ""))
 
 
 def count_steps(tool_format: str, pieces: list[str]) -> int:
@@ -219,7 +333,8 @@ def test_a_megabyte_of_half_markers_is_not_held(tool_format: str) -> None:
         parser = open_for(tool_format)
         parser.feed(prefix)
         whole = join_deltas([parser.feed("<" * 4096) for _ in range(256)])
-        assert len(whole.content) + sum(len(call.arguments) for call in whole.calls) >= (1 << 20) - 16
+        size = len(whole.reasoning) + len(whole.content) + sum(len(call.arguments) for call in whole.calls)
+        assert size >= (1 << 20) - 16
 
 
 def test_deep_arguments_pass() -> None:
@@ -232,8 +347,28 @@ def test_deep_arguments_pass() -> None:
 
 def test_a_template_shows_its_format() -> None:
     chosen = {name: choose_tool_format(source) for name, source in TEMPLATES.items()}
-    known = {"thinking": "hermes", "headers": "llama3", "mistral": "mistral"}
-    assert {name: found for name, found in chosen.items() if found} == known
-    assert [name for name, source in TEMPLATES.items() if has_reasoning(source)] == ["thinking"]
+    known = {"thinking": "hermes", "headers": "llama3"} | {name: name for name in TOOL_FORMATS}
+    assert {name: found for name, found in chosen.items() if found} == {
+        name: known[name] for name in TEMPLATES if name in known
+    }
+    reasoning = {name: choose_reasoning_format(source) for name, source in TEMPLATES.items()}
+    think = ("deepseek_v3", "deepseek_v31", "glm45", "thinking")
+    expected = {HARMONY: HARMONY} | dict.fromkeys(think, "think")
+    assert {name: found for name, found in reasoning.items() if found} == expected
+    assert choose_reasoning_format("[THINK]") == "mistral"
     assert choose_tool_format(r"{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
-    assert choose_tool_format("<tool_call>{name}\n<arg_key>") is None
+
+
+@pytest.mark.parametrize("name", [name for name, source in TEMPLATES.items() if choose_tool_format(source)])
+def test_a_call_is_read_as_its_template_writes_it(name: str) -> None:
+    source, arguments = TEMPLATES[name], {"text": 'a\n"b"', "count": 2}
+    call = {"id": "f12345678", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    question = {"role": "user", "content": "Who?"}
+    template = ChatTemplate({"default": source}, {"bos_token": "", "eos_token": ""})
+    before, whole = (
+        template.render(RenderChat(talk, TOOLS, add_generation_prompt=False))
+        for talk in ([question], [question, {"role": "assistant", "tool_calls": [call]}])
+    )
+    answer = whole.removeprefix(before)
+    [(function, written)] = list_calls(split(open_for(choose_tool_format(source)), answer))
+    assert (function, json.loads(written)) == ("f", arguments)

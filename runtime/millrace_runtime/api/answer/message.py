@@ -82,7 +82,8 @@ class Message:
         self._content.append(split.content)
         for call in split.calls:
             if call.name is not None:
-                self.calls.append(Call(_new_id(is_short=self._is_short_id), call.name))
+                call_id = call.call_id or _new_id(is_short=self._is_short_id)
+                self.calls.append(Call(call_id, call.name))
             self.calls[call.index].arguments.append(call.arguments)
 
     def call_of(self, delta: CallDelta) -> Call:

@@ -13,6 +13,8 @@ class CallDelta(NamedTuple):
     """The function's name, once: with the call's first delta."""
     arguments: str
     """The next piece of the arguments' JSON text. Joined they are one JSON object."""
+    call_id: str | None = None
+    """The id that the model gave the call, with its first delta; None if its format has none."""
 
 
 class AnswerDelta(NamedTuple):
@@ -49,45 +51,52 @@ class DeltaBuilder:
     """Collects the next delta of an answer."""
 
     def __init__(self) -> None:
+        self._reasoning: list[str] = []
         self._content: list[str] = []
-        self._calls: list[tuple[int, str | None, list[str]]] = []
+        self._calls: list[tuple[int, str | None, str | None, list[str]]] = []
+        """Each call's index, name, id and pieces of its arguments."""
         self._num_begun = 0
+
+    def add_reasoning(self, text: str) -> None:
+        """Add to the reasoning."""
+        self._reasoning.append(text)
 
     def add_content(self, text: str) -> None:
         """Add to the content."""
         self._content.append(text)
 
-    def begin_call(self, name: str) -> None:
+    def begin_call(self, name: str, call_id: str | None = None) -> None:
         """Begin the next call; `add_arguments` adds to this one."""
-        self._calls.append((self._num_begun, name, []))
+        self._calls.append((self._num_begun, name, call_id, []))
         self._num_begun += 1
 
     def add_arguments(self, text: str) -> None:
         """Add to the latest call's arguments."""
         if text and not self._calls:
-            self._calls.append((self._num_begun - 1, None, []))
+            self._calls.append((self._num_begun - 1, None, None, []))
         if text:
-            self._calls[-1][2].append(text)
+            self._calls[-1][3].append(text)
 
     def take(self) -> AnswerDelta:
         """Return what was added since the last time."""
+        reasoning, self._reasoning = "".join(self._reasoning), []
         content, self._content = "".join(self._content), []
-        if not self._calls:
-            return AnswerDelta("", content)
         calls, self._calls = self._calls, []
         return AnswerDelta(
-            "", content, tuple([CallDelta(index, name, "".join(pieces)) for index, name, pieces in calls])
+            reasoning,
+            content,
+            tuple([CallDelta(index, name, "".join(pieces), known) for index, name, known, pieces in calls]),
         )
 
 
 def join_deltas(deltas: Iterable[AnswerDelta]) -> AnswerDelta:
     """Return the sum: each call once, with all of its arguments that the deltas have."""
     known = list(deltas)
-    calls: dict[int, tuple[str | None, list[str]]] = {}
+    calls: dict[int, tuple[CallDelta, list[str]]] = {}
     for call in (call for delta in known for call in delta.calls):
-        calls.setdefault(call.index, (call.name, []))[1].append(call.arguments)
+        calls.setdefault(call.index, (call, []))[1].append(call.arguments)
     return AnswerDelta(
         "".join([delta.reasoning for delta in known]),
         "".join([delta.content for delta in known]),
-        tuple(CallDelta(index, name, "".join(pieces)) for index, (name, pieces) in calls.items()),
+        tuple([first._replace(arguments="".join(pieces)) for first, pieces in calls.values()]),
     )
