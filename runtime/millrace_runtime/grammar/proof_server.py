@@ -89,7 +89,7 @@ class ProofServer:
     """Runs in one thread, which a fork needs, until its socket closes."""
 
     def __init__(
-        self, connection: socket.socket, prove: Callable[[str, str], Grammar], seconds: Sequence[float]
+        self, connection: socket.socket, prove: Callable[[str, str, str], Grammar], seconds: Sequence[float]
     ) -> None:
         """`prove` raises GrammarError. `seconds` of CPU time are the limits of the levels."""
         self._connection, self._prove, self._seconds = connection, prove, seconds
