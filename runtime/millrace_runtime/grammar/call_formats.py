@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+from millrace_runtime.grammar import gemma
 from millrace_runtime.grammar.lark import SPACE, LarkWriter, escape, write_json, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool, ParameterForm, write_parameters
 
@@ -95,11 +96,22 @@ def _write_kimi_k2(lark: LarkWriter, tool: CallableTool) -> str:
     return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_json(tool.schema)} {end}"
 
 
+def _write_functiongemma(lark: LarkWriter, tool: CallableTool) -> str:
+    return f"{gemma.write_call(lark, tool, '<escape>')} {lark.mark('<end_function_call>')}"
+
+
+def _write_gemma4(lark: LarkWriter, tool: CallableTool) -> str:
+    return f"{gemma.write_call(lark, tool, _GEMMA_QUOTE)} {lark.mark('<tool_call|>')}"
+
+
+_GEMMA_QUOTE = '<|"|>'
 _CALLS, _SECTION = "<｜tool▁calls▁begin｜>", ("", "<｜tool▁calls▁end｜>")
 _MISTRAL_LIST = CallFormat("[TOOL_CALLS]", _write_element, ", ", (" [", "]"))
 _FORMATS = {
     "deepseek_v3": CallFormat(_CALLS, _write_deepseek_v3, "\n", _SECTION),
     "deepseek_v31": CallFormat(_CALLS, _write_deepseek_v31, "", _SECTION),
+    "functiongemma": CallFormat("<start_function_call>", _write_functiongemma),
+    "gemma4": CallFormat("<|tool_call>", _write_gemma4),
     "glm45": CallFormat("<tool_call>", _write_glm, "\n"),
     "hermes": CallFormat("<tool_call>", _write_hermes, "\n"),
     "kimi_k2": CallFormat(
@@ -108,7 +120,6 @@ _FORMATS = {
     "mistral": CallFormat("[TOOL_CALLS]", _write_named),
     "qwen3_coder": CallFormat("<tool_call>", _write_qwen3_coder, "\n"),
 }
-MARKED_FORMATS = frozenset(_FORMATS)
 
 
 def choose_call_format(tool_format: str, lark: LarkWriter) -> CallFormat:

@@ -9,11 +9,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import SPACE
 from millrace_runtime.grammar.reasoning import ANSWER
-from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
-MAX_BYTES = 128 << 10
-"""Of a source. A Lark grammar of 110 KB was seen to compile for a second, with the text worker busy all the
-time."""
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
 

@@ -5,6 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.source import MAX_BYTES
+
 SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
 """Between JSON's tokens: one space, or a line break and an indentation. Without a bound a small model may
 write blanks until its tokens are spent."""
@@ -22,6 +27,9 @@ class LarkWriter:
         self._added_ids = added_ids
         self._rules = {"ANY": ": /(.|\\n)*/"}
         """What stands behind each rule's name."""
+        self._names: dict[str, str] = {}
+        """The names of the rules that `add` has added, by what stands behind them."""
+        self._num_letters = 0
 
     def knows(self, marker: str) -> bool:
         """Whether a marker is a token of its own."""
@@ -50,13 +58,34 @@ class LarkWriter:
         return f"<[{','.join(map(str, tokens))}]>" if tokens else ""
 
     def add(self, name: str, body: str) -> str:
-        """Add a rule, and return its whole name. `name` may have options: `head[lazy]`."""
+        """Add a rule, and return its whole name. `name` may have options: `head[lazy]`.
+
+        Raises GrammarError for too long a grammar.
+        """
         name, bracket, options = name.partition("[")
         rule = f"{bracket}{options}: {body}"
-        whole = next((known for known, other in self._rules.items() if other == rule), None)
-        whole = whole or f"{name}_{len(self._rules)}"
-        self._rules[whole] = rule
+        if rule not in self._names:
+            self._names[rule] = self.reserve(name)
+            self._set(self._names[rule], rule)
+        return self._names[rule]
+
+    def reserve(self, name: str) -> str:
+        """Return the whole name of a rule that `define` adds later."""
+        whole = f"{name}_{len(self._rules)}"
+        self._rules[whole] = ""
         return whole
+
+    def define(self, name: str, body: str) -> str:
+        """Add the rule of this whole name, once, and return the name. Raises GrammarError as `add` does."""
+        if not self._rules.get(name):
+            self._set(name, f": {body}")
+        return name
+
+    def _set(self, name: str, rule: str) -> None:
+        self._rules[name] = rule
+        self._num_letters += len(rule)
+        if self._num_letters > MAX_BYTES:
+            raise GrammarError(f"it has more than {MAX_BYTES} bytes: shorten it")
 
     def _parts(self) -> str:
         """Return the expression of texts that each end with an added token."""
@@ -75,7 +104,7 @@ def write_text(text: str) -> str:
 
 def write_json(schema: Mapping[str, Any]) -> str:
     """Return the expression of JSON by a schema."""
-    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': SPACE}})}"
+    return f"%json {msgspec.json.encode({**schema, 'x-guidance': {'whitespace_pattern': SPACE}}).decode()}"
 
 
 def write_regex(pattern: str) -> str:

@@ -2,7 +2,6 @@
 
 from millrace_runtime.grammar import harmony
 from millrace_runtime.grammar.call_formats import (
-    MARKED_FORMATS,
     CallFormat,
     choose_call_format,
     match_name,
@@ -11,8 +10,6 @@ from millrace_runtime.grammar.call_formats import (
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
 from millrace_runtime.grammar.parameters import Tools
 
-BOUND_FORMATS = MARKED_FORMATS | {"llama3", "harmony"}
-"""The formats whose calls a grammar can bind."""
 _LLAMA_TAG = "<|python_tag|>"
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import MAX_BYTES, write_grammar
+from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
-from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 from millrace_runtime.replica.settings import DEMO_PATH
 from tests.runtime.grammar.fitting import Fitting
 

@@ -13,13 +13,14 @@ from tokenizers import AddedToken
 from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, open_parser
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.matcher import Vocabulary
 from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import write_channels, write_thought
 from millrace_runtime.grammar.source import GrammarKind
-from millrace_runtime.grammar.tools import BOUND_FORMATS, write_forced, write_free
+from millrace_runtime.grammar.tools import write_forced, write_free
 from tests.runtime.grammar.fitting import Fitting
 from tests.runtime.text_model import build_byte_level, write_model
 
@@ -37,6 +38,7 @@ FIND = {
 ANY = {"type": "object"}
 SECTION = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"
 CALL = "<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>"
+QUOTE = '<|"|>'
 KIMI = "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 
 
@@ -54,6 +56,13 @@ def write_parts(arguments: dict[str, Any], part: str) -> str:
     return "".join(part.format(key, text) for key, text in values.items())
 
 
+def write_gemma(arguments: dict[str, Any], quote: str) -> str:
+    values = {
+        key: f"{quote}{item}{quote}" if isinstance(item, str) else item for key, item in arguments.items()
+    }
+    return "{" + ",".join(f"{key}:{value}" for key, value in values.items()) + "}"
+
+
 FORMS = {
     "deepseek_v3": Form(
         lambda name, args: CALL.format(f"function<｜tool▁sep｜>{name}\n```json\n{json.dumps(args)}\n```"),
@@ -63,6 +72,12 @@ FORMS = {
     "deepseek_v31": Form(
         lambda name, args: CALL.format(f"{name}<｜tool▁sep｜>{json.dumps(args)}"), "", SECTION
     ),
+    "functiongemma": Form(
+        lambda name, args: f"<start_function_call>call:{name}{write_gemma(args, '<escape>')}"
+        "<end_function_call>",
+        "",
+    ),
+    "gemma4": Form(lambda name, args: f"<|tool_call>call:{name}{write_gemma(args, QUOTE)}<tool_call|>", ""),
     "glm45": Form(
         lambda name, args: f"<tool_call>{name}\n"
         + write_parts(args, "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n")
@@ -141,7 +156,7 @@ def write_calls(form: Form, *calls: str) -> str:
     return form.around.format((form.between or "").join(calls))
 
 
-CASES = [(name, has_tokens) for name in sorted(BOUND_FORMATS) for has_tokens in (True, False)]
+CASES = [(name, has_tokens) for name in sorted(TOOL_FORMATS) for has_tokens in (True, False)]
 
 
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
@@ -216,3 +231,50 @@ def test_an_answer_is_bound_behind_its_reasoning(kind: GrammarKind, source: str,
     assert messages.fits(final)
     assert messages.fits(f"{begin.format('analysis')}Hm. {{<|end|><|start|>assistant{final}")
     assert not messages.fits(answer)
+
+
+NODE = {"type": "object", "properties": {"to": {"$ref": "#/$defs/Node"}, "n": {"type": "integer"}}}
+NESTED = {
+    "type": "object",
+    "properties": {
+        "any": True,
+        "kind": {"enum": ["a", 1, None]},
+        "node": {"$ref": "#/$defs/Node"},
+        "rows": {"type": "array", "items": {"type": ["string", "null"]}},
+        "way": {"anyOf": [{"type": "boolean"}, {"type": "object"}]},
+    },
+    "required": ["rows"],
+    "$defs": {"Node": NODE},
+}
+
+
+def test_gemma_writes_nested_values_without_json() -> None:
+    model = load(has_tokens=True)
+    tool = CallableTool("f", NESTED, ParameterTypes([], "f"))
+    grammar = model.open(write_forced("functiongemma", [tool], model.lark, is_one_call=True))
+    call, text = "<start_function_call>call:f{{{}}}<end_function_call>", "<escape>{}<escape>"
+    good = [
+        "rows:[]",
+        f"any:{{a:[1,{text}]}},kind:1,node:{{to:{{to:{{n:2}}}},n:-3}},rows:[{text},null],way:true",
+        f"kind:{text.format('a')},rows:[null],way:{{b:1.5e3}}",
+        "node:{n:1},rows:[]",
+    ]
+    bad = [
+        "",
+        "rows:[1]",
+        "kind:2,rows:[]",
+        "rows:[],node:{}",
+        "node:{n:true},rows:[]",
+        "rows:[],",
+        ",rows:[]",
+    ]
+    assert [inner for inner in good if not grammar.fits(call.format(inner))] == []
+    assert [inner for inner in bad if grammar.fits(call.format(inner))] == []
+
+
+def test_tools_that_make_a_grammar_too_long_are_refused() -> None:
+    numbers = {f"p{number}": {"type": "integer"} for number in range(200)}
+    schema = {"type": "object", "properties": numbers, "$defs": {"Large": {"enum": ["x" * 1000]}}}
+    tool = CallableTool("f", schema, ParameterTypes([{"function": {"name": "f", "parameters": schema}}], "f"))
+    with pytest.raises(GrammarError, match="shorten it"):
+        write_forced("qwen3_coder", [tool], LarkWriter({}), is_one_call=True)

@@ -11,11 +11,12 @@ from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
 from millrace_runtime.chat.parsers.choose import HARMONY, REASONING_MARKERS
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import write_channels, write_thought
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
-from millrace_runtime.grammar.tools import BOUND_FORMATS, write_forced, write_free
+from millrace_runtime.grammar.tools import write_forced, write_free
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
@@ -97,7 +98,12 @@ def choose_grammar(
 
     `added_ids` are the tokenizer's added tokens. Raises BadRequestError.
     """
-    source = _choose_answer(request, form, added_ids)
+    try:
+        source = _choose_answer(request, form, added_ids)
+    except GrammarError as error:
+        raise BadRequestError(
+            f"`tools` can't be used: {error}", param="tools", code="invalid_grammar"
+        ) from error
     if source is None or (source.field == "tools" and form.tool_format == HARMONY):
         return source
     lark, name = LarkWriter(added_ids), form.reasoning_format
@@ -117,13 +123,11 @@ def _choose_answer(
         return request.grammar
     if wish.forced is not None:
         tools = _list_forced(request, wish.forced)
-        _refuse_unbound(tool_format, "tool_choice", "use `tool_choice` `auto` or `none`")
         is_one_call = wish.is_one_call or wish.forced != ""
         lark = write_forced(tool_format, tools, LarkWriter(added_ids), is_one_call=is_one_call)
         return GrammarSource(GrammarKind.LARK, lark, "tool_choice")
     if not wish.strict or request.grammar is not None:
         return request.grammar
-    _refuse_unbound(tool_format, "tools", "leave `strict` out")
     tools = [_read_tool(tool, wish.tools, is_strict=_name_of(tool) in wish.strict) for tool in wish.tools]
     return GrammarSource(GrammarKind.LARK, write_free(tool_format, tools, LarkWriter(added_ids)), "tools")
 
@@ -140,15 +144,6 @@ def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
             f"`tool_choice` and `{request.grammar.field}` exclude each other: send one", param="tool_choice"
         )
     return tools
-
-
-def _refuse_unbound(tool_format: str, param: str, instead: str) -> None:
-    if tool_format not in BOUND_FORMATS:
-        raise BadRequestError(
-            f"this model's calls can't be bound to a schema: {instead}",
-            param=param,
-            code="unsupported_parameter",
-        )
 
 
 def _read_tool(
