@@ -50,3 +50,27 @@ def test_every_choice_fits_its_schema_streamed_too(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_json")
     chosen = client.post(url, json=CHAT | {"guided_choice": ["fox", "hen"]}).json()["choices"][0]
     assert chosen["message"]["content"] in {"fox", "hen"}
+
+
+def test_a_forced_call_fits_its_tool(
+    start: Callable[..., "Replica"],  # noqa: F821  conftest's
+    client: httpx.Client,
+) -> None:
+    properties = {
+        "kind": {"enum": ["fox", "hen"], "type": "string"},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["kind", "age"]}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": parameters}}]
+    url = f"{start('--demo', '--tool-parser', 'qwen3_coder').address}/v1/chat/completions"
+    answer = client.post(url, json=CHAT | {"tools": tools, "tool_choice": "required"})
+    assert answer.status_code == 200, answer.text
+    [choice] = answer.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    call = choice["message"]["tool_calls"][0]["function"]
+    arguments = json.loads(call["arguments"])
+    assert (call["name"], arguments["kind"] in {"fox", "hen"}, arguments["age"] in range(1, 100)) == (
+        "add",
+        True,
+        True,
+    )
