@@ -69,7 +69,7 @@ class _ValueWriter:
         required = required if isinstance(required, list) else []
         first, later = "", ""
         """What may follow where nothing was written yet, and where something was."""
-        for key, inner in reversed(properties.items()):
+        for key, inner in reversed(list(properties.items())):
             member = f"{write_text(f'{key}:')} {self.write(inner)}"
             begun = self._lark.add("begun", f"{member} {later}")
             if key in required:

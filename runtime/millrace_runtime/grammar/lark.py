@@ -36,8 +36,11 @@ class LarkWriter:
         return marker in self._added_ids
 
     def mark(self, marker: str) -> str:
-        """Return the expression of a marker."""
-        return f"<[{self._added_ids[marker]}]>" if self.knows(marker) else write_text(marker)
+        """Return the expression of a marker. It may begin with an added token."""
+        token = max((text for text in self._added_ids if marker.startswith(text)), key=len, default="")
+        rest = marker.removeprefix(token)
+        written = [f"<[{self._added_ids[token]}]>"] if token else []
+        return " ".join([*written, write_text(rest)] if rest else written)
 
     def until(self, marker: str) -> str:
         """Return the expression of any text and the first marker behind it."""

@@ -24,7 +24,7 @@ TOOL_PARSERS = (
     "mistral",
     "qwen3_coder",
 )
-REASONING_PARSERS = ("auto", "none", "harmony", "mistral", "think")
+REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "think")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 
 

@@ -16,6 +16,7 @@ from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
 from millrace_runtime.chat.parsers.choose import (
     HARMONY,
+    REASONING_MARKERS,
     TOOL_FORMATS,
     choose_reasoning_format,
     choose_tool_format,
@@ -253,6 +254,15 @@ def test_channels_are_reasoning_and_content() -> None:
         assert split(open_for(HARMONY), pieces) == AnswerDelta("", "Hm.\nSo.\nHi")
 
 
+@pytest.mark.parametrize("reasoning_format", REASONING_MARKERS)
+def test_reasoning_has_the_markers_of_its_format(reasoning_format: str) -> None:
+    opening, closing = REASONING_MARKERS[reasoning_format]
+    parser = open_parser("gemma4", reasoning_format)
+    assert split(parser, f"{opening}\nHm.\n{closing}Hi") == AnswerDelta("Hm.", "Hi")
+    shown = list_markers(None, reasoning_format)
+    assert all(any(marker.startswith(text) for text in shown) for marker in (opening, closing))
+
+
 def test_a_call_has_the_id_that_the_model_gave_it() -> None:
     [call] = split(open_for("kimi_k2"), KIMI).calls
     assert call.call_id == "functions.f:3"
@@ -356,6 +366,7 @@ def test_a_template_shows_its_format() -> None:
     expected = {HARMONY: HARMONY} | dict.fromkeys(think, "think")
     assert {name: found for name, found in reasoning.items() if found} == expected
     assert choose_reasoning_format("[THINK]") == "mistral"
+    assert choose_reasoning_format("<|channel>thought") == "gemma4"
     assert choose_tool_format(r"{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
 
 

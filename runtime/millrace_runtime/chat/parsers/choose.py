@@ -31,8 +31,14 @@ TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "qwen3_coder": Qwen3CoderParser,
 }
 """The formats of tool calls, by the names that `--tool-parser` takes."""
-REASONING_MARKERS = {"mistral": ("[THINK]", "[/THINK]"), "think": ("<think>", "</think>")}
+REASONING_MARKERS = {
+    "gemma4": ("<|channel>thought", "<channel|>"),
+    "mistral": ("[THINK]", "[/THINK]"),
+    "think": ("<think>", "</think>"),
+}
 """What stands around the reasoning, by the names that `--reasoning-parser` takes."""
+_FIRST_TOKENS = {"gemma4": ("<|channel>",)}
+"""The token that a marker of reasoning begins with, where the marker is more."""
 _MARKERS = {
     "deepseek_v3": (*DEEPSEEK_V3.texts, "<｜tool▁sep｜>"),
     "deepseek_v31": (*DEEPSEEK_V31.texts, "<｜tool▁sep｜>"),
@@ -92,7 +98,10 @@ def list_markers(tool_format: str | None, reasoning_format: str | None) -> froze
     calls = () if tool_format is None else _MARKERS[tool_format]
     if reasoning_format == HARMONY:
         return frozenset(_MARKERS[HARMONY])
-    return frozenset((*calls, *(() if reasoning_format is None else REASONING_MARKERS[reasoning_format])))
+    if reasoning_format is None:
+        return frozenset(calls)
+    markers = REASONING_MARKERS[reasoning_format]
+    return frozenset((*calls, *markers, *_FIRST_TOKENS.get(reasoning_format, ())))
 
 
 def open_parser(
