@@ -151,9 +151,11 @@ async def test_a_grammar_binds_the_answer_behind_the_reasoning(tmp_path: Path) -
         ask = {"messages": HI, "chat_template_kwargs": {"thinks": True}, "guided_choice": ['{"a":1}']}
         message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0]["message"]
         assert (message["reasoning_content"], message["content"]) == ("Hm.", '{"a":1}')
-        assert "</think>" in (served.engine.seen[-1].grammar or "")
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert "</think>" in bound.text
         await served.client.post("/v1/chat/completions", json=ask | {"separate_reasoning": False})
-        assert "</think>" not in (served.engine.seen[-1].grammar or "")
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert "</think>" not in bound.text
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,8 @@ async def test_a_strict_tool_binds_its_calls(tmp_path: Path, path: str, body: di
             strict = tool | ({"function": tool["function"] | flag} if "function" in tool else flag)
             answer = await served.client.post(f"/v1/{path}", json=body | {"model": "tiny", "tools": [strict]})
             assert answer.status_code == 200, answer.text
-            assert ("who" in (served.engine.seen[-1].grammar or "")) == is_strict
+            bound = served.engine.seen[-1].grammar
+            assert ("who" in (bound.text if bound else "")) == is_strict
 
 
 FORCED: list[tuple[str, dict[str, Any]]] = [
