@@ -5,8 +5,9 @@ tables, as far as each group's window sees. So a block that two sequences share,
 changes a text. A plan runs when it is collected, so its masks may come until then.
 
 There are no logits. Where a mask, a bias or `min_tokens` bans a token, the next one that they leave is drawn;
-nothing else of a sequence's sampling counts. A token's rank is its distance behind the token that would have
-been drawn there, and that is the only likely one.
+of a sequence's sampling only the numbers of log-probabilities count beside these. A token's rank is its
+distance behind the token that would have been drawn there, and its log-probability is minus the rank. For a
+prompt's tokens that is the only likely one.
 """
 
 import math
@@ -26,6 +27,7 @@ from millrace_runtime.protocol.step import (
     StepPlan,
     StepResult,
     StepSize,
+    TokenLogprobs,
 )
 
 POISON = -1
@@ -192,9 +194,23 @@ class SimulatedExecutor:
             return self._fail(row, slot, tokens, allowed)
         assert len(slot.tokens) <= self.limits.max_model_length, "a token was drawn beyond the model's length"
         slot.guesses = (self._propose(slot.tokens) if self._propose else [])[: self.limits.max_draft]
+        logprobs = self._rank_drawn(tokens, slot.start.sampling.num_logprobs)
         return RowResult(
-            row.slot, slot.start.epoch, tokens, slot.num_computed, len(slot.guesses), prompt_logprobs=scores
+            row.slot,
+            slot.start.epoch,
+            tokens,
+            slot.num_computed,
+            len(slot.guesses),
+            logprobs,
+            prompt_logprobs=scores,
         )
+
+    def _rank_drawn(self, drawn: list[int], num_top: int | None) -> list[TokenLogprobs]:
+        if num_top is None:
+            return []
+        numbers = [-1.0 - place for place in range(num_top)]
+        size = self.limits.vocabulary_size
+        return [TokenLogprobs(-1.0, _from(token, size)[:num_top], numbers) for token in drawn]
 
     def _score(self, slot: _Slot, num_tokens: int) -> PromptLogprobs | None:
         """Return what the row's tokens say of the prompt's tokens that follow them."""

@@ -6,8 +6,8 @@ import pytest
 import uvloop
 
 from millrace_runtime.api.settings import ApiSettings
+from testing.text_model import build_byte_level, write_model
 from tests.runtime.api.served import Served, serve
-from tests.runtime.text_model import build_byte_level, write_model
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

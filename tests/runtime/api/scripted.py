@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from millrace_runtime.api.settings import ApiSettings
+from testing.text_model import build_byte_level, write_model
 from tests.runtime.api.served import Served, serve
-from tests.runtime.text_model import build_byte_level, write_model
 
 SCHEMA = {"type": "object", "properties": {"who": {"type": "string"}}}
 TEMPLATE = (

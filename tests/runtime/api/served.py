@@ -10,17 +10,11 @@ from typing import Any
 
 import httpx
 import openai
-import uvicorn
 
-from millrace_runtime.api.app import create_app
-from millrace_runtime.api.connection.server import server_config
-from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.chat.worker import TextWorker
-from millrace_runtime.chat.worker_process import TextLimits
+from testing.http_replica import serve_http
 from testing.polling import wait_until_async
 from tests.runtime.api.fake_engine import FakeEngine
 
@@ -69,28 +63,23 @@ async def serve(
     theirs.setblocking(False)
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
-    text = TextWorker(model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), TEXT_MODULE)
-    grammars = GrammarWorker(model_path, GRAMMAR_MODULE, PROOF_SECONDS)
-    app = create_app(EngineClient(ours), text, grammars, tokenizer, settings)
-    server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
-    server.install_signal_handlers = lambda: None
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    serving = asyncio.create_task(server._serve([sock]))
     engine_task = asyncio.create_task(engine.run())
-    async with httpx.AsyncClient(base_url=url, timeout=20) as client:
-        api = openai.AsyncOpenAI(base_url=url + "/v1", api_key="none", max_retries=0)
-        served = Served(engine, engine_task, app.state.replica, client, api)
-        try:
-            await served.until(lambda: server.started)
+    try:
+        async with (
+            serve_http(
+                model_path,
+                ours,
+                settings,
+                limits=limits,
+                job_seconds=job_seconds,
+                proof_seconds=PROOF_SECONDS,
+            ) as replica,
+            httpx.AsyncClient(base_url=replica.url, timeout=20) as client,
+            openai.AsyncOpenAI(base_url=replica.url + "/v1", api_key="none", max_retries=0) as api,
+        ):
             if not is_loading:
-                await served.until(lambda: served.replica.why_not_ready is None)
-            yield served
-        finally:
-            await api.close()
-            server.should_exit = True
-            await serving
-            engine_task.cancel()
-            await asyncio.gather(engine_task, return_exceptions=True)
-            sock.close()
+                await replica.wait_ready()
+            yield Served(engine, engine_task, replica.state, client, api)
+    finally:
+        engine_task.cancel()
+        await asyncio.gather(engine_task, return_exceptions=True)

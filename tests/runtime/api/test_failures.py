@@ -10,8 +10,8 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.jobs import FromTextWorker
 from millrace_runtime.chat.worker_process import WorkerProcess
 from millrace_runtime.contract import HEADER_DRAINING
+from testing.text_model import build_byte_level, write_model
 from tests.runtime.api.served import REPLY, Served, serve, sum_samples
-from tests.runtime.text_model import build_byte_level, write_model
 
 IGNORING = {"ignore_eos": True}
 HI = [{"role": "user", "content": "hi"}]

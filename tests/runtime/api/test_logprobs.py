@@ -18,8 +18,8 @@ from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import TokenLogprobs
+from testing.text_model import build_sentencepiece, write_model
 from tests.runtime.api.served import Served
-from tests.runtime.text_model import build_sentencepiece, write_model
 
 ENVELOPE = Envelope("id", 1, "m", includes_usage=False)
 Writer = ChatWriter | CompletionWriter

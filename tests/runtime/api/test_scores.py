@@ -12,8 +12,8 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import PromptLogprobs
+from testing.text_model import build_sentencepiece, write_model
 from tests.runtime.api.served import Served
-from tests.runtime.text_model import build_sentencepiece, write_model
 
 PROMPT = "öthe <|end|>st"
 """In the tokenizer of the tests: two bytes, a word, a space, a special token, a word."""

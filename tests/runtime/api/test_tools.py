@@ -15,9 +15,9 @@ from millrace_runtime.api.answer.writer import Envelope
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
+from testing.text_model import build_byte_level, write_model
 from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
 from tests.runtime.api.served import Served
-from tests.runtime.text_model import build_byte_level, write_model
 
 HI = [{"role": "user", "content": "hi"}]
 BARE = {"name": "find"}

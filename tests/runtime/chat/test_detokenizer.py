@@ -9,7 +9,7 @@ from tokenizers import decoders
 from millrace_runtime.chat.detokenizer import WindowDetokenizer
 from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.tokenizer import Tokenizer
-from tests.runtime.text_model import END_TOKEN, build_byte_level, build_sentencepiece, write_model
+from testing.text_model import END_TOKEN, build_byte_level, build_sentencepiece, write_model
 
 BYTE_LEVEL = Tokenizer(build_byte_level(), read_text_config(Path("absent")), is_byte_level=True)
 TEXTS = [

@@ -15,7 +15,7 @@ from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import read_text_config
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
-from tests.runtime.text_model import build_byte_level, write_model
+from testing.text_model import build_byte_level, write_model
 
 FOLDER = Path(__file__).with_name("templates")
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}

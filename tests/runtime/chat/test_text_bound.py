@@ -11,7 +11,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
 from millrace_runtime.chat.text_bound import measure_bytes_per_token
 from millrace_runtime.chat.tokenizer import SPACE
-from tests.runtime.text_model import END_TOKEN, build_byte_level, build_sentencepiece
+from testing.text_model import END_TOKEN, build_byte_level, build_sentencepiece
 
 BYTE_LEVEL, SENTENCEPIECE = build_byte_level(), build_sentencepiece()
 

@@ -24,7 +24,7 @@ from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from millrace_runtime.protocol.encoding import encode_frame
 from testing.polling import wait_until_async
-from tests.runtime.text_model import END_TOKEN, build_byte_level, write_model
+from testing.text_model import END_TOKEN, build_byte_level, write_model
 
 TEXT_PROCESS = "millrace_runtime.chat.text_process"
 LIMITS = TextLimits(

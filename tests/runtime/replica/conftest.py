@@ -18,8 +18,8 @@ import safetensors.numpy
 import uvloop
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from testing.text_model import TEMPLATE
 from tests.runtime.forkserver import Forkserver
-from tests.runtime.text_model import TEMPLATE
 
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],

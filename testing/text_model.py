@@ -56,7 +56,11 @@ def write_model(
     end_token: str = END_TOKEN,
 ) -> Path:
     native.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": end_token, "chat_template": template}
+    config = {
+        "eos_token": end_token,
+        "chat_template": template,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "config.json").write_text(json.dumps({"eos_token_id": native.token_to_id(end_token)}))
     return folder

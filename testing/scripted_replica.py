@@ -1,0 +1,74 @@
+"""`python -m testing.scripted_replica SCRIPT FOLDER`: a replica whose model says what a script says.
+
+SCRIPT is a JSON object of cues and answers. FOLDER, which may be empty, gets the model's tokenizer. When the
+replica is ready, the command prints its URL. It ends with its standard input.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.chat.parsers.choose import choose_tool_format, has_reasoning
+from testing.http_replica import HttpReplica, serve_http
+from testing.scripted_engine import START_TOKEN, run_engine
+from testing.text_model import build_byte_level, write_model
+
+SERVED_NAME = "scripted"
+TEMPLATE = """\
+{%- if tools %}<|start|>system
+Call a tool by <tool_call>{"name": …, "arguments": …}</tool_call>:
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}<|end|>
+{% endif %}
+{%- for message in messages %}<|start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant
+{% endif %}"""
+
+
+@contextlib.asynccontextmanager
+async def serve_script(folder: Path, answers: Mapping[str, str]) -> AsyncIterator[HttpReplica]:
+    """Write the model's tokenizer to a folder, and serve it until the context ends."""
+    native = build_byte_level()
+    native.add_special_tokens([START_TOKEN])
+    model = write_model(folder, native, TEMPLATE)
+    settings = ApiSettings(
+        served_name=SERVED_NAME,
+        tool_format=choose_tool_format(TEMPLATE),
+        has_reasoning=has_reasoning(TEMPLATE),
+    )
+    with run_engine(model, answers) as engine:
+        async with serve_http(model, engine, settings) as replica:
+            await replica.wait_ready()
+            yield replica
+
+
+async def run(folder: Path, answers: Mapping[str, str]) -> None:
+    """Serve until the standard input ends."""
+    async with serve_script(folder, answers) as replica:
+        print(replica.url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+def main(script: Path, folder: Path) -> None:
+    """Run the command."""
+    folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(run(folder, json.loads(script.read_text())))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
