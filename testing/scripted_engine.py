@@ -42,8 +42,8 @@ class Script:
 
     An answer belongs to a cue, a text. Of a conversation the last turn counts, and of a prompt without turns
     all of it. The cue that comes last there is answered. Where a grammar leads the sequence away from the
-    script, the script goes on at the same byte. After a text without a cue comes a sentence of no meaning, from
-    any place in it.
+    script, the script goes on at the same byte. After a text without a cue comes a sentence of no meaning,
+    from any place in it.
     """
 
     def __init__(self, tokenizer: Tokenizer, answers: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
 from millrace_runtime.api.grammar_worker import GrammarWorker
+from millrace_runtime.api.openapi import DescribedApi
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.tokenizing import PromptExchange
@@ -43,12 +44,13 @@ def create_app(
     """
     replica = ReplicaState(engine, text, grammars, tokenizer, settings)
     version = importlib.metadata.version("millrace")
-    app = FastAPI(
+    app = DescribedApi(
         title="Millrace",
         version=version,
         lifespan=_lifespan_of(replica),
         redirect_slashes=False,
-        openapi_url=None,  # a schema would describe no body, because FastAPI parses none
+        docs_url=None,  # its page loads scripts from the internet
+        redoc_url=None,
     )
     app.state.replica = replica
     app.add_exception_handler(HTTPException, _answer_http_error)
@@ -83,29 +85,29 @@ class _ExchangeResponse(Response):
 
 
 def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
-    @app.post(contract.PATH_COMPLETIONS, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_COMPLETIONS)
     async def create_completion() -> Response:
         """Continue a prompt."""
         return _ExchangeResponse(partial(Exchange, replica, COMPLETIONS))
 
-    @app.post(contract.PATH_CHAT_COMPLETIONS, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_CHAT_COMPLETIONS)
     async def create_chat_completion() -> Response:
         """Answer a conversation."""
         return _ExchangeResponse(partial(Exchange, replica, CHAT))
 
-    @app.post(contract.PATH_RESPONSES, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_RESPONSES)
     async def create_response() -> Response:
         """Answer a conversation, in OpenAI's newer dialect."""
         return _ExchangeResponse(partial(Exchange, replica, RESPONSES))
 
-    @app.post(contract.PATH_MESSAGES, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_MESSAGES)
     async def create_message() -> Response:
         """Answer a conversation, in Anthropic's dialect."""
         return _ExchangeResponse(partial(Exchange, replica, MESSAGES))
 
-    @app.post(contract.PATH_COUNT_TOKENS, response_class=_ExchangeResponse)
-    @app.post(contract.PATH_TOKENIZE, response_class=_ExchangeResponse)
-    @app.post(contract.PATH_DETOKENIZE, response_class=_ExchangeResponse)
+    @app.post(contract.PATH_COUNT_TOKENS)
+    @app.post(contract.PATH_TOKENIZE)
+    @app.post(contract.PATH_DETOKENIZE)
     async def tokenize(request: Request) -> Response:
         """Tokenise a prompt, or the reverse; no model answers."""
         return _ExchangeResponse(partial(PromptExchange, replica, request.url.path))
