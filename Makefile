@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # One environment, one cluster: nothing here runs beside something else.
 .NOTPARALLEL:
-.PHONY: help up down status serve venv check test test-unit test-e2e test-long test-pythons lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-scaling
+.PHONY: help up down status serve venv check test test-unit test-e2e test-long test-pythons test-clients lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-scaling
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,16 @@ test-long: checks parts  ## all that make test leaves out or runs fewer cases of
 
 test-pythons: venv  ## the fast tests on Python 3.12, 3.13 and 3.14, those that this machine has
 	@$(BIN)/python -m development.pythons $(ARGS)
+
+CLIENTS := .venv-clients
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+	@$(PYTHON) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/clients/requirements.txt
+	@touch $@
+
+test-clients: venv $(CLIENTS)/.installed  ## other people's clients, unchanged, against a replica that says given texts
+	@$(CLIENTS)/bin/python -m pytest -q -c tests/clients/pytest.ini $(ARGS)
 
 lint: venv  ## style, formatting and the layers
 	$(BIN)/ruff check .

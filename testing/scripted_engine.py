@@ -14,8 +14,9 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
-from millrace_runtime.protocol.step import KvGroup, Limits, Placement
+from millrace_runtime.protocol.step import KvGroup, Limits
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.errors import PeerGone
 
@@ -110,7 +111,7 @@ def run_engine(model_path: Path, answers: Mapping[str, str]) -> Iterator[socket.
         channel, Scheduler(limits), executor, partial(Matcher.build, vocabulary), beat=lambda: None
     )
     thread = threading.Thread(target=_run, args=(loop, theirs), name="engine")
-    channel.send(_describe(limits))
+    channel.send(_describe(executor))
     thread.start()
     try:
         yield ours
@@ -124,13 +125,14 @@ def _run(loop: EngineLoop, sock: socket.socket) -> None:
         loop.run()
 
 
-def _describe(limits: Limits) -> EngineReady:
+def _describe(executor: Executor) -> EngineReady:
+    limits = executor.limits
     return EngineReady(
         max_model_length=limits.max_model_length,
         num_blocks=limits.groups[0].num_blocks,
         block_size=limits.block_size,
         max_sequences=limits.num_slots,
         vocabulary_size=limits.vocabulary_size,
-        placement=Placement("cpu", "scripted", "float32", "FromCheckpoint", 1),
+        placement=executor.placement,
         startup_seconds={},
     )

@@ -20,6 +20,7 @@ from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_byte
 from millrace_runtime.protocol.step import (
     KvGroup,
     Limits,
+    Placement,
     PromptLogprobs,
     Row,
     RowResult,
@@ -67,6 +68,7 @@ class SimulatedExecutor:
     def __init__(self, limits: Limits, next_token: NextToken, propose: Propose | None = None) -> None:
         """The guesses of `propose` are drafts, which the executor verifies; without it there are none."""
         self.limits = limits
+        self.placement = Placement("cpu", "simulated", "float32", "FromCheckpoint", 1)
         self.progress = 0
         self._next_token = next_token
         self._propose = propose
