@@ -46,15 +46,15 @@ def test_openai_agents(replica: Replica, kind: type) -> None:
         model_settings=ModelSettings(temperature=0),
         tools=[function_tool(get_weather)],
     )
-    assert asyncio.run(Runner.run(agent, QUESTION)).final_output == ANSWER
 
-    async def stream() -> str:
-        result = Runner.run_streamed(agent, QUESTION)
-        async for _ in result.stream_events():
+    async def run_twice() -> None:
+        assert (await Runner.run(agent, QUESTION)).final_output == ANSWER
+        streamed = Runner.run_streamed(agent, QUESTION)
+        async for _ in streamed.stream_events():
             pass
-        return result.final_output
+        assert streamed.final_output == ANSWER
 
-    assert asyncio.run(stream()) == ANSWER
+    asyncio.run(run_twice())
 
 
 @pytest.mark.parametrize("kind", [OpenAIChatModel, PydanticResponsesModel])

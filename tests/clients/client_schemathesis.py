@@ -3,10 +3,11 @@
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from replica import Replica
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-api = schemathesis.pytest.from_fixture("document")
 HELLO = {"model": "scripted", "messages": [{"role": "user", "content": "Say hello"}], "max_tokens": 60}
 ABUSES = {
     "no JSON": b"{",
@@ -32,13 +33,27 @@ def assert_served(replica: Replica) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == "Hello, wörld 😀!"
 
 
-@api.parametrize()
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_what_the_document_allows_and_what_it_does_not(case: schemathesis.Case, replica: Replica) -> None:
-    response = case.call(timeout=60)
-    case.validate_response(response)
-    if response.status_code >= 400:
-        assert_served(replica)
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_what_the_document_allows_and_what_it_does_not(
+    document: schemathesis.BaseSchema, replica: Replica, mode: GenerationMode
+) -> None:
+    failures: list[str] = []
+    for found in document.get_all_operations():
+        operation = found.ok()
+
+        @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: schemathesis.Case) -> None:
+            response = case.call(timeout=60)
+            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+            if response.status_code >= 400:
+                assert_served(replica)
+
+        try:
+            ask()
+        except (AssertionError, BaseExceptionGroup) as failure:
+            failures.append(f"{operation.label}: {failure}")
+    assert not failures, "\n".join(failures)
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])

@@ -37,7 +37,10 @@ async def test_reasoning_text_and_calls_are_items_whole_and_streamed(tmp_path: P
         assert (reasoning.content[0].text, message.content[0].text) == ("Hm.", "I look.\n")
         assert (call.name, json.loads(call.arguments)) == ("find", {"who": "Zoë"})
         async with responses.stream(model="tiny", input="hi", tools=[FIND]) as stream:
-            kinds = [event.type async for event in stream]
+            events = [event async for event in stream]
+            kinds = [event.type for event in events]
+            extras = {(event.type, name) for event in events for name in event.model_extra or ()}
+            assert extras == {("response.function_call_arguments.done", "name")}, "which older clients know"
             streamed = await stream.get_final_response()
         assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
         assert "response.function_call_arguments.done" in kinds

@@ -116,7 +116,7 @@ class ResponsesWriter(Writer):
         self._pieces.append(text)
         place = {} if event.endswith("arguments.delta") else {"content_index": 0}
         logprobs: dict[str, Any] = {"logprobs": []} if "output_text" in event else {}
-        return self._event(event, delta=text, item_id=self._items[-1]["id"], **place, **logprobs)
+        return self._event(event, delta=text, **place, **logprobs)
 
     def _close_item(self) -> bytes:
         if self._open is None:
@@ -126,17 +126,13 @@ class ResponsesWriter(Writer):
         item["status"] = "completed"
         if kind not in _PARTS:
             item["arguments"] = text
-            done = self._event(
-                "response.function_call_arguments.done", item_id=item["id"], name=item["name"], arguments=text
-            )
+            done = self._event("response.function_call_arguments.done", name=item["name"], arguments=text)
             return done + self._event("response.output_item.done", item=item)
         part = _part(kind, text)
         item["content"] = [part]
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         return (
-            self._event(
-                f"response.{_PARTS[kind]}.done", item_id=item["id"], content_index=0, text=text, **logprobs
-            )
+            self._event(f"response.{_PARTS[kind]}.done", content_index=0, text=text, **logprobs)
             + self._event("response.content_part.done", content_index=0, part=part)
             + self._event("response.output_item.done", item=item)
         )
@@ -144,7 +140,8 @@ class ResponsesWriter(Writer):
     def _event(self, kind: str, **fields: Any) -> bytes:
         if "response" not in fields:
             fields["output_index"] = len(self._items) - 1
-            fields.setdefault("item_id", self._items[-1]["id"])
+            if "item" not in fields:
+                fields["item_id"] = self._items[-1]["id"]
         body = {"type": kind, "sequence_number": self._num_events} | fields
         self._num_events += 1
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(body))
