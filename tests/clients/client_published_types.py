@@ -13,8 +13,8 @@ from pydantic import BaseModel, TypeAdapter
 from replica import Replica
 
 EXTENSIONS = {"reasoning", "reasoning_content", "store", "name"}
-"""Fields that the types do not have: reasoning by the names that clients know, one of OpenAI's server, and the
-function's name beside its whole arguments, which older clients know."""
+"""Fields that the types do not have: reasoning by the names that clients know, one of OpenAI's server, and
+the function's name beside its whole arguments, which older clients know."""
 NOT_YET = '"finish_reason":null'
 """Of a text's chunks, as OpenAI sends them. Its type is that of the last chunk."""
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

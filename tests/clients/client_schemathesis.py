@@ -1,9 +1,12 @@
 """Requests that Schemathesis makes up from the OpenAPI document, right ones and wrong ones."""
 
+import contextlib
+
 import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
 from replica import Replica
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
@@ -41,7 +44,7 @@ def test_what_the_document_allows_and_what_it_does_not(
     for found in document.get_all_operations():
         operation = found.ok()
 
-        @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: schemathesis.Case) -> None:
             response = case.call(timeout=60)
@@ -50,7 +53,8 @@ def test_what_the_document_allows_and_what_it_does_not(
                 assert_served(replica)
 
         try:
-            ask()
+            with contextlib.suppress(Unsatisfiable):  # without parameters and body nothing can be wrong
+                ask()
         except (AssertionError, BaseExceptionGroup) as failure:
             failures.append(f"{operation.label}: {failure}")
     assert not failures, "\n".join(failures)

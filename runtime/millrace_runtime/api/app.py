@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import FastAPI, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -29,6 +29,7 @@ from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.protocol.messages import EngineReady
 
 _LONGEST_WAIT_SECONDS = 60
+_NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready; `status` says why."}}
 
 
 def create_app(
@@ -133,7 +134,7 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
         """List the one model that is served."""
         return JSONResponse({"object": "list", "data": [describe()]})
 
-    @app.get("/v1/models/{model:path}")
+    @app.get("/v1/models/{model:path}", responses={404: {"description": "Another model is served here."}})
     async def get_model(model: str) -> JSONResponse:
         """Describe the model that is served."""
         if model != replica.settings.served_name:
@@ -144,8 +145,8 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
 
 
 def _add_health(app: FastAPI, replica: ReplicaState) -> None:
-    @app.get("/health")
-    @app.get(contract.PATH_READY)
+    @app.get("/health", responses=_NOT_READY)
+    @app.get(contract.PATH_READY, responses=_NOT_READY)
     async def ready(wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_SECONDS)] = 0.0) -> JSONResponse:
         """Answer 200 with a description while the replica accepts requests, else 503 with the reason.
 
@@ -172,7 +173,7 @@ def _add_metrics(app: FastAPI, replica: ReplicaState) -> None:
     registry = CollectorRegistry()
     registry.register(replica.metrics)
 
-    @app.get(contract.PATH_METRICS)
+    @app.get(contract.PATH_METRICS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the present value of every metric."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
