@@ -337,3 +337,12 @@ def test_what_ends_the_cluster_is_shown_in_its_order(tmp_path: Path) -> None:
     """Parts are ended in the reverse of the order in which they start."""
     ended = ", ".join(reversed(LocalCluster(tmp_path).part_names))
     assert f"\ndown: ended {ended}\n" in DOCS["get-started.md"]
+
+
+def test_each_client_has_its_locked_version() -> None:
+    locked = (ROOT / "tests" / "clients" / "requirements.txt").read_text().splitlines()
+    versions = dict(line.split(" ;")[0].split("==") for line in locked)
+    documented = rows(sections("requests.md")["Clients"])
+    assert documented
+    for name, row in documented.items():
+        assert f"| {versions[name]} |" in row, name
