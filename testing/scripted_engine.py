@@ -22,7 +22,7 @@ from millrace_runtime.replica.errors import PeerGone
 
 START_TOKEN = "<|start|>"
 """Begins a turn of a conversation; its role follows, and a line break."""
-MAX_MODEL_LENGTH = 16384
+MAX_MODEL_LENGTH = 4096
 _BLOCK_SIZE = 16
 _NUM_SEQUENCES = 32
 _NO_ANSWER = "Nothing is written for this. "
