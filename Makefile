@@ -69,7 +69,7 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt
 	@touch $@
 
 test-clients: venv $(CLIENTS)/.installed  ## other people's clients, unchanged, against a replica that says given texts
-	@$(CLIENTS)/bin/python -m pytest -q -c tests/clients/pytest.ini $(ARGS)
+	@$(CLIENTS)/bin/python -m pytest -q -c tests/clients/pytest.ini $(ARGS) tests/clients
 
 lint: venv  ## style, formatting and the layers
 	$(BIN)/ruff check .
