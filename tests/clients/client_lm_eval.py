@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import lm_eval
-import pytest
 from lm_eval.tasks import TaskManager
 from replica import Replica
 
@@ -31,7 +30,6 @@ def test_a_generated_answer(replica: Replica) -> None:
     assert results["exact_match,strict-match"] == 0.5
 
 
-@pytest.mark.xfail(reason="`echo` is not supported", raises=Exception)
 def test_a_choice_by_its_likelihood(replica: Replica) -> None:
     arguments = {
         "base_url": f"{replica.openai_url}/completions",
