@@ -5,7 +5,7 @@ import contextlib
 import httpx
 import pytest
 import schemathesis
-import schemathesis.specs.openapi.adapter.parameters  # now: Python 3.11 may fail to parse it beside other threads
+import schemathesis.specs.openapi.adapter.parameters  # Python 3.11 may fail to parse it beside other threads
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from replica import Replica
