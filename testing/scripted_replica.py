@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from millrace_runtime.api.settings import ApiSettings
-from millrace_runtime.chat.parsers.choose import choose_tool_format, has_reasoning
+from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
 from testing.http_replica import HttpReplica, serve_http
 from testing.scripted_engine import START_TOKEN, run_engine
 from testing.text_model import build_byte_level, write_model
@@ -49,7 +49,7 @@ async def serve_script(folder: Path, answers: Mapping[str, str]) -> AsyncIterato
     settings = ApiSettings(
         served_name=SERVED_NAME,
         tool_format=choose_tool_format(TEMPLATE),
-        has_reasoning=has_reasoning(TEMPLATE),
+        reasoning_format=choose_reasoning_format(TEMPLATE),
     )
     with run_engine(model, answers) as engine:
         async with serve_http(model, engine, settings) as replica:

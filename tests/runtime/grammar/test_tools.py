@@ -21,8 +21,8 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import write_channels, write_thought
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.tools import write_forced, write_free
+from testing.text_model import build_byte_level, write_model
 from tests.runtime.grammar.fitting import Fitting
-from tests.runtime.text_model import build_byte_level, write_model
 
 FIND = {
     "type": "object",
