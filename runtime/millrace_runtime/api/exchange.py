@@ -4,37 +4,41 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import orjson
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Message, OpenMessage
+from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.writer import CompletionWriter, Envelope, Writer
+from millrace_runtime.api.answer.split import ends_in_reasoning, plan_split
+from millrace_runtime.api.answer.writer import CompletionWriter, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
-    BadRequestError,
     ClientGoneError,
     GenerationError,
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.request.intent import GenerationRequest
-from millrace_runtime.api.request.prompts import Prompted, Prompts, check_ids, fit_prompt, read_prompts
-from millrace_runtime.chat.parsers.choose import list_markers, open_parser
-from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.api.request.prompts import (
+    Prompted,
+    Prompts,
+    check_ids,
+    cut_prompts,
+    fit_prompt,
+    read_prompts,
+)
 from millrace_runtime.protocol.messages import EngineReady
 
 logger = logging.getLogger(__name__)
-_OPENING_TOKENS = 16
-"""`<think>` and line breaks may be so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,13 @@ class Exchange:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            open_message, markers = self._split_answer(request, prompts, has_grammar=grammar is not None)
-            writer = self._open_writer(request, open_message)
+            open_message, markers = plan_split(
+                request.answer,
+                self._replica.settings,
+                begins_in_reasoning=ends_in_reasoning(self._replica.tokenizer, prompts[0]),
+                has_grammar=grammar is not None,
+            )
+            writer = self._open_writer(request, prompts, open_message)
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=markers
             )
@@ -125,7 +134,7 @@ class Exchange:
             )
         )
         try:
-            return await self._reading
+            return cut_prompts(await self._reading, ready.max_model_length)
         except asyncio.CancelledError:
             if self._body.is_disconnected:
                 raise ClientGoneError from None
@@ -135,13 +144,17 @@ class Exchange:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
 
-    def _open_writer(self, request: GenerationRequest, open_message: OpenMessage | None) -> Writer:
+    def _open_writer(
+        self, request: GenerationRequest, prompts: Prompts, open_message: OpenMessage | None
+    ) -> Writer:
         envelope = Envelope(
             request_id=self._dialect.writer.id_prefix + uuid.uuid4().hex,
             created=int(time.time()),
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
+            prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
+            names_tokens_by_id=request.names_tokens_by_id,
         )
         return self._dialect.writer(
             envelope,
@@ -149,44 +162,6 @@ class Exchange:
             has_logprobs=request.sampling.num_logprobs is not None,
             open_message=open_message,
         )
-
-    def _split_answer(
-        self, request: GenerationRequest, prompts: Prompts, *, has_grammar: bool
-    ) -> tuple[OpenMessage | None, frozenset[str]]:
-        """Return what splits a choice's text, and what it looks for.
-
-        It is None where the text can have neither reasoning nor calls in it.
-        """
-        settings, wish = self._replica.settings, request.answer
-        # A grammar binds the answer from its first token on, so there is no reasoning before it.
-        splits_reasoning = settings.has_reasoning and wish.splits_reasoning and not has_grammar
-        if wish.tools is None and not splits_reasoning:
-            return None, frozenset()
-        if wish.tools is not None and settings.tool_format is None:
-            raise BadRequestError(
-                "this model's chat template knows no tools: leave `tools` out, or have the server started "
-                "with --tool-parser",
-                param="tools",
-                code="unsupported_parameter",
-            )
-        tool_format = None if wish.tools is None else settings.tool_format
-        begins_in_reasoning = ends_in_reasoning(self._replica.tokenizer, prompts[0])
-
-        def open_message() -> Message:
-            parser = open_parser(
-                tool_format,
-                splits_reasoning=splits_reasoning,
-                begins_in_reasoning=begins_in_reasoning,
-                tools=wish.tools,
-            )
-            return Message(
-                parser,
-                shows_reasoning=wish.shows_reasoning,
-                is_one_call=wish.is_one_call,
-                is_short_id=tool_format == "mistral",
-            )
-
-        return open_message, list_markers(tool_format, splits_reasoning=splits_reasoning)
 
     def _plan_generation(
         self,
@@ -214,7 +189,7 @@ class Exchange:
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage
-        check_ids(request, ready)
+        check_ids(request, ready, replica.tokenizer.end_token_ids)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)
@@ -272,7 +247,7 @@ class Exchange:
             self._booking.abort()  # the client left
 
 
-def ends_in_reasoning(tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
-    """Whether the prompt has opened the reasoning, which the answer continues."""
-    end = b"".join(tokenizer.token_bytes(token) for token in prompt[-_OPENING_TOKENS:])
-    return end.rstrip().endswith(b"<think>")
+def _encode_prompts(prompts: Prompts, num_choices: int) -> tuple[bytes, ...]:
+    """Return the tokens of each choice's prompt as JSON."""
+    encoded = [orjson.dumps(list(prompt)) for prompt in prompts]
+    return tuple(ids for ids in encoded for _ in range(num_choices))

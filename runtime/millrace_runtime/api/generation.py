@@ -94,6 +94,7 @@ class Generation:
                 max_tokens=max_tokens,
                 stop_token_ids=stop_ids,
                 grammar=grammar,
+                bad_words=[list(word) for word in request.bad_sequences],
             )
         )
         for sequence in sequences:
@@ -106,6 +107,7 @@ class Generation:
                 hides_special=request.hides_special,
                 min_tokens=request.min_tokens,
                 markers=self._markers,
+                returns_token_ids=request.returns_token_ids,
             )
 
     def start(self) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Choice, Delta, Position
-from millrace_runtime.api.answer.writer import CompletionWriter, Envelope
+from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.writer import CompletionWriter
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ import pytest
 
 from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.writer import Envelope
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer

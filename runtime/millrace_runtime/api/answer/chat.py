@@ -5,9 +5,10 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
 from millrace_runtime.api.answer.message import Call, Message, OpenMessage
-from millrace_runtime.api.answer.writer import Envelope, OpenAiWriter, WholeChoice, encode_reason
+from millrace_runtime.api.answer.writer import OpenAiWriter, WholeChoice, encode_reason
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -38,9 +39,10 @@ class ChatWriter(OpenAiWriter):
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return each choice's first chunk, which names the role."""
         del usage
+        tail = b"]" + self._encode_prompt(0) + self.tail[1:]
         return b"".join(
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
-            % (self._head, index, self.tail)
+            % (self._head, index, tail)
             for index in range(num_choices)
         )
 
@@ -53,16 +55,17 @@ class ChatWriter(OpenAiWriter):
             message = self._message(delta.index)
             fields = _encode_split(message, message.accept(delta))
             finish = _FINISH_CALLS if message.calls and finish == FINISH_STOP else finish
-            if not fields and finish is None and not delta.positions:
+            if not fields and finish is None and not delta.positions and not delta.token_ids:
                 return None
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
             self._head,
             delta.index,
             orjson.dumps(fields),
             b"".join(logprobs.encode()),
             encode_reason(finish),
+            self._encode_ids(delta.token_ids),
             self.tail,
         )
 
@@ -95,8 +98,11 @@ class ChatWriter(OpenAiWriter):
         return [
             b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(fields)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % encode_reason(finish),
+            b',"finish_reason":%b%b}' % (encode_reason(finish), self._encode_ids(choice.token_ids)),
         ]
+
+    def _encode_ending(self) -> bytes:
+        return self._encode_prompt(0)
 
 
 def _encode_split(message: Message, split: AnswerDelta) -> dict[str, Any]:

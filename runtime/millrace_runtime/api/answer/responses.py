@@ -5,8 +5,9 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Call, Message, OpenMessage, order_parts
-from millrace_runtime.api.answer.writer import Envelope, Writer
+from millrace_runtime.api.answer.writer import Writer
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta, CallDelta

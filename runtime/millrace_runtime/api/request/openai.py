@@ -3,7 +3,7 @@
 Pure, so that the text worker can read large bodies.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -35,31 +35,38 @@ _CHAT_TOKENS = 2**31 - 1
 def read_completion(data: bytes | bytearray) -> Reading:
     """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
     body = decode_body(data, CompletionBody)
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
-    prompts, num_prompts = _read_prompts(body.prompt)
+    refuse_unsupported(body)
+    prompts, num_prompts = _read_prompts(body)
     request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
     return Reading(request, prompts)
 
 
-def _read_prompts(prompt: str | list[Any]) -> tuple[TextJob | list[list[int]], int]:
+def _read_prompts(body: CompletionBody) -> tuple[TextJob | list[list[int]], int]:
+    prompt = body.prompt
     if isinstance(prompt, str):
-        return EncodeTexts([prompt]), 1
+        prompt = [prompt]
     kinds = {type(item) for item in prompt}
     if kinds == {int}:
-        return [prompt], 1
+        return [cast("list[int]", prompt)], 1
     if len(kinds) > 1:
         raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
     if len(prompt) > MAX_SEQUENCES:
         raise BadRequestError(
             f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
         )
-    return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
+    if kinds != {str}:
+        return cast("list[list[int]]", prompt), len(prompt)
+    texts = cast("list[str]", prompt)
+    job = EncodeTexts(
+        texts, body.add_special_tokens is not False, is_cut=body.truncate_prompt_tokens is not None
+    )
+    return job, len(prompt)
 
 
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
+    refuse_unsupported(body)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     max_tokens = body.max_completion_tokens or body.max_tokens
@@ -116,4 +123,6 @@ def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Re
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
         variables=body.chat_template_kwargs or {},
+        adds_special_tokens=bool(body.add_special_tokens),
+        is_cut=body.truncate_prompt_tokens is not None,
     )
