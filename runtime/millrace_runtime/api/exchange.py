@@ -18,7 +18,7 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.split import ends_in_reasoning, plan_split
-from millrace_runtime.api.answer.writer import CompletionWriter, Writer
+from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter, Writer
 from millrace_runtime.api.connection.wire import Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
@@ -154,13 +154,15 @@ class Exchange:
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
             prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
-            names_tokens_by_id=request.names_tokens_by_id,
         )
         return self._dialect.writer(
-            envelope,
-            self._replica.tokenizer,
-            has_logprobs=request.sampling.num_logprobs is not None,
-            open_message=open_message,
+            AnswerSpec(
+                envelope,
+                self._replica.tokenizer,
+                has_logprobs=request.sampling.num_logprobs is not None,
+                names_tokens_by_id=request.names_tokens_by_id,
+                open_message=open_message,
+            )
         )
 
     def _plan_generation(

@@ -102,6 +102,10 @@ async def test_a_stop_string_may_be_kept_and_special_tokens_shown(served: Served
     ask = {"prompt": "a", "skip_special_tokens": False, "ignore_eos": True, "max_tokens": 100}
     shown = await served.client.post("/v1/completions", json=ask)
     assert REPLY + "<|end|>" in shown.json()["choices"][0]["text"]
+    ask |= {"stop": "ends<|end|>", "include_stop_str_in_output": True}
+    for hides, end in ((False, "<|end|>"), (True, "")):  # as vLLM does with a stop token that is kept
+        kept = await served.client.post("/v1/completions", json=ask | {"skip_special_tokens": hides})
+        assert kept.json()["choices"][0]["text"] == REPLY + end
 
 
 async def test_the_authors_sampling_counts_where_the_request_says_nothing(model_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
+from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
 from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, choose_tool_format, has_reasoning, open_parser
 
 PROPERTIES = {
@@ -133,20 +133,28 @@ def test_an_answer_is_split(tool_format: str | None, text: str, content: str, ca
 @pytest.mark.parametrize("tool_format", NO_CALLS)
 def test_what_is_no_call_is_content(tool_format: str) -> None:
     for text in NO_CALLS[tool_format]:
-        assert split(open_for(tool_format), text) == AnswerDelta(content=text)
+        assert split(open_for(tool_format), text) == AnswerDelta((TextDelta("content", text),))
 
 
 @pytest.mark.parametrize(("text", "begins_inside", "reasoning", "content"), THOUGHTS)
 def test_reasoning_is_split_off(text: str, *, begins_inside: bool, reasoning: str, content: str) -> None:
     for pieces in ([text], text):
         answer = split(open_for(None, begins_inside=begins_inside), pieces)
-        assert answer == AnswerDelta(reasoning, content)
+        assert (answer.reasoning, answer.content, answer.calls) == (reasoning, content, ())
 
 
 def test_calls_follow_reasoning() -> None:
     answer = split(open_for("hermes", begins_inside=True), f"Hm {HERMES}\n</think>\n\n{HERMES}")
     assert (answer.reasoning, answer.content) == (f"Hm {HERMES}", "")
     assert list_calls(answer) == [("f", '{"a": 1}')]
+
+
+def test_text_and_calls_keep_their_order_within_a_piece() -> None:
+    parts = open_for("hermes", begins_inside=True).feed(f"Hm.</think>a {HERMES}b {HERMES}c").parts
+    call = ("f", '{"a": 1}')
+    assert parts == (
+        ("reasoning", "Hm."), ("content", "a "), (0, *call), ("content", "b "), (1, *call), ("content", "c"),
+    )  # fmt: skip
 
 
 def test_what_is_certain_is_not_held_back() -> None:

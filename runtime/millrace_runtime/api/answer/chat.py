@@ -5,13 +5,11 @@ from typing import Any
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage
-from millrace_runtime.api.answer.writer import OpenAiWriter, WholeChoice, encode_reason
+from millrace_runtime.api.answer.message import Call, Message
+from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_reason
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
-from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP
 
 _FINISH_CALLS = "tool_calls"
@@ -25,15 +23,8 @@ class ChatWriter(OpenAiWriter):
     chunk_object = "chat.completion.chunk"
     logprobs_type = ChatLogprobs
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        super().__init__(envelope, tokenizer, has_logprobs=has_logprobs, open_message=open_message)
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
         self._messages: dict[int, Message] = {}
 
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:

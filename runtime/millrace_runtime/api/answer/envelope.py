@@ -23,8 +23,6 @@ class Envelope:
     """The tools of the request, which some dialects repeat."""
     prompt_ids: tuple[bytes, ...] | None = None
     """The tokens of each choice's prompt as JSON, if the answer has token ids; None: it has none."""
-    names_tokens_by_id: bool = False
-    """Whether log-probabilities name tokens by their ids."""
 
     def chunk_head(self, object_name: str) -> bytes:
         """Return the beginning of a chunk, up to its first choice."""

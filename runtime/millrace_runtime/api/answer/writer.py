@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 import orjson
@@ -59,6 +60,19 @@ class WholeChoices:
         return iter(sorted(self._choices.items(), key=lambda item: item[0]))
 
 
+@dataclass(frozen=True)
+class AnswerSpec:
+    """What a writer has to know of a request."""
+
+    envelope: Envelope
+    tokenizer: Tokenizer
+    has_logprobs: bool = False
+    names_tokens_by_id: bool = False
+    """Whether log-probabilities name tokens by their ids."""
+    open_message: OpenMessage | None = None
+    """Opens what splits a text that may have reasoning or calls in it; None: all is content."""
+
+
 class Writer(ABC):
     """Turns one request's deltas into its dialect's JSON."""
 
@@ -67,16 +81,9 @@ class Writer(ABC):
     read_usage: Callable[[], Usage] | None = None
     """Reads the usage so far, where each chunk has it."""
 
-    @abstractmethod
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        """`open_message` is for texts that may have reasoning or calls in them; None: all is content."""
+    def __init__(self, spec: AnswerSpec) -> None:
+        self._envelope = spec.envelope
+        self._open_message = spec.open_message
 
     @abstractmethod
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
@@ -118,20 +125,11 @@ class OpenAiWriter(Writer):
     """The `object` of a stream's chunks."""
     logprobs_type: ClassVar[type[ChatLogprobs | CompletionLogprobs]]
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        self._envelope = envelope
-        self._tokenizer = tokenizer
-        self._has_logprobs = has_logprobs
-        self._open_message = open_message
-        self._head = envelope.chunk_head(self.chunk_object)
-        self._tail = envelope.chunk_tail
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
+        self._spec = spec
+        self._head = spec.envelope.chunk_head(self.chunk_object)
+        self._tail = spec.envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
 
     @property
@@ -190,9 +188,9 @@ class OpenAiWriter(Writer):
         return usage._replace(num_reasoning_tokens=self.num_reasoning_tokens)
 
     def _open_logprobs(self) -> Logprobs:
-        if not self._has_logprobs:
+        if not self._spec.has_logprobs:
             return NO_LOGPROBS
-        return self.logprobs_type(self._tokenizer, is_by_id=self._envelope.names_tokens_by_id)
+        return self.logprobs_type(self._spec.tokenizer, is_by_id=self._spec.names_tokens_by_id)
 
 
 class CompletionWriter(OpenAiWriter):
