@@ -19,7 +19,7 @@ from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.split import ends_in_reasoning, plan_split
 from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter, Writer
-from millrace_runtime.api.connection.wire import Answer, Body
+from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
     ClientGoneError,
@@ -27,7 +27,7 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.intent import GenerationRequest, asks_for_stream
 from millrace_runtime.api.request.prompts import (
     Prompted,
     Prompts,
@@ -67,7 +67,8 @@ class Exchange:
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
         self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
-        self._arrival = time.monotonic()
+        self._arrival = self._silent_since = time.monotonic()
+        self._is_streaming = False
         self._booking = Booking(replica.admission, replica.metrics)
         self._reading: asyncio.Future[Prompted] | None = None
         self._generation: Generation | None = None
@@ -96,6 +97,7 @@ class Exchange:
         self._body.check_declared()
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
+        self._silent_since = time.monotonic()
         with self._body.watch(self._disconnect):
             request, prompts, grammar = await self._read_prompts(body, ready)
             if (defaults := self._replica.settings.author_defaults) is not None:
@@ -122,6 +124,7 @@ class Exchange:
         """Return the body's request and prompts. Raises ClientGoneError if the client leaves first."""
         replica = self._replica
         inline_bytes = replica.settings.inline_body_bytes
+        self._is_streaming = len(body) > inline_bytes and asks_for_stream(body)
         self._reading = asyncio.ensure_future(
             read_prompts(
                 self._dialect.name,
@@ -134,15 +137,28 @@ class Exchange:
             )
         )
         try:
-            return cut_prompts(await self._reading, ready.max_model_length)
+            return cut_prompts(await self._await_prompts(self._reading), ready.max_model_length)
         except asyncio.CancelledError:
+            self._reading.cancel()
             if self._body.is_disconnected:
                 raise ClientGoneError from None
             raise
 
+    async def _await_prompts(self, reading: "asyncio.Future[Prompted]") -> Prompted:
+        """Return what is read. Meanwhile a stream gets its status and comments, as later, too."""
+        seconds = self._replica.settings.sse_keep_alive_seconds
+        while True:
+            await asyncio.wait({reading}, timeout=self._silent_since + seconds - time.monotonic())
+            if reading.done():
+                return reading.result()
+            self._silent_since = time.monotonic()
+            if self._is_streaming:
+                await self._answer.send_events(COMMENT)
+
     def _accept(self, request: GenerationRequest) -> None:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
+        self._is_streaming = request.is_streaming
 
     def _open_writer(
         self, request: GenerationRequest, prompts: Prompts, open_message: OpenMessage | None
@@ -201,6 +217,7 @@ class Exchange:
         self._replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()
         if is_streaming:
+            generation.events.last_at = self._silent_since
             generation.keep_alive(self._replica.settings.sse_keep_alive_seconds)
         self._generation = generation
         if self._body.is_disconnected:

@@ -9,6 +9,7 @@ import msgspec
 
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
+from millrace_runtime.api.connection.wire import COMMENT
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.request.intent import GenerationRequest
@@ -35,8 +36,6 @@ class Usage(NamedTuple):
     """Of the completion; None where nobody looks for reasoning."""
 
 
-_COMMENT = b": waiting\n\n"
-"""Clients of server-sent events skip it."""
 Write = Callable[[Delta], bytes | None]
 """Writes a delta. Returns its events, or None if the answer is one JSON document."""
 
@@ -120,8 +119,8 @@ class Generation:
         now = time.monotonic()
         rest = self.events.last_at + seconds - now
         if rest <= 0:
-            self._booking.hold_events(len(_COMMENT))
-            self.events.add(_COMMENT)
+            self._booking.hold_events(len(COMMENT))
+            self.events.add(COMMENT)
             rest = seconds
         self._alarm = asyncio.get_running_loop().call_later(rest, self.keep_alive, seconds)
 
