@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
+from millrace_runtime.api.connection.cors import CorsLayer
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
@@ -24,6 +25,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.tokenizing import PromptExchange
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.cors import CorsPolicy
 from millrace_runtime.protocol.messages import EngineReady
 
 _LONGEST_WAIT_SECONDS = 60
@@ -46,6 +48,8 @@ def create_app(
         openapi_url=None,  # a schema would describe no body, because FastAPI parses none
     )
     app.state.replica = replica
+    if settings.allowed_origins:
+        app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation(app, replica)
     _add_models(app, replica)

@@ -42,6 +42,8 @@ class ApiSettings:
     """Whether the model reasons between `<think>` and `</think>`."""
     sse_keep_alive_seconds: float = 15.0
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the API, as `parse_origin` returns them."""
     max_requests: int = 1024
     """Sequences (choices of prompts) in flight, waiting ones included; more are answered 429."""
     max_queued_tokens: int = 1 << 20

@@ -67,6 +67,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             has_reasoning=_choose_reasoning(settings.reasoning_parser, templates),
             author_defaults=_read_defaults(settings),
             sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
+            allowed_origins=settings.allowed_origins,
         ),
     )
 

@@ -143,3 +143,27 @@ async def test_what_can_not_be_is_refused_by_name(
     assert (answer.status_code, error["param"]) == (400, param), error
     assert said in error["message"]
     assert served.engine.seen == []
+
+
+async def test_a_page_of_an_allowed_origin_reads_answers_and_streams(model_path: Path) -> None:
+    page, asked = {"Origin": "https://a.example"}, {"Access-Control-Request-Method": "POST"}
+    settings = ApiSettings(served_name="tiny", allowed_origins=("https://a.example",))
+    async with serve(model_path, settings) as served:
+        url = "/v1/completions"
+        preflight = await served.client.options(url, headers=page | asked)
+        assert (preflight.status_code, preflight.headers["access-control-allow-origin"]) == (
+            204,
+            page["Origin"],
+        )
+        for body in ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": 1}):
+            for headers, allowed in (
+                (page, page["Origin"]),
+                ({"Origin": "https://b.example"}, None),
+                ({}, None),
+            ):
+                answer = await served.client.post(url, json=body, headers=headers)
+                assert answer.headers.get("access-control-allow-origin") == allowed
+                assert answer.headers["vary"] == "Origin"
+    async with serve(model_path, ApiSettings(served_name="tiny")) as served:
+        answer = await served.client.post(url, json={"prompt": "a"}, headers=page)
+        assert not [name for name in answer.headers if name.startswith(("access-control", "vary"))]
