@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Response, WebSocket
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
@@ -22,6 +22,7 @@ from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.stream_socket import StreamSocket
 from millrace_runtime.api.tokenizing import PromptExchange
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
@@ -52,6 +53,7 @@ def create_app(
         app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation(app, replica)
+    _add_stream(app, replica)
     _add_models(app, replica)
     _add_health(app, replica)
     _add_metrics(app, replica)
@@ -108,6 +110,13 @@ def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
     async def tokenize(request: Request) -> Response:
         """Tokenise a prompt, or the reverse; no model answers."""
         return _ExchangeResponse(partial(PromptExchange, replica, request.url.path))
+
+
+def _add_stream(app: FastAPI, replica: ReplicaState) -> None:
+    @app.websocket(contract.PATH_STREAM)
+    async def stream(socket: WebSocket) -> None:
+        """Answer many requests in one connection."""
+        await StreamSocket(replica, socket).serve()
 
 
 def _add_models(app: FastAPI, replica: ReplicaState) -> None:

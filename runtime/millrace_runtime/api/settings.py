@@ -26,6 +26,8 @@ class ConnectionLimits:
     max_head_bytes: int = 32 << 10
     """Request line and headers; more is answered 431."""
     max_headers: int = 100
+    max_message_bytes: int = 1 << 20
+    """A longer message closes a WebSocket: no part of it counts as memory before the whole has arrived."""
 
 
 @dataclass(frozen=True)
