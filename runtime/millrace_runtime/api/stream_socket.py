@@ -52,9 +52,8 @@ class StreamSocket:
 
     async def serve(self) -> None:
         """Serve until the client closes the connection, which cancels its requests."""
-        origin = self._socket.headers.get("origin")
-        if origin is not None and not CorsPolicy(self._replica.settings.allowed_origins).allows(origin):
-            await self._socket.close()  # a browser asks no permission before it opens a WebSocket
+        if not self._may_connect():
+            await self._socket.close()
             return
         await self._socket.accept()
         try:
@@ -78,6 +77,17 @@ class StreamSocket:
         except (WebSocketDisconnect, RuntimeError):  # it has left, or we have closed
             return False
         return True
+
+    def _may_connect(self) -> bool:
+        """Whether the client is no page, or one that may: browsers ask nothing before they open a WebSocket.
+
+        Some clients that are no page name the server itself as their origin.
+        """
+        headers = self._socket.headers
+        origin = headers.get("origin")
+        if origin is None or origin.partition("//")[2] == headers.get("host"):
+            return True
+        return CorsPolicy(self._replica.settings.allowed_origins).allows(origin)
 
     async def _receive(self) -> bytes:
         message = await self._socket.receive()

@@ -124,6 +124,8 @@ async def test_a_page_of_another_origin_gets_no_connection(model_path: Path) -> 
         with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
             async with connect(served, Origin="https://b.example"):
                 pass
+        async with connect(served, Origin=str(served.client.base_url).rstrip("/")):
+            pass
         async with connect(served, Origin="https://a.example") as socket:
             await socket.send_str(json.dumps({"id": "a", "request": TEXT | {"user": "x" * 1000}}))
             assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE

@@ -15,7 +15,7 @@ our protocol wraps uvicorn's and limits more:
   and a client that has not read the answer yet would lose it. So the server reads on for a moment.
 """
 
-from asyncio import TimerHandle, Transport
+from asyncio import Protocol, TimerHandle, Transport
 from collections import deque
 from functools import partial
 from http import HTTPStatus
@@ -27,7 +27,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from millrace_runtime.api.connection.parser import Parser
 from millrace_runtime.api.connection.transport import AnswerTransport, ChunkWriter, StallClock, disconnect
-from millrace_runtime.api.connection.websocket import WebSocketProtocol
 from millrace_runtime.api.connection.wire import CHUNKS
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.settings import ConnectionLimits
@@ -47,7 +46,7 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
         app,
         http=partial(_BoundedProtocol, limits),  # type: ignore[arg-type]
         loop="none",
-        ws=WebSocketProtocol,
+        ws=_open_websocket,  # type: ignore[arg-type]
         ws_max_size=limits.max_message_bytes,
         ws_ping_timeout=limits.write_stall_seconds,
         ws_per_message_deflate=False,
@@ -57,6 +56,13 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
         timeout_keep_alive=limits.keep_alive_seconds,
         timeout_graceful_shutdown=graceful_seconds,
     )
+
+
+def _open_websocket(**uvicorns: Any) -> Protocol:
+    """Return a WebSocket's protocol. Its library takes 0.05 s to load, which no start should wait for."""
+    from millrace_runtime.api.connection.websocket import WebSocketProtocol  # noqa: PLC0415
+
+    return WebSocketProtocol(**uvicorns)
 
 
 class _TooLargeError(Exception):
