@@ -29,6 +29,7 @@ ENTRY_MODULES = (
     "millrace_gateway.server",
     "millrace_operator.app.application",
     "millrace_operator.app.command",
+    "millrace_runtime.api.request.grammar_process",
     "millrace_runtime.api.request.text_process",
     "millrace_runtime.execution.build",
     "millrace_runtime.replica.engine_process",

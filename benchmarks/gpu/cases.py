@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,11 +20,13 @@ from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
+from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.select import QueryRows, select_triton
 from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.transfer import upload
 
 Function = Callable[..., Any]
 Shape = Mapping[str, Any]
@@ -110,6 +113,21 @@ def sample_on_cpu(logits: Tensor, draws: Any, state: SlotState, masks: Tensor | 
     return sample_reference(logits.cpu(), draws, there, None if masks is None else masks.cpu())
 
 
+def sample_as_recorded(logits: Tensor, draws: Draws, state: SlotState, _masks: Tensor | None) -> Sampled:
+    """Draw as a recorded step does."""
+    recorded = select_triton().sampler.recorded
+    assert recorded is not None
+    table = np.empty((len(logits), recorded.num_columns), dtype=np.int64)
+    recorded.lay_out(draws, table)
+    sampled = torch.empty((2, len(logits)), dtype=torch.int64, device=logits.device)
+    recorded.draw(logits, upload(table, logits.device), state, sampled)
+    return Sampled(sampled)
+
+
+DRAWS: tuple[Shape, ...] = tuple(
+    {"rows": rows, "vocabulary": 128256, "asks": asks} for rows in (1, 64) for asks in inputs.ASKED
+)
+"""The times of draws."""
 PAGED = Shapes(
     real=(
         {"queries": [1] * 3, "contexts": [1, 16, 35], "heads": 32, "kv_heads": 8, "head_dim": 128},
@@ -234,12 +252,25 @@ OPERATIONS: dict[str, Operation] = {
                 {"rows": 64, "vocabulary": 128256},
                 {"rows": 9, "vocabulary": 151936},
                 {"rows": 7, "vocabulary": 199},
+                {"rows": 3, "vocabulary": 128256, "asks": "flat"},
             ),
             dry=({"rows": 7, "vocabulary": 199},),
         ),
         bounds=EXACT,
         pick=inputs.pick_sampling,
-        timed=({"rows": 1, "vocabulary": 128256}, {"rows": 64, "vocabulary": 128256}),
+        timed=DRAWS,
+    ),
+    "recorded_sampling": Operation(
+        lambda: sample_as_recorded,
+        sample_on_cpu,
+        partial(inputs.make_sampling, is_masked=False),
+        Shapes(
+            real=({"rows": 64, "vocabulary": 128256}, {"rows": 7, "vocabulary": 199}),
+            dry=({"rows": 7, "vocabulary": 199},),
+        ),
+        bounds=EXACT,
+        pick=inputs.pick_sampling,
+        timed=DRAWS,
     ),
     "top_logprobs": Operation(
         load("sampling", "triton_logprobs", "top_logprobs"),

@@ -27,6 +27,14 @@ SAMPLINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.9, "top_k": 50, "top_p": 0.9, "min_p": 0.01, "frequency": 0.2, "repetition": 1.1},
 )
 """What the rows of a draw ask for, one after the other."""
+ASKED: dict[str, tuple[dict[str, Any], ...]] = {
+    "mixed": SAMPLINGS,
+    "greedy": ({"temperature": 0.0},),
+    "plain": ({"temperature": 0.8},),
+    "cut": ({"temperature": 0.8, "top_p": 0.9},),
+    "flat": ({"temperature": 50.0, "top_p": 0.9},),
+}
+"""Rows of one kind. Some mixed ones have masks or biases, too. Flat ones have more candidates than room."""
 NEUTRAL: dict[str, Any] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0, "repetition": 1.0,
     "has_fixed_mask": False,
@@ -165,8 +173,16 @@ def make_linear_add(
     return Call((*product.arguments, residual), changed=residual)
 
 
-def make_sampling(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int) -> Call:
-    """Make rows that each ask for something else. Some have masks or biases, and some have equal logits."""
+def make_sampling(
+    arena: Arena,
+    dtype: torch.dtype,
+    rows: int,
+    vocabulary: int,
+    asks: str = "mixed",
+    *,
+    is_masked: bool = True,
+) -> Call:
+    """Make rows, of which some have equal logits. `is_masked`: some have a mask of their step."""
     logits = arena.normal((rows, vocabulary), dtype, scale=4.0)
     logits[::3, vocabulary // 2 :] = logits[::3, : vocabulary - vocabulary // 2].clone()
     width = NUM_KNOWN + 1  # the drawn token has a place too
@@ -176,7 +192,8 @@ def make_sampling(arena: Arena, dtype: torch.dtype, rows: int, vocabulary: int) 
     bias = {token: -np.inf if place % 7 == 0 else 4.0 / (1 + place) for place, token in enumerate(ids)}
     biases = arena.copy(torch.from_numpy(pack_bias(bias)).to(arena.device).repeat(rows, 1))
     state = SlotState(known, biases, arena.copy(words[2:]))
-    arguments = (logits, _make_draws(rows, len(bias)), state, arena.copy(words[:2]))
+    draws = _make_draws(rows, len(bias), asks, is_masked=is_masked)
+    arguments = (logits, draws, state, arena.copy(words[:2]) if is_masked else None)
     return Call(arguments, read=_read_sampled, num_rows=rows, noted=known)
 
 
@@ -184,11 +201,12 @@ def _read_sampled(sampled: Sampled) -> Tensor:
     return sampled.numbers.T.cpu()
 
 
-def _make_draws(rows: int, num_biases: int) -> Draws:
-    asked = [NEUTRAL | SAMPLINGS[row % len(SAMPLINGS)] | {"seed": 977 * row + 1} for row in range(rows)]
+def _make_draws(rows: int, num_biases: int, asks: str, *, is_masked: bool) -> Draws:
+    kinds, is_mixed = ASKED[asks], asks == "mixed"
+    asked = [NEUTRAL | kinds[row % len(kinds)] | {"seed": 977 * row + 1} for row in range(rows)]
     packed = b"".join(pack_parameters(**one) for one in asked)
-    masks = [row % 2 if row % 5 == 4 else NO_MASK for row in range(rows)]
-    ends = [num_biases if row % 3 == 1 else 0 for row in range(rows)]
+    masks = [row % 2 if is_masked and is_mixed and row % 5 == 4 else NO_MASK for row in range(rows)]
+    ends = [num_biases if is_mixed and row % 3 == 1 else 0 for row in range(rows)]
     places = [(row, NUM_KNOWN // 3, NUM_KNOWN - row % 7, masks[row], 0, ends[row]) for row in range(rows)]
     return Draws(np.frombuffer(packed, dtype=PARAMETERS), np.array(places, dtype=np.int64))
 

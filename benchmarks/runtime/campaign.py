@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import read_commit, read_date
+from benchmarks.requests.grammar_costs import NUM_SCHEMAS, measure_grammars
+from benchmarks.requests.row_costs import measure_rows
+from benchmarks.requests.vocabulary import write_vocabulary
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
 from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
 from benchmarks.runtime.engines import EngineSpec, RunningEngine
 from benchmarks.runtime.errors import EngineError, UsageError
-from benchmarks.runtime.figures import OURS, Row, spread
+from benchmarks.runtime.figures import OURS, Row, Spread, spread
 from benchmarks.runtime.machine import describe_machine, read_num_threads
 from benchmarks.runtime.memory_limit import CASE, measure_memory_limit
 from benchmarks.runtime.models import SMALL, find_difference, write_model
@@ -21,7 +24,14 @@ from benchmarks.runtime.ours import can_serve, our_server, our_specs
 from benchmarks.runtime.peers import CHECKPOINT, PEERS, PYTHON_PEERS, START_ONLY, Peer
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
-from benchmarks.runtime.report import FIGURES, render_comparison, render_ratios, render_rows, render_spread
+from benchmarks.runtime.report import (
+    FIGURES,
+    REQUEST_FIGURES,
+    render_comparison,
+    render_ratios,
+    render_rows,
+    render_spread,
+)
 from benchmarks.runtime.rounds import Rounds
 from benchmarks.runtime.starts import compare_starts, time_starts
 from benchmarks.runtime.workload import CASES, Case
@@ -62,6 +72,8 @@ class Campaign:
             self._measure_memory_limit()
         if self._choice.has_part("replicas"):
             self._measure_replicas()
+        if self._choice.has_part("rows") or self._choice.has_part("grammars"):
+            self._measure_requests()
         if self._choice.has_part("start"):
             self._time_starts()
 
@@ -159,6 +171,22 @@ class Campaign:
             f"two_replicas_over_one_{name}": render_spread(share) for name, share in found.items()
         }
 
+    def _measure_requests(self) -> None:
+        """Measure grammars and sampling, with a vocabulary that is like a real model's."""
+        tell("training a vocabulary")
+        folder = self._folder / "requests"
+        folder.mkdir()
+        for name in ("config.json", "model.safetensors"):
+            (folder / name).symlink_to(self._model / name)
+        write_vocabulary(folder)
+        num_rounds, is_quick = self._choice.num_rounds, self._choice.is_quick
+        found: dict[str, Spread] = {}
+        if self._choice.has_part("rows"):
+            found |= measure_rows(folder, self._folder, num_rounds, self._bystanders, is_quick=is_quick)
+        if self._choice.has_part("grammars"):
+            found |= measure_grammars(folder, num_rounds, NUM_SCHEMAS // 50 if is_quick else NUM_SCHEMAS)
+        self._figures |= {name: render_spread(share) for name, share in found.items()}
+
     def _time_starts(self) -> None:
         peers = [peer for peer in (*PEERS, START_ONLY) if peer.name in PYTHON_PEERS]
         found = [self._find_peer(peer, "bf16") for peer in peers]
@@ -188,5 +216,7 @@ class Campaign:
             "left_out": self._left_out,
             "rows": render_rows(self._rates),
             "start_seconds": self._starts,
-            "figures": {name: self._figures[name] for name in FIGURES if name in self._figures},
+            "figures": {
+                name: self._figures[name] for name in (*FIGURES, *REQUEST_FIGURES) if name in self._figures
+            },
         }

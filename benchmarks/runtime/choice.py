@@ -10,7 +10,7 @@ from benchmarks.runtime.workload import PRECISIONS
 
 OURS_BY_FLAG = "ours"
 ENGINES = (OURS_BY_FLAG, *(peer.name for peer in (*PEERS, START_ONLY)))
-PARTS_OF_OURS = ("memory", "replicas", "start")
+PARTS_OF_OURS = ("memory", "replicas", "rows", "grammars", "start")
 """These measure our engine, or compare with it: they are nothing without it."""
 PARTS = ("single", "prefill", "c8", "c32", *PARTS_OF_OURS)
 NOT_ASKED_FOR = "not asked for"

@@ -16,7 +16,7 @@ from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
-from millrace_kernels.sampling.sampler import PlainSampler, Sampler, storing
+from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Heads
 
@@ -92,13 +92,13 @@ def select_triton() -> Kernels:
     from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
-    from millrace_kernels.sampling.triton_kernel import sample, sample_plain  # noqa: PLC0415
+    from millrace_kernels.sampling.triton_kernel import sample, sample_recorded  # noqa: PLC0415
     from millrace_kernels.sampling.triton_logprobs import top_logprobs  # noqa: PLC0415
     from millrace_kernels.sampling.triton_table import COLUMNS, lay_out  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
-    plain = PlainSampler(COLUMNS.value, lay_out, sample_plain)
-    sampler = Sampler(sample, top_logprobs, plain)
+    recorded = RecordedSampler(COLUMNS.value, lay_out, sample_recorded)
+    sampler = Sampler(sample, top_logprobs, recorded)
     keep_sums_in_float32()
     return Kernels(
         plan_attention=_plan_triton_attention,

@@ -13,8 +13,9 @@ SHARE_OF_THE_REST: Final = 0.95
 """Of a GPU's free memory beside the largest steps and the recordings. Later kernels need some too."""
 BYTES_TO_RECORD: Final = 256 << 20
 BYTES_OF_A_RECORDING: Final = 16 << 20
-"""For recorded steps: their common memory (cuBLAS's, one step's own, the largest one's logits), and the
-launches of each. 21 sizes up to 256 rows of Llama 3 8B took 282 MiB of an H200; these constants give 592."""
+"""For recorded steps: their common memory (cuBLAS's, one step's own, the largest one's logits and marks) and
+the launches of each. 21 sizes up to 256 rows of Llama 3 8B took 282 MiB of an H200 before all draws were part
+of them. Marks and candidates are 142 MiB more, and these constants give 592."""
 
 _TEXT_SHARE = 1 / 16
 """Most of a replica's memory is for the weights and the KV cache."""

@@ -138,9 +138,10 @@ _GROUP_BYTES = GROUP + 8
 """Of a group of rounded inputs with its scale and sum, on CPUs (`native/abi.py`)."""
 _NUMBERS_OF_A_TOKEN = 16
 """int64 on a GPU: the token's position, slot, place in the cache and the like."""
-_NUMBERS_OF_A_DRAW = 4
-"""Of 4 bytes for each token of the vocabulary, in the most expensive draw: biases, counts, candidates, their
-ids."""
+_CANDIDATES = 4096
+_CHUNK, _CHUNK_BYTES = 4096, 1024
+"""Of the most expensive draw on a GPU, beside a mark of 4 bytes for each token of the vocabulary: candidates
+with their ids, and buckets of a row and of each chunk of its vocabulary (`sampling/triton_kernel.py`)."""
 _NUM_BIASES = 2048
 """Of a slot: 1,024 that a request asks for, and 1,024 for tokens that it holds back (`protocol/sampling.py`).
 """
@@ -171,7 +172,8 @@ def _step_on_gpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard
     scores = num_rows * config.vocabulary_size
     layers = num_tokens * (item_bytes * _layer_numbers(config, shard) + _LONG * _NUMBERS_OF_A_TOKEN)
     head = scores * _head_bytes(item_bytes, shard)
-    draw = scores * _FLOAT * (1 + _NUMBERS_OF_A_DRAW)
+    buckets = _CHUNK_BYTES * (1 + -(-config.vocabulary_size // _CHUNK))
+    draw = 2 * scores * _FLOAT + num_rows * (2 * _FLOAT * _CANDIDATES + buckets)
     return scores * _FLOAT + max(layers, head, draw)
 
 
@@ -194,10 +196,10 @@ def _layer_numbers(config: LlamaConfig, shard: Shard) -> int:
 def _head_bytes(item_bytes: int, shard: Shard) -> int:
     """Return the bytes of a score during its computation: in the served type, and in float32.
 
-    With several workers: all parts, and their concatenation.
+    With several workers: all parts and their concatenation, and the worker's own part twice.
     """
     widened = 0 if item_bytes == _FLOAT else item_bytes
-    return widened + _FLOAT if shard.count == 1 else 2 * _FLOAT
+    return widened + _FLOAT if shard.count == 1 else 2 * _FLOAT + -(-2 * _FLOAT // shard.count)
 
 
 def _step_on_cpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard) -> int:

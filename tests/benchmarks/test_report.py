@@ -11,8 +11,10 @@ from benchmarks.runtime.__main__ import build_parser, read_choice
 from benchmarks.runtime.errors import UsageError
 from benchmarks.runtime.figures import OURS, Manner, Row, spread
 from benchmarks.runtime.report import (
+    AIMS,
     ALONE,
     FIGURES,
+    REQUEST_FIGURES,
     read_rates,
     render_ratios,
     render_rows,
@@ -122,12 +124,12 @@ def test_a_run_without_peers_claims_no_ratio() -> None:
 def test_the_readmes_table_says_what_each_figure_is() -> None:
     lines = list(render_table_rows(build_result(RATES)))
     assert lines[2].startswith("| `single_bf16_over_best` | bf16 weights, one stream, 128 tokens in")
-    assert lines[2].endswith("| llama.cpp over HTTP |")
+    assert lines[2].endswith("| llama.cpp over HTTP |  |")
     assert lines[3].startswith("| `http_over_engine_single_bf16` | bf16 weights, one stream: over HTTP /")
 
 
 def test_every_figure_that_a_run_can_have_is_described() -> None:
-    assert all(describe(name) for name in FIGURES)
+    assert all(describe(name) for name in (*FIGURES, *REQUEST_FIGURES))
 
 
 def test_the_readmes_prose_is_the_runs() -> None:
@@ -138,16 +140,18 @@ def test_the_readmes_prose_is_the_runs() -> None:
     assert "2 rounds" in text
     assert "llama.cpp 1.0" in text
     assert max(map(len, render_prose(build_result(RATES)))) <= 120
-    assert "below" not in text
+    assert "aim" not in text
     slow = render_spread(spread([0.9]))
     result = build_result(RATES) | {"figures": {"http_over_engine_c32_int8": slow}}
-    assert "`http_over_engine_c32_int8` is below" in " ".join(render_prose(result))
+    assert "`http_over_engine_c32_int8` misses its aim" in " ".join(render_prose(result))
+    assert AIMS["mask_ms_p99"].is_met(0.9)
+    assert not AIMS["mask_ms_p99"].is_met(1.1)
 
 
 def test_a_part_that_the_flags_leave_out_is_named() -> None:
     choice = read_choice(build_parser().parse_args(["--only", "single,start", "--precisions", "bf16,int8"]))
     assert set(choice.list_unwanted()) == {
-        *("part prefill", "part c8", "part c32", "part memory", "part replicas"),
+        *(f"part {part}" for part in ("prefill", "c8", "c32", "memory", "replicas", "rows", "grammars")),
         "precision int4",
     }
     without_ours = read_choice(build_parser().parse_args(["--engines", "llama.cpp"]))

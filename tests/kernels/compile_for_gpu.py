@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
+from millrace_kernels.sampling.triton_shape import SHAPE
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 SHARED_MEMORY = 99 << 10
@@ -61,24 +62,42 @@ def block_sizes(tile: Tile, head_dim: int, group: int) -> dict[str, int]:
     return {"GROUP": group, "HEAD_DIM": head_dim, **blocks}
 
 
+CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
+ROOM = {"ROOM": SHAPE.room}
+SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
+SAMPLING_CASES = [
+    Case("sampling.triton_marks", "clear", {"BLOCK": SHAPE.chunk}),
+    Case("sampling.triton_marks", "mark", {"BLOCK": SHAPE.marked}),
+    Case("sampling.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
+    Case("sampling.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
+    Case("sampling.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),
+    Case(
+        "sampling.triton_logprobs",
+        "rank_logprobs",
+        {"CHUNK": SHAPE.chunk},
+        frozenset({"number"}),
+        SHAPE.chunk_warps,
+    ),
+    Case("sampling.triton_logprobs", "merge_logprobs", CHUNK, frozenset({"number"}), SHAPE.chunk_warps),
+    Case("sampling.triton_draw", "draw", CHUNK | ROOM | SEARCHED, num_warps=SHAPE.draw_warps),
+]
+
+
 def cases(dtype: str) -> list[Case]:
     return [
         *(case for shape in SHAPES + WIDEST[dtype] for case in attention_cases(TYPES[dtype], *shape)),
         Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
-        Case("sampling.triton_bias", "bias", {"BLOCK": 1024}),
-        Case("sampling.triton_penalties", "count", {"BLOCK": 1024}),
-        Case("sampling.triton_draw", "sample", {"BLOCK": 4096}, num_warps=16),
-        Case("sampling.triton_cut", "cut", {"BLOCK": 512, "TRIED": 16}, num_warps=16),
-        Case("sampling.triton_logprobs", "top_logprobs", {"BLOCK": 4096}, frozenset({"number"}), 16),
+        *SAMPLING_CASES,
     ]  # fmt: skip
 
 
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
            "owners_ptr": "*i32", "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
-SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "counts_ptr": "*i32", "masks_ptr": "*i32",
-            "biases_ptr": "*fp32", "entries_ptr": "*i64", "fixed_ptr": "*i32",
+SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "masks_ptr": "*i32",
+            "marks_ptr": "*i32", "buckets_ptr": "*i32", "entries_ptr": "*i64", "fixed_ptr": "*i32",
+            "top_ids_ptr": "*i32", "top_values_ptr": "*fp32", "peaks_ptr": "*fp32",
             "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
             "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "sampled_ptr": "*i64", "known_ptr": "*i64",
             "rows_ptr": "*i64"}  # fmt: skip

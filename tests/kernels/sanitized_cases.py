@@ -8,7 +8,7 @@ before it was watched.
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -33,12 +33,12 @@ PLACES: dict[Register, Place] = {}
 
 
 def place_apart(
-    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Collection[Register]
 ) -> tuple[dict[Register, Place], int]:
     """As `place_registers`, but no memory is used twice and a gap follows each register."""
     PLACES.clear()
     end = 0
-    for register in dict.fromkeys([*(one.y for one in operations), kept]):
+    for register in dict.fromkeys([*(one.y for one in operations), *kept]):
         stride = row_stride(register)
         num_bytes = stride * (num_drawn if register.is_drawn else num_tokens)
         PLACES[register] = Place(end, stride, num_bytes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.sampling import native, triton_kernel, triton_logprobs, triton_table
+from millrace_kernels.sampling import native, triton_kernel, triton_logprobs, triton_shape, triton_table
 from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
@@ -26,6 +26,7 @@ from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.reference import _fraction, _repeat_less, sample_reference, weigh
 from millrace_kernels.sampling.state import SlotState, pack_bias
+from millrace_kernels.sampling.triton_shape import Shape
 from tests.kernels.libraries import READS_KERNELS
 
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)
@@ -41,6 +42,7 @@ PLAIN = {
     "has_fixed_mask": False,
 }
 KNOWN = torch.zeros((1, 8), dtype=torch.int64)
+MOST_BIASED = 2048
 Place = tuple[int, ...]
 """Slot, number of prompt tokens, position and mask; perhaps the range of its biases."""
 
@@ -126,7 +128,7 @@ def batch(
     words = (2 * count, -(-vocabulary // 32))
     masks = torch.randint(-(2**31), 2**31, words, generator=generator, dtype=torch.int32)
     masks[count:] |= masks[:count]  # else two masks seldom leave a token
-    biases = torch.full((count, vocabulary + 2), 2**60)
+    biases = torch.full((count, min(vocabulary, MOST_BIASED) + 2), 2**60)
     for slot in range(count):
         biases[slot, 1:-1] = torch.from_numpy(pack_bias(bias_of(vocabulary, generator)))
     places = [place_of(count, r, vocabulary, seed) for r in range(count)]
@@ -137,14 +139,14 @@ def batch(
 def place_of(count: int, row: int, vocabulary: int, seed: int) -> Place:
     mask = row if (seed + row) % 3 == 0 else NO_MASK
     begin = 1 + row % 2
-    end = max(begin, 1 + vocabulary - row % 4) if (seed + row) % 5 < 3 else begin
+    end = max(begin, 1 + min(vocabulary, MOST_BIASED) - row % 4) if (seed + row) % 5 < 3 else begin
     return count - 1 - row, 5, 5 + (seed + 9 * row) % 36, mask, begin, end
 
 
 def bias_of(vocabulary: int, generator: torch.Generator) -> dict[int, float]:
-    """Biases of all tokens in any order; a few ban one."""
-    ids = torch.randperm(vocabulary, generator=generator).tolist()
-    values = torch.randn(vocabulary, generator=generator).mul(5)
+    """Biases of tokens in any order, as many as a row may have; a few ban one."""
+    ids = torch.randperm(vocabulary, generator=generator)[:MOST_BIASED].tolist()
+    values = torch.randn(len(ids), generator=generator).mul(5)
     return dict(zip(ids, values.masked_fill(values > 9, -torch.inf).tolist(), strict=True))
 
 
@@ -172,9 +174,9 @@ def check_on_gpu(case: Case) -> None:
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short vocabulary has several."""
-    monkeypatch.setattr(triton_kernel, "BLOCK_TOKENS", 64)
-    monkeypatch.setattr(triton_kernel, "BLOCK_CANDIDATES", 32)
+    """So that a short vocabulary has several, and some rows have more candidates than there is room for."""
+    small = Shape(chunk=128, room=64, candidates=64, marked=32, markers=2)
+    monkeypatch.setattr(triton_shape, "SHAPE", small)
 
 
 @READS_KERNELS
@@ -188,7 +190,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(
     rows=st.lists(parameters, min_size=1, max_size=5),
     kind=st.sampled_from(KINDS),
-    vocabulary=st.sampled_from([1, 2, 7, 50, 64, 257]),
+    vocabulary=st.sampled_from([1, 2, 7, 50, 128, 257]),
     seed=st.integers(0, 10**6),
 )
 def test_triton_draws_what_the_reference_draws(
@@ -218,18 +220,22 @@ def test_triton_tells_faults_and_takes_no_masks() -> None:
 
 
 @pytest.mark.usefixtures("_small_blocks")
-def test_plain_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw_nothing() -> None:
-    rows = [{"temperature": 0.0, "top_p": 0.5}, {"seed": 3}, {"seed": 4, "temperature": 0.7, "min_p": 0.1}]
-    logits, draws, (known, *_), _ = batch(rows, "normal", 257, 6)
-    plain = draws_of(rows, [(*place[:3], NO_MASK) for place in draws.places.tolist()])
-    expected = sample_reference(logits, plain, state_of(known, 257)).tokens
+def test_rows_draw_from_a_table_on_the_device_and_rows_without_a_slot_draw_nothing() -> None:
+    rows = [
+        {"temperature": 0.0, "top_p": 0.5}, {"seed": 3}, {"seed": 4, "temperature": 0.7, "min_p": 0.1},
+        {"seed": 5, "top_p": 0.9}, {"seed": 6, "top_k": 9, "repetition": 1.3, "has_fixed_mask": True},
+        {"seed": 7, "top_k": 150, "frequency": 0.7},
+    ]  # fmt: skip
+    logits, draws, state, _ = batch(rows, "normal", 257, 6)
+    draws, known = without_masks(draws), state.tokens
+    expected = sample_reference(logits, draws, state).tokens
     stored, padded = known.clone(), torch.cat((logits, torch.full((2, 257), torch.nan)))
-    stored[plain.slot, plain.position] = expected
-    table = torch.full((5, triton_table.COLUMNS.value), -1)
-    triton_table.lay_out(plain, table[:3].numpy())
-    sampled = torch.full((2, 5), 77)
-    triton_kernel.sample_plain(padded, table, known, sampled)
-    assert sampled.tolist() == [[*expected.tolist(), 77, 77], [0, 0, 0, 77, 77]]
+    stored[draws.slot, draws.position] = expected
+    table = torch.full((8, triton_table.COLUMNS.value), -1)
+    triton_table.lay_out(draws, table[:6].numpy())
+    sampled = torch.full((2, 8), 77)
+    triton_kernel.sample_recorded(padded, table, state, sampled)
+    assert sampled.tolist() == [[*expected.tolist(), 77, 77], [0] * 6 + [77, 77]]
     assert torch.equal(known, stored)
 
 

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.runtime.forkserver import GRAMMARS, LIBRARIES, REPLICA, TEXT, Forkserver
+from tests.runtime.forkserver import LIBRARIES, REPLICA, TEXT, Forkserver
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +14,7 @@ def forkserver() -> Iterator[Forkserver]:
 
 @pytest.fixture(scope="session")
 def text_forkserver() -> Iterator[Forkserver]:
-    with Forkserver(TEXT, GRAMMARS) as server:
+    with Forkserver(TEXT) as server:
         yield server
 
 

@@ -29,11 +29,13 @@ REPLICA = (
     "millrace_runtime.replica.http_process",
 )
 """What `python -m` runs, but for the text worker's process: that limits its memory."""
-TEXT = ("millrace_runtime.api.request.text_process", "millrace_runtime.chat.text_process")
+TEXT = (
+    "millrace_runtime.api.request.grammar_process",
+    "millrace_runtime.api.request.text_process",
+    "millrace_runtime.chat.text_process",
+)
 SCRIPT = "millrace"
 LIBRARIES = ("millrace_runtime.execution.build", "millrace_runtime.replica.command")
-GRAMMARS = ("millrace_runtime.grammar.grammar", "millrace_runtime.grammar.matcher")
-"""What these import when they need it. A text worker's job of the tests has a second."""
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0",
 }  # fmt: skip

@@ -55,7 +55,10 @@ class NativeProgram:
         Raises PoolError if no thread can be started. Call `set_caches` before the first step.
         """
         operations, logits = record.operations, record.logits
-        places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, kept=logits)
+        head = operations[record.num_forward :]
+        hidden = head[0].x
+        assert hidden is not None, "the head selects rows of the hidden states, which stay for it"
+        places, num_bytes = place_registers(operations, sizes.num_tokens, sizes.num_rows, (logits, hidden))
         self._library = library
         self._workspace = torch.zeros(num_bytes + 64, dtype=torch.uint8)
         self._exchange = exchange
@@ -64,16 +67,20 @@ class NativeProgram:
         assert len(parts) != 1, "the single exchanges of two steps would share a place"
         if exchange is not None:
             exchange.open(part_bytes)
-        self._parts = parts
-        self._record = record
+        shifted, _ = place_parts(operations, sizes.num_tokens, sizes.num_rows, shift=1)
+        self._record, self._sizes = record, sizes
         self._structures: list[object] = []
         self._spans = torch.zeros(_spans_bytes(record, sizes), dtype=torch.uint8)
         self._spans_done = torch.zeros(sizes.num_rows * _most_kv_heads(record), dtype=torch.int32)
-        self._program = self._assemble(record, places)
+        self._program = self._assemble(operations, record.num_forward, places | parts)
+        # Two that run in turn, because the exchanges of one after the other need different places.
+        self._head_programs = [self._assemble(head, 0, places | one) for one in (parts, shifted)]
+        self._num_heads = 0
+        """Heads that were run for the newest step."""
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
         weakref.finalize(self, library.free_pool, self._pool)
-        self._sizes, self._num_positions = sizes, _num_positions(record)
+        self._num_positions = _num_positions(record)
         self._dtype, self._heads = record.dtype, _heads_by_layer(record)
         self._caches: list[Tensor] = []
 
@@ -98,7 +105,12 @@ class NativeProgram:
     @property
     def progress(self) -> int:
         """The number of completed operations. It grows during a step, and stays the same if one hangs."""
-        return int(self._program.progress)
+        return sum(int(program.progress) for program in (self._program, *self._head_programs))
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of logits at once."""
+        return self._sizes.num_rows
 
     def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
         """Compute the rows' tokens. Return float32 logits [emits, vocabulary], valid until the next call.
@@ -110,7 +122,20 @@ class NativeProgram:
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
         self._library.run(self._pool, self._program, step)
+        self._num_heads = 1 if emits else 0
         return self._logits[: len(emits)]
+
+    def run_head(self, places: NDArray[np.int32]) -> Tensor:
+        """Compute logits of other tokens of the newest step, by their places among its tokens.
+
+        Return float32 logits [places, vocabulary], valid until the next call. Raises NativeError for too many
+        places. The caller ensures that the step has these tokens.
+        """
+        _require_room("rows that draw", len(places), self._sizes.num_rows)
+        step = abi.Step(num_emits=len(places), emits=places.ctypes.data)
+        self._library.run(self._pool, self._head_programs[self._num_heads % 2], step)
+        self._num_heads += 1
+        return self._logits[: len(places)]
 
     def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> None:
         """Refuse a step that would access memory outside the program's or the step's tables."""
@@ -146,11 +171,13 @@ class NativeProgram:
         step.memory = memory  # ctypes holds addresses only: this keeps the array alive
         return step
 
-    def _assemble(self, record: Record, places: dict[Register, Place]) -> abi.Program:
-        ops = (abi.Op * len(record.operations))(*(self._op(one, places) for one in record.operations))
-        workspace, kv_type = self._workspace.data_ptr(), TYPES[record.dtype]
+    def _assemble(
+        self, operations: Sequence[Recorded], num_forward: int, places: dict[Register, Place]
+    ) -> abi.Program:
+        ops = (abi.Op * len(operations))(*(self._op(one, places) for one in operations))
+        workspace, kv_type = self._workspace.data_ptr(), TYPES[self._record.dtype]
         spans = (self._spans.data_ptr(), self._spans.shape[0], self._spans_done.data_ptr())
-        program = abi.Program(ops, len(ops), record.num_forward, workspace, None, kv_type, *spans)
+        program = abi.Program(ops, len(ops), num_forward, workspace, None, kv_type, *spans)
         if (shared := self._exchange) is not None:
             addresses = (shared.memory, shared.worker_bytes, shared.arrivals)
             program.exchange = ctypes.pointer(abi.Exchange(*addresses, shared.index, shared.count))
@@ -181,9 +208,8 @@ class NativeProgram:
 
     def _rows(self, register: Register, places: dict[Register, Place], *, is_read: bool = False) -> abi.Rows:
         """Return the place of rows: in the workspace, or to be read in each worker's part of the exchange."""
-        place, beyond = places.get(register), 0
-        if place is None:
-            place = self._parts[register]
+        place, beyond = places[register], 0
+        if register.exchange is not None:
             assert self._exchange is not None, (
                 "only a record of several workers has registers in the exchange"
             )

@@ -4,7 +4,7 @@ Registers for other workers have places of their own in the exchange. There are 
 explains why that is enough.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from millrace_kernels.native.recorder import Recorded, Register
@@ -34,24 +34,27 @@ def row_stride(register: Register) -> int:
 
 
 def place_parts(
-    operations: Iterable[Recorded], num_tokens: int, num_drawn: int
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, *, shift: int = 0
 ) -> tuple[dict[Register, Place], int]:
     """Return the places of registers for other workers, and the bytes of a worker's memory for them.
 
     Consecutive exchanges have different places, also the last of a step and the first of the next step.
+    With a `shift` of 1 each has the place of the exchange after it.
     """
     registers = [one.y for one in operations if one.y.exchange is not None]
     sizes = [_num_bytes(register, num_tokens, num_drawn) for register in registers]
     part = max(sizes, default=0)
     places = {
-        register: Place(_choose_part(register) * part, row_stride(register), part) for register in registers
+        register: Place(_choose_part(register.exchange + shift) * part, row_stride(register), part)
+        for register in registers
+        if register.exchange is not None
     }
     return places, NUM_PARTS * part
 
 
-def _choose_part(register: Register) -> int:
+def _choose_part(exchange: int) -> int:
     """Return 2 for a step's first exchange, then alternately 0 and 1."""
-    return (register.exchange - 1) % 2 if register.exchange else 2
+    return (exchange - 1) % 2 if exchange else 2
 
 
 def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
@@ -59,9 +62,9 @@ def _num_bytes(register: Register, num_tokens: int, num_drawn: int) -> int:
 
 
 def place_registers(
-    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Register
+    operations: Iterable[Recorded], num_tokens: int, num_drawn: int, kept: Collection[Register]
 ) -> tuple[dict[Register, Place], int]:
-    """Return the other registers' places, and the bytes of the workspace. `kept` keeps its memory."""
+    """Return the other registers' places, and the bytes of the workspace. `kept` ones keep their memory."""
     places: dict[Register, Place] = {}
     free: list[Place] = []
     end = 0
@@ -77,5 +80,5 @@ def place_registers(
                 places[operation.y] = Place(end, stride, num_bytes)
                 end += -(-num_bytes // LINE) * LINE
         ended = {r for r in (operation.x, operation.y) if r in places and r.last_use == number}
-        free += [places[register] for register in ended if register is not kept]
+        free += [places[register] for register in ended if register not in kept]
     return places, end

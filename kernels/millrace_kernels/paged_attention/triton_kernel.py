@@ -37,12 +37,19 @@ class StepRows(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The spans of a step's rows with one query."""
+    """The spans of a step's rows with one query, or the tiles of its other rows."""
 
     ends: Tensor
-    """int32 [rows]: the number of spans up to and including each row."""
+    """int32 [rows]: the number of parts up to and including each row."""
     owners: Tensor
-    """int32 [num_spans]: the row of each span; values behind the last span have no meaning."""
+    """int32 [parts]: the row of each part; values behind the last part have no meaning."""
+
+    @classmethod
+    def list_parts(cls, counts: Tensor, most: int) -> "Work":
+        """Return the list of each row's parts, at `most` so many. A graph repeats these launches."""
+        ends = counts.cumsum(0, dtype=torch.int32)
+        numbers = torch.arange(most, dtype=torch.int32, device=ends.device)
+        return cls(ends, torch.searchsorted(ends, numbers, right=True, out_int32=True))
 
 
 class TritonAttention:
@@ -64,7 +71,8 @@ class TritonAttention:
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
         self._has_prefill, self._has_padding = has_prefill, has_padding
         self._num_rows = rows.contexts.shape[0]
-        self._work = _share_out(rows, num_spans) if num_spans else None
+        self._spans = _list_spans(rows, num_spans) if num_spans else None
+        self._tiles: Work | None = None
         self._partial: tuple[Tensor, Tensor] | None = None
         self._output: Tensor | None = None
 
@@ -76,8 +84,8 @@ class TritonAttention:
         """
         output = self._find_output(query)
         scale_of_two = scale * math.log2(math.e)
-        if self._work is not None:
-            self._decode(query, kv_cache, output, scale_of_two, self._work)
+        if self._spans is not None:
+            self._decode(query, kv_cache, output, scale_of_two, self._spans)
         if self._has_prefill:
             self._prefill(query, kv_cache, output, scale_of_two)
         return output
@@ -117,14 +125,24 @@ class TritonAttention:
             self._partial = sums, torch.empty((self._num_spans, num_heads, head_dim), device=device)
         return self._partial
 
+    def _find_tiles(self, block_q: int) -> Work:
+        """Return the tiles of rows with several queries; all layers share the list."""
+        if self._tiles is None:
+            queries = self._rows.starts.diff()
+            counts = (queries + block_q - 1) // block_q * (queries > 1)
+            most = self._num_tokens // block_q + min(self._num_rows, self._num_tokens // 2)
+            self._tiles = Work.list_parts(counts, most)
+        return self._tiles
+
     def _prefill(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
         tile = choose_prefill_tile(query.dtype, head_dim, group)
         block_q = tile.rows // group
-        _prefill_kernel[(self._num_tokens // block_q + self._num_rows, kv_heads)](
-            query, kv_cache, output, rows.starts, rows.contexts, rows.slots, rows.tables, scale,
-            self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
+        work = self._find_tiles(block_q)
+        _prefill_kernel[(work.owners.shape[0], kv_heads)](
+            query, kv_cache, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
             output.stride(0), output.stride(1), rows.tables.stride(0),
             GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], BLOCK_Q=block_q,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
@@ -132,13 +150,9 @@ class TritonAttention:
         )  # fmt: skip
 
 
-def _share_out(rows: StepRows, num_spans: int) -> Work:
-    """Return the work list, computed on the device: a graph repeats it."""
+def _list_spans(rows: StepRows, num_spans: int) -> Work:
     keys = span_keys(rows.contexts)
-    spans = (rows.contexts + keys - 1) // keys * (rows.starts.diff() == 1)
-    ends = spans.cumsum(0, dtype=torch.int32)
-    numbers = torch.arange(num_spans, dtype=torch.int32, device=ends.device)
-    return Work(ends, torch.searchsorted(ends, numbers, right=True, out_int32=True))
+    return Work.list_parts((rows.contexts + keys - 1) // keys * (rows.starts.diff() == 1), num_spans)
 
 
 def _count_programs(device: torch.device, tile: Tile) -> int:

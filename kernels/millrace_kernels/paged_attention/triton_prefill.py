@@ -6,33 +6,17 @@ import triton.language as tl
 from millrace_kernels.paged_attention.triton_tile import visit_tile
 
 
-@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
-def _find_row(
-    starts_ptr: tl.tensor,
-    program: tl.tensor,
-    num_rows: tl.tensor,
-    BLOCK_Q: tl.constexpr,  # noqa: N803
-) -> tl.tensor:
-    """Return the program's row: the last r whose first program, starts[r] // BLOCK_Q + r, is not later."""
-    low = tl.zeros((), tl.int32)
-    high = tl.zeros((), tl.int32) + num_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_before = tl.load(starts_ptr + middle) // BLOCK_Q + middle <= program
-        low = tl.where(is_before, middle, low)
-        high = tl.where(is_before, high, middle)
-    return low
-
-
 # The number of rows changes from step to step. Without this, Triton would compile again for 1 and multiples
 # of 16.
-@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]  # triton ships no types
 def _prefill_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
     output_ptr: tl.tensor,
     starts_ptr: tl.tensor,
     contexts_ptr: tl.tensor,
+    ends_ptr: tl.tensor,
+    owners_ptr: tl.tensor,
     slots_ptr: tl.tensor,
     tables_ptr: tl.tensor,
     scale: tl.tensor,
@@ -57,14 +41,13 @@ def _prefill_kernel(  # noqa: PLR0917
 ) -> None:
     # The last tile of a row has the most keys: it starts first, so that it does not end long after the
     # others.
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    tile = tl.load(ends_ptr + num_rows - 1) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-
-    row = _find_row(starts_ptr, program, num_rows, BLOCK_Q)
-    start = tl.load(starts_ptr + row)
-    num_queries = tl.load(starts_ptr + row + 1) - start
-    first = (program - (start // BLOCK_Q + row)) * BLOCK_Q
-    if (first < num_queries) & (num_queries > 1):
+    if tile >= 0:
+        row = tl.load(owners_ptr + tile)
+        start = tl.load(starts_ptr + row)
+        num_queries = tl.load(starts_ptr + row + 1) - start
+        first = (tile - tl.load(ends_ptr + row - 1, mask=row > 0, other=0)) * BLOCK_Q
         context = tl.load(contexts_ptr + row)
         slot = tl.load(slots_ptr + row).to(tl.int64)
         lanes = tl.arange(0, BLOCK_M)

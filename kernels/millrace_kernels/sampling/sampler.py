@@ -16,14 +16,14 @@ Draw = Callable[[Tensor, Draws, SlotState, Tensor | None], Sampled]
 """Takes logits, draws, the slots' state and masks, as `sample_reference`."""
 
 
-class PlainSampler(NamedTuple):
-    """Draws rows without cuts or changes, all from the device, so that a graph can record it."""
+class RecordedSampler(NamedTuple):
+    """Draws rows without a mask of their step from what is on the device, so that a graph can record it."""
 
     num_columns: int
     lay_out: Callable[[Draws, NDArray[np.int64]], None]
     """Writes each draw's inputs into int64 [rows, columns]. A row of -1 draws nothing."""
-    draw: Callable[[Tensor, Tensor, Tensor, Tensor], None]
-    """Takes logits, such a table, known tokens, and int64 [2, rows] for the numbers of Sampled."""
+    draw: Callable[[Tensor, Tensor, SlotState, Tensor], None]
+    """Takes logits, such a table, the slots' state, and int64 [2, rows] for the numbers of Sampled."""
 
 
 class Sampler(NamedTuple):
@@ -33,7 +33,7 @@ class Sampler(NamedTuple):
     """Also stores the drawn tokens among the known ones."""
     top_logprobs: Callable[[Tensor, Tensor, Tensor, int], TopLogprobs]
     """As `top_logprobs_reference`."""
-    plain: PlainSampler | None = None
+    recorded: RecordedSampler | None = None
     """None if the device records no steps."""
 
 

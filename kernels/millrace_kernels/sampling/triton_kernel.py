@@ -1,4 +1,4 @@
-"""Sampling for GPUs: one program a row, in a few passes over the vocabulary and without a sort (README.md).
+"""Sampling for GPUs: a few launches of a program for each chunk of each row, and no sort (README.md).
 
 Floats change only by single operations, as in the definition: `enable_fp_fusion` is off in each launch.
 """
@@ -8,174 +8,105 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import triton
-from numpy.typing import NDArray
 from torch import Tensor
 
+from millrace_kernels.sampling import triton_shape
 from millrace_kernels.sampling.columns import WHOLE, Draws, Sampled
 from millrace_kernels.sampling.state import SlotState
-from millrace_kernels.sampling.triton_bias import _bias_kernel
-from millrace_kernels.sampling.triton_cut import _cut_kernel
-from millrace_kernels.sampling.triton_draw import _sample_kernel
-from millrace_kernels.sampling.triton_penalties import _count_kernel
-from millrace_kernels.sampling.triton_table import BIASES, COLUMNS, COUNTS, CUT, FOUND, lay_out
-from millrace_kernels.transfer import upload_all
-
-BLOCK_TOKENS = 4096
-"""Tokens read at a time."""
-BLOCK_CANDIDATES = 512
-"""Candidates read at a time, each compared with all bounds of a pass."""
-BOUNDS = 16
-"""Bounds tried in a pass: eight passes find one of 2^32 numbers."""
-COUNTED = 1024
-"""Known tokens counted by a program."""
-BIASED = 1024
-"""Biases spread at a time."""
-WARPS = 16
+from millrace_kernels.sampling.triton_chunks import (
+    NUMBERS,
+    PLANES,
+    _gather_kernel,
+    _peak_kernel,
+    _weigh_kernel,
+)
+from millrace_kernels.sampling.triton_draw import _draw_kernel
+from millrace_kernels.sampling.triton_marks import _clear_kernel, _mark_kernel
+from millrace_kernels.sampling.triton_row import MOST_ENTRIES
+from millrace_kernels.sampling.triton_table import COLUMNS, lay_out
+from millrace_kernels.sampling.triton_weights import BUCKETS
+from millrace_kernels.transfer import upload
 
 
 def sample(logits: Tensor, draws: Draws, state: SlotState, masks: Tensor | None = None) -> Sampled:
-    """Launch the kernels; shapes as in `sample_reference`. A row of logits must be contiguous, and masks.
+    """Launch what the draws need; shapes as in `sample_reference`. Logits' rows and masks must be contiguous.
 
     Also stores the tokens among the known ones, each at its position.
     """
     draws.check(state, masks)
-    device, (num_rows, vocabulary) = logits.device, logits.shape
-    biased = np.flatnonzero(draws.bias_begin < draws.bias_end)
-    penalised, cut = _find_penalised(draws), _find_cut(draws, vocabulary)
-    table = np.empty((num_rows, COLUMNS.value), dtype=np.int64)
+    table = np.empty((logits.shape[0], COLUMNS.value), dtype=np.int64)
     lay_out(draws, table)
-    for column, numbers in ((BIASES, biased), (COUNTS, penalised), (CUT, cut)):
-        table[numbers, column.value] = np.arange(len(numbers))
-    uploaded = (table.reshape(-1), biased, penalised, cut)
-    columns, biased_rows, penalised_rows, cut_rows = upload_all(uploaded, device)
-    changes = _Changes(
-        _spread(columns, biased_rows, state.biases, vocabulary),
-        _count(
-            draws,
-            columns,
-            penalised=penalised,
-            penalised_rows=penalised_rows,
-            known_tokens=state.tokens,
-            vocabulary=vocabulary,
-        ),
-        state.masks,
-        state.masks if masks is None else masks,
-    )
-    scratch = _Scratch.allocate(len(cut), vocabulary, device)
-    sampled = torch.empty((2, num_rows), dtype=torch.int64, device=device)
-    _launch(logits, columns, changes, scratch=scratch, known_tokens=state.tokens, sampled=sampled)
-    if len(cut):
-        _cut_kernel[(len(cut),)](
-            columns, cut_rows, *scratch, state.tokens, sampled, state.tokens.stride(0), vocabulary,
-            BLOCK=BLOCK_CANDIDATES, TRIED=BOUNDS, num_warps=WARPS, enable_fp_fusion=False,
-        )  # fmt: skip
+    sampled = torch.empty((2, logits.shape[0]), dtype=torch.int64, device=logits.device)
+    work, there = _Work.of(draws, logits.shape[1]), upload(table, logits.device)
+    _launch(logits, there, state, state.masks if masks is None else masks, work=work, sampled=sampled)
     return Sampled(sampled)
 
 
-def sample_plain(logits: Tensor, table: Tensor, known_tokens: Tensor, sampled: Tensor) -> None:
-    """Draw rows without cuts, from a table on the device: without the host, so that a graph can record it.
+def sample_recorded(logits: Tensor, table: Tensor, state: SlotState, sampled: Tensor) -> None:
+    """Draw what a table on the device asks for: without the host, so that a graph can record it.
 
-    table int64 [rows, COLUMNS] comes from `lay_out`. A row with a negative slot draws nothing. `sampled`
-    int64 [2, rows] receives the numbers of Sampled.
+    table int64 [rows, COLUMNS] comes from `lay_out`, and no row has a mask of its step. A row with a negative
+    slot draws nothing. `sampled` int64 [2, rows] receives the numbers of Sampled.
     """
-    no_ints = torch.empty(1, dtype=torch.int32, device=logits.device)
-    nothing = _Changes(torch.empty(1, device=logits.device), no_ints, no_ints, no_ints)
-    scratch = _Scratch.allocate(0, logits.shape[1], logits.device)
-    _launch(logits, table, nothing, scratch=scratch, known_tokens=known_tokens, sampled=sampled)
+    _launch(logits, table, state, state.masks, work=_Work(True, True, True), sampled=sampled)
 
 
-class _Changes(NamedTuple):
-    """What changes logits before a draw: of rows that have none, anything of the type."""
+class _Work(NamedTuple):
+    """The launches that a step's draws need. The kernels look at each row again: most do not concern all."""
 
-    biases: Tensor
-    """float32 [biased rows, vocabulary]"""
-    counts: Tensor
-    """int32 [penalised rows, vocabulary]"""
-    fixed_masks: Tensor
-    """int32 [slots, words]"""
-    masks: Tensor
-    """int32 [masks, words]"""
-
-
-class _Scratch(NamedTuple):
-    """Memory that the first kernel fills for the second, by cut row."""
-
-    found: Tensor
-    values: Tensor
-    ids: Tensor
+    is_changed: bool
+    is_random: bool
+    is_cut: bool
 
     @classmethod
-    def allocate(cls, num_cut: int, vocabulary: int, device: torch.device) -> "_Scratch":
-        """Allocate. Without cut rows it is a little memory, because a launch needs an address."""
-        room = max(1, num_cut * vocabulary)
-        return cls(
-            torch.empty((max(1, num_cut), FOUND.value), dtype=torch.int64, device=device),
-            torch.empty(room, device=device),
-            torch.empty(room, dtype=torch.int32, device=device),
-        )
+    def of(cls, draws: Draws, vocabulary: int) -> "_Work":
+        """Return what some row needs."""
+        asked = draws.parameters
+        num_biases = (draws.bias_end - draws.bias_begin).max(initial=0)
+        assert num_biases <= MOST_ENTRIES.value, f"a row has {num_biases} biases: marks can't number so many"
+        is_penalised = (asked["repetition"] != 1) | (asked["frequency"] != 0) | (asked["presence"] != 0)
+        is_random = asked["inverse_temperature"] > 0
+        is_top_k = (asked["top_k"] > 0) & (asked["top_k"] < vocabulary)
+        is_cut = is_random & (is_top_k | (asked["share"] < WHOLE))
+        return cls(bool(num_biases > 0 or is_penalised.any()), bool(is_random.any()), bool(is_cut.any()))
 
 
 def _launch(
-    logits: Tensor,
-    table: Tensor,
-    changes: _Changes,
-    *,
-    scratch: _Scratch,
-    known_tokens: Tensor,
-    sampled: Tensor,
+    logits: Tensor, table: Tensor, state: SlotState, masks: Tensor, *, work: _Work, sampled: Tensor
 ) -> None:
-    _sample_kernel[(logits.shape[0],)](
-        logits, table, *changes, *scratch, known_tokens, sampled,
-        logits.stride(0), known_tokens.stride(0), logits.shape[1],
-        BLOCK=BLOCK_TOKENS, num_warps=WARPS, enable_fp_fusion=False,
+    shape, device, (num_rows, vocabulary) = triton_shape.SHAPE, logits.device, logits.shape
+    num_chunks = shape.count_chunks(vocabulary)
+    chunks = triton.next_power_of_2(num_chunks)
+
+    def allocate(is_needed: bool, dtype: torch.dtype, width: int) -> Tensor:  # noqa: FBT001
+        """Without need it is a little memory, because a launch needs an address."""
+        return torch.empty(num_rows * width if is_needed else 1, dtype=dtype, device=device)
+
+    marks = allocate(work.is_changed, torch.int32, vocabulary)
+    found = allocate(True, torch.int64, PLANES.value * num_chunks + NUMBERS.value)
+    buckets = allocate(work.is_cut, torch.int32, (1 + num_chunks) * BUCKETS.value)
+    values = allocate(work.is_cut, torch.float32, shape.room)
+    ids = allocate(work.is_cut, torch.int32, shape.room)
+    tables = (logits, table, state.biases, marks, state.masks, masks, found)
+    known, strides = state.tokens, (logits.stride(0), state.biases.stride(0))
+    grid, options = (num_chunks, num_rows), {"num_warps": shape.chunk_warps, "enable_fp_fusion": False}
+    if work.is_changed:
+        _clear_kernel[grid](table, marks, vocabulary, BLOCK=shape.chunk)
+        _mark_kernel[(shape.markers, num_rows)](
+            table, state.biases, known, marks, strides[1], known.stride(0), vocabulary, BLOCK=shape.marked
+        )
+    _peak_kernel[grid](*tables, buckets, *strides, vocabulary, CHUNK=shape.chunk, **options)
+    if work.is_random:
+        _weigh_kernel[grid](
+            *tables, buckets, *strides, vocabulary, CHUNK=shape.chunk, CHUNKS=chunks, **options
+        )
+    if work.is_cut:
+        _gather_kernel[grid](
+            *tables, buckets, values, ids, *strides, vocabulary,
+            CHUNK=shape.chunk, CHUNKS=chunks, ROOM=shape.room, **options,
+        )  # fmt: skip
+    _draw_kernel[(num_rows,)](
+        *tables, values, ids, known, sampled, *strides, known.stride(0), vocabulary,
+        CHUNK=shape.chunk, CHUNKS=chunks, ROOM=shape.room, BLOCK=shape.candidates, TRIED=shape.bounds,
+        num_warps=shape.draw_warps, enable_fp_fusion=False,
     )  # fmt: skip
-
-
-def _spread(columns: Tensor, biased_rows: Tensor, entries: Tensor, vocabulary: int) -> Tensor:
-    """Return float32 [biased rows, vocabulary]: what to add to each token's logit."""
-    num_rows = len(biased_rows)
-    if not num_rows:
-        return torch.empty(1, device=columns.device)
-    biases = torch.zeros((num_rows, vocabulary), device=columns.device)
-    _bias_kernel[(num_rows,)](
-        columns, entries, biases, biased_rows, entries.stride(0), vocabulary, BLOCK=BIASED
-    )
-    return biases
-
-
-def _count(
-    draws: Draws,
-    columns: Tensor,
-    *,
-    penalised: NDArray[np.int64],
-    penalised_rows: Tensor,
-    known_tokens: Tensor,
-    vocabulary: int,
-) -> Tensor:
-    """Return int32 [penalised rows, vocabulary]: counts of generated tokens, and marks of the prompt's."""
-    if not len(penalised):
-        return torch.empty(1, dtype=torch.int32, device=columns.device)
-    counts = torch.zeros((len(penalised), vocabulary), dtype=torch.int32, device=columns.device)
-    begins = np.where(draws.parameters["repetition"] == 1, draws.num_prompt, 0)
-    longest = int((draws.position - begins)[penalised].max())
-    _count_kernel[(len(penalised), triton.cdiv(longest, COUNTED))](
-        columns, known_tokens, counts, penalised_rows, known_tokens.stride(0), vocabulary, BLOCK=COUNTED
-    )
-    return counts
-
-
-def _find_penalised(draws: Draws) -> NDArray[np.int64]:
-    """Return the rows with penalties."""
-    parameters = draws.parameters
-    counts_output = (parameters["frequency"] != 0) | (parameters["presence"] != 0)
-    has_output = draws.position > draws.num_prompt
-    return np.flatnonzero((parameters["repetition"] != 1) | (counts_output & has_output))
-
-
-def _find_cut(draws: Draws, vocabulary: int) -> NDArray[np.int64]:
-    """Return the random rows that top_k or top_p cuts."""
-    parameters = draws.parameters
-    is_top_k = (parameters["top_k"] > 0) & (parameters["top_k"] < vocabulary)
-    return np.flatnonzero(
-        (parameters["inverse_temperature"] > 0) & (is_top_k | (parameters["share"] < WHOLE))
-    )

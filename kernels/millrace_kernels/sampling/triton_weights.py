@@ -1,21 +1,19 @@
-"""Functions of several sampling kernels: steps 2 to 8 of README.md, and the random bits."""
+"""Functions of several sampling kernels: steps 6 to 8 of README.md, and the random bits."""
 
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.columns import NOT_FINITE, NOTHING_ALLOWED, WHOLE
+from millrace_kernels.sampling.columns import NOT_FINITE, NOTHING_ALLOWED
 from millrace_kernels.sampling.reference import SERIES
 
-BUCKETS: tl.constexpr = tl.constexpr(1024)
-BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(32)
+BUCKETS: tl.constexpr = tl.constexpr(256)
+BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(8)
 """The number of buckets for each halving of a weight."""
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
 UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: larger float32 numbers are integers
-WHOLE_SHARE: tl.constexpr = tl.constexpr(WHOLE)
-IN_PROMPT: tl.constexpr = tl.constexpr(1 << 30)
-"""Marks a token of the prompt, beside the number of times that it was generated."""
-NO_KEY: tl.constexpr = tl.constexpr(-(1 << 31))
-"""A key below that of every float."""
+LAST_ID: tl.constexpr = tl.constexpr((1 << 31) - 1)
+MOST_KEY: tl.constexpr = tl.constexpr((1 << 31) - 1)
+"""A key above that of every float."""
 BAD: tl.constexpr = tl.constexpr(NOT_FINITE)
 EMPTY: tl.constexpr = tl.constexpr(NOTHING_ALLOWED)
 C1: tl.constexpr = tl.constexpr(SERIES[5])
@@ -26,39 +24,7 @@ C5: tl.constexpr = tl.constexpr(SERIES[1])
 C6: tl.constexpr = tl.constexpr(SERIES[0])
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def read_logits(row: tl.tuple, ids: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Return the tokens' logits, without and with steps 2 to 5: -infinity beyond the end."""
-    logits_ptr, biases_ptr, counts_ptr, fixed_ptr, masks_ptr, asked, has, vocabulary = row
-    repetition, frequency, presence = asked
-    is_biased, is_penalised, is_fixed, is_masked = has
-    is_token = ids < vocabulary
-    x = tl.load(logits_ptr + ids, mask=is_token, other=float("-inf"))
-    z = x
-    if is_biased:
-        z += tl.load(biases_ptr + ids, mask=is_token, other=0.0)
-    if is_penalised:
-        count = tl.load(counts_ptr + ids, mask=is_token, other=0)
-        # The plain quotient is only near to the right one on a GPU.
-        repeated = tl.where(z > 0.0, tl.div_rn(z, repetition), z * repetition)
-        z = tl.where(count != 0, repeated, z)
-        times = count & (IN_PROMPT - 1)
-        z = tl.where(times > 0, z - (times.to(tl.float32) * frequency + presence), z)
-    if is_fixed:
-        z = _forbid(z, fixed_ptr, ids, is_token)
-    if is_masked:
-        z = _forbid(z, masks_ptr, ids, is_token)
-    # The two zeros are equal.
-    return x, tl.where(z == 0.0, 0.0, z)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _forbid(z: tl.tensor, mask_ptr: tl.tensor, ids: tl.tensor, is_token: tl.tensor) -> tl.tensor:
-    word = tl.load(mask_ptr + ids // 32, mask=is_token, other=0)
-    return tl.where(((word >> (ids % 32)) & 1) != 0, z, float("-inf"))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
 def weigh(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor, least: tl.tensor) -> tl.tensor:
     """Return the int64 weights of README.md's steps 7 and 8."""
     y = tl.maximum((z - peak) * inverse, -32.0)
@@ -113,18 +79,6 @@ def fraction(total: tl.tensor, part: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def low_float(number: tl.tensor) -> tl.tensor:
-    """Return the float32 whose bits are the low half of an int64."""
-    return number.to(tl.int32).to(tl.float32, bitcast=True)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def float_of(line: tl.tensor) -> tl.tensor:
-    """Return the float32 of a column's bits."""
-    return low_float(tl.load(line))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def bucket_of(z: tl.tensor, peak: tl.tensor, inverse: tl.tensor) -> tl.tensor:
     """Return each token's bucket: a larger number for a smaller weight."""
     y = tl.maximum((z - peak) * inverse, -32.0)
@@ -149,3 +103,9 @@ def last_bucket(
         rest = total - tl.sum(bounds, 0) + tl.cumsum(bounds, 0)
         last = tl.sum((rest < tl.maximum(fraction(total, share), 1)).to(tl.int32), 0)
     return tl.minimum(last, BUCKETS - 1)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def rank_tokens(z: tl.tensor, ids: tl.tensor) -> tl.tensor:
+    """Return int64 numbers of which the largest has the largest z, and of equal ones the lowest id."""
+    return (to_key(z).to(tl.int64) << 32) | (ids ^ LAST_ID).to(tl.int64)

@@ -194,7 +194,13 @@ class WorkQueue:
         self._tries.pop(key, None)
 
     async def get(self) -> ServiceKey:
-        """Wait for a key and return it. No other worker gets it before a call of `done` with it."""
+        """Wait for a key and return it. No other worker gets it before a call of `done` with it.
+
+        Each key comes after a turn of the event loop. A reconcile of a settled service awaits nothing, so a
+        restart with 2,000 services would otherwise take the loop for longer than the Lease lasts. Then the
+        leader loses the Lease, lists all again, and sees no edit meanwhile (0 reconciles in 27 s, measured).
+        """
+        await asyncio.sleep(0)
         while True:
             timeout = self.seconds_to_next()
             if len(self):

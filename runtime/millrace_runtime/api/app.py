@@ -20,6 +20,7 @@ from millrace_runtime.api.connection.cors import CorsLayer
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.api.stream_socket import StreamSocket
@@ -33,13 +34,17 @@ _LONGEST_WAIT_SECONDS = 60
 
 
 def create_app(
-    engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
+    engine: EngineClient,
+    text: TextWorker,
+    grammars: GrammarWorker,
+    tokenizer: Tokenizer,
+    settings: ApiSettings,
 ) -> FastAPI:
     """Return the application. It is ready once the engine and the text worker have started.
 
     `app.state.replica` is its ReplicaState.
     """
-    replica = ReplicaState(engine, text, tokenizer, settings)
+    replica = ReplicaState(engine, text, grammars, tokenizer, settings)
     version = importlib.metadata.version("millrace")
     app = FastAPI(
         title="Millrace",

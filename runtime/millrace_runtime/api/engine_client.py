@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
+from millrace_runtime.api.answer.prompt import split_scores
 from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
 from millrace_runtime.protocol.encoding import FrameDecoder, FrameError, encode_frame
 from millrace_runtime.protocol.messages import (
@@ -50,6 +51,8 @@ class EventStream:
         self.note_begun = note_begun
         self._open_ids: set[int] = set()
         self._events: deque[bytes] = deque()
+        self._waiting: deque[tuple[SequenceOutput, float]] = deque()
+        """A long output's pieces and what came after it: one a turn, so that other streams have theirs."""
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
         self.last_at = time.monotonic()
@@ -74,7 +77,28 @@ class EventStream:
         self._open_ids |= sequence_ids
 
     def put(self, output: SequenceOutput, now: float) -> None:
-        """Accept a sequence's output, which arrived at `now`, and wake the reader if it has events."""
+        """Accept a sequence's output, which arrived at `now`: at once, unless it or another one is long."""
+        is_idle = not self._waiting
+        if is_idle and output.prompt_logprobs is None:
+            self._accept_one(output, now)
+            return
+        self._waiting += ((piece, now) for piece in split_scores(output))
+        if is_idle:
+            self._accept_next()
+
+    def _accept_next(self) -> None:
+        if not self._waiting:
+            return
+        output, now = self._waiting[0]
+        if output.sequence_id in self._open_ids:  # else it was dropped meanwhile
+            self._accept_one(output, now)
+        if self._waiting:
+            self._waiting.popleft()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._accept_next)
+
+    def _accept_one(self, output: SequenceOutput, now: float) -> None:
+        """Accept an output, and wake the reader if it has events."""
         if output.finish_reason is not None:
             self._open_ids.discard(output.sequence_id)
             self._client.forget(output.sequence_id)
@@ -115,6 +139,7 @@ class EventStream:
 
     def close(self) -> None:
         """Drop every sequence that has not ended."""
+        self._waiting.clear()
         for sequence_id in list(self._open_ids):
             self.drop(sequence_id)
 

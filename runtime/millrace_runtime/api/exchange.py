@@ -36,7 +36,7 @@ from millrace_runtime.api.request.prompts import (
     fit_prompt,
     read_prompts,
 )
-from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +132,7 @@ class Exchange:
                 replica.text,
                 inline_bytes,
                 self._accept,
+                grammars=replica.grammars,
                 max_prompt_tokens=ready.max_model_length,
                 tool_format=replica.settings.tool_format,
             )
@@ -170,6 +171,7 @@ class Exchange:
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
             prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
+            has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )
         return self._dialect.writer(
             AnswerSpec(
@@ -185,7 +187,7 @@ class Exchange:
         self,
         request: GenerationRequest,
         prompts: Prompts,
-        grammar: str | None,
+        grammar: Grammar | None,
         writer: Writer,
         *,
         ready: EngineReady,

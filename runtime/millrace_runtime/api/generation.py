@@ -9,6 +9,7 @@ import msgspec
 
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
+from millrace_runtime.api.answer.prompt import Echo, PromptReader
 from millrace_runtime.api.connection.wire import COMMENT
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
@@ -21,6 +22,7 @@ from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
     Generate,
+    Grammar,
     NewSequence,
     SequenceOutput,
 )
@@ -76,7 +78,7 @@ class Generation:
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
 
-    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: str | None = None) -> None:
+    def add_prompt(self, prompt: Sequence[int], max_tokens: int, grammar: Grammar | None = None) -> None:
         """Plan the choices of one prompt, which fit `grammar`. `start` sends them."""
         request = self._request
         ends = () if request.ignores_end else self._tokenizer.end_token_ids
@@ -107,6 +109,7 @@ class Generation:
                 min_tokens=request.min_tokens,
                 markers=self._markers,
                 returns_token_ids=request.returns_token_ids,
+                reader=self._open_reader(prompt),
             )
 
     def start(self) -> None:
@@ -151,14 +154,21 @@ class Generation:
         choice = self._choices[output.sequence_id]
         if output.tokens:
             self._time_tokens(choice, now)
+        written = []
+        if (delta := choice.read_prompt(output)) is not None:
+            written.append(self._write(delta))
         delta = choice.accept(output)
         if choice.finish_reason is not None:
+            if choice.first_token_at is None:
+                self._booking.start_sequence(choice.num_prompt_tokens)
             self._metrics.finish(choice, self._arrival, now)
             self._booking.end_sequence()
             self.events.drop(output.sequence_id)  # the engine knows no stop strings and would go on
-        events = None if delta is None else self._write(delta)
-        self._booking.hold_events(len(events or b""))
-        return events
+        if delta is not None:
+            written.append(self._write(delta))
+        events = b"".join(event for event in written if event is not None)
+        self._booking.hold_events(len(events))
+        return events or None
 
     def _time_tokens(self, choice: Choice, now: float) -> None:
         if choice.first_token_at is None:
@@ -168,6 +178,21 @@ class Generation:
         else:
             self._metrics.inter_token.observe(now - choice.last_token_at)
         choice.last_token_at = now
+
+    def _open_reader(self, prompt: Sequence[int]) -> PromptReader | None:
+        """Return what reads a choice's prompt; None if its answer has nothing of it."""
+        wish, echo = self._request.prompt, None
+        if not wish.is_echoed and wish.num_logprobs is None:
+            return None
+        if wish.is_echoed:
+            text = wish.texts[len(self._prompts) - 1] if wish.texts else None
+            echo = Echo(prompt, text, self._tokenizer)
+        return PromptReader(
+            prompt,
+            echo,
+            num_logprobs=self._request.sampling.num_logprobs,
+            wants_scores=wish.num_logprobs is not None,
+        )
 
     def _build_sampling(self, choice: int, stop_ids: Sequence[int]) -> Sampling:
         request = self._request

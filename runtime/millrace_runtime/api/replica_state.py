@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from millrace_runtime.api.admission import Admission
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import ModelNotFoundError, UnavailableError
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import NoTextWorkerError
@@ -22,10 +23,16 @@ class ReplicaState:
     """The replica as the HTTP process sees it."""
 
     def __init__(
-        self, engine: EngineClient, text: TextWorker, tokenizer: Tokenizer, settings: ApiSettings
+        self,
+        engine: EngineClient,
+        text: TextWorker,
+        grammars: GrammarWorker,
+        tokenizer: Tokenizer,
+        settings: ApiSettings,
     ) -> None:
         self.engine = engine
         self.text = text
+        self.grammars = grammars
         self.tokenizer = tokenizer
         self.settings = settings
         self.admission = Admission(
@@ -46,12 +53,13 @@ class ReplicaState:
         self._starting = [asyncio.create_task(self._start_engine()), asyncio.create_task(self._start_text())]
 
     async def close(self) -> None:
-        """Stop waiting, and close the engine's socket and the text worker."""
+        """Stop waiting, and close the engine's socket and both workers."""
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await self.engine.close()
         await self.text.close()
+        await self.grammars.close()
 
     def begin_drain(self) -> None:
         """Refuse new requests from now on. Requests in flight continue."""

@@ -34,13 +34,6 @@ class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     """As in RenderChat."""
 
 
-class BuildGrammar(msgspec.Struct, frozen=True, array_like=True, tag="grammar"):
-    """Write a client's grammar as the engine takes it, and prove that it can be used."""
-
-    kind: str
-    source: str
-
-
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):
     """Read a whole request, and tokenise its prompts. The worker needs a reader for it."""
 
@@ -67,12 +60,6 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True, tag="encoded"):
     """The body's request without its prompts, as the reader encoded it."""
 
 
-class GrammarBuilt(msgspec.Struct, frozen=True, array_like=True, tag="built"):
-    """The answer to BuildGrammar."""
-
-    grammar: str
-
-
 class JobRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
     """The job is at fault: the template or the reader refused it, or a text is too long."""
 
@@ -93,7 +80,7 @@ class MemoryExceeded(msgspec.Struct, frozen=True, array_like=True, tag="memory")
 
 
 TextJob = RenderChat | EncodeTexts
-AnyJob = TextJob | BuildGrammar | ReadBody
+AnyJob = TextJob | ReadBody
 
 
 class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
@@ -104,6 +91,4 @@ class ToTextWorker(msgspec.Struct, frozen=True, array_like=True):
     """The worker refuses a text that surely has more, before it tokenises it; None: it refuses none."""
 
 
-FromTextWorker = (
-    WorkerReady | WorkerRefused | Encoded | GrammarBuilt | JobRefused | JobFailed | MemoryExceeded
-)
+FromTextWorker = WorkerReady | WorkerRefused | Encoded | JobRefused | JobFailed | MemoryExceeded

@@ -20,11 +20,9 @@ from millrace_runtime.chat.errors import (
     TokenizingError,
 )
 from millrace_runtime.chat.jobs import (
-    BuildGrammar,
     Encoded,
     EncodeTexts,
     FromTextWorker,
-    GrammarBuilt,
     JobFailed,
     JobRefused,
     MemoryExceeded,
@@ -52,13 +50,6 @@ Reader = Callable[[str, bytes], tuple[TextJob | list[list[int]], bytes]]
 Raises BodyRefusedError.
 """
 
-BuildsGrammars = Callable[[str, str], str]
-"""Takes a grammar's kind and source. Returns it as the engine takes it. Raises BodyRefusedError."""
-
-
-def _refuse_grammar(kind: str, source: str) -> NoReturn:
-    raise BodyRefusedError(f"this worker builds no grammar: {kind} of {len(source)} characters", None, None)
-
 
 def _refuse_body(dialect: str, body: bytes) -> NoReturn:
     raise BodyRefusedError(f"this worker reads no body of {len(body)} bytes in {dialect}", None, None)
@@ -73,7 +64,6 @@ class JobRunner:
         max_text_bytes: int,
         bytes_per_token: int | None,
         read_body: Reader,
-        build_grammar: BuildsGrammars,
     ) -> None:
         """`max_text_bytes` is the longest text that fits into memory.
 
@@ -84,7 +74,6 @@ class JobRunner:
         self._max_text_bytes = max_text_bytes
         self._bytes_per_token = bytes_per_token
         self._read_body = read_body
-        self._build_grammar = build_grammar
         config = tokenizer.config
         self._template = (
             ChatTemplate(config.chat_templates, config.special_tokens) if config.chat_templates else None
@@ -107,8 +96,6 @@ class JobRunner:
         match message.job:
             case ReadBody() as job:
                 return self._read(job, message.max_prompt_tokens)
-            case BuildGrammar(kind, source):
-                return GrammarBuilt(self._build_grammar(kind, source))
             case job:
                 return Encoded(self._encode(job, message.max_prompt_tokens))
 
@@ -180,11 +167,7 @@ def _used_bytes() -> int:
     return num_data_pages * resource.getpagesize()
 
 
-def main(
-    argv: list[str],
-    read_body: Reader = _refuse_body,
-    open_grammars: Callable[[Tokenizer], BuildsGrammars] = lambda _: _refuse_grammar,
-) -> int:
+def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     """Limit memory, load the model's text files, and serve."""
     model_path, parent_pid, fd, memory_bytes = Path(argv[0]), *map(int, argv[1:])
     end_with_parent(parent_pid)  # even in the middle of a job
@@ -198,8 +181,7 @@ def main(
         tokenizer, bytes_per_token = Tokenizer.load(model_path), read_bytes_per_token(model_path)
         max_text_bytes = max(0, memory_bytes - _used_bytes()) // _MEMORY_PER_BYTE
         try:
-            build_grammar = open_grammars(tokenizer)
-            runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body, build_grammar)
+            runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body)
         except BrokenTemplateError as error:
             connection.sendall(encode_frame(WorkerRefused(str(error))))
             return 0

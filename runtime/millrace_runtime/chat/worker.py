@@ -21,10 +21,8 @@ from millrace_runtime.chat.errors import (
 from millrace_runtime.chat.job_queue import JobQueue
 from millrace_runtime.chat.jobs import (
     AnyJob,
-    BuildGrammar,
     Encoded,
     FromTextWorker,
-    GrammarBuilt,
     JobFailed,
     JobRefused,
     MemoryExceeded,
@@ -126,11 +124,6 @@ class TextWorker:
     ) -> Coroutine[None, None, ReadPrompts]:
         """Return a body's request and prompts, by the module's reader. Encodes and raises as `run` does."""
         return self._run_body(_encode(ReadBody(dialect, bytes(body)), max_prompt_tokens))
-
-    async def build_grammar(self, job: BuildGrammar) -> str:
-        """Return a grammar as the engine takes it. Raises BodyRefusedError or a TextWorkerError."""
-        answer = await self._run(_encode(job, None))
-        return answer.grammar if isinstance(answer, GrammarBuilt) else _refuse_unexpected(answer)
 
     async def close(self) -> None:
         """End the process. Jobs under way fail."""

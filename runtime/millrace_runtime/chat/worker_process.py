@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import socket
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import FromTextWorker, WorkerReady, WorkerRefused
+from millrace_runtime.child import spawn
 from millrace_runtime.protocol.encoding import FrameDecoder, FrameError
 
 _READ_BYTES = 1 << 20
@@ -57,9 +56,10 @@ class WorkerProcess:
     async def start(cls, model_path: Path, limits: TextLimits, module: str) -> "WorkerProcess":
         """Start a process and wait until it has loaded. Raises NoTextWorkerError and BadModelTextError."""
         try:
-            started = cls(*await _spawn(model_path, limits, module), limits)
+            child = await spawn(module, model_path, (limits.memory_bytes,), _environment(limits))
         except OSError as error:  # no process, memory or descriptor left
             raise NoTextWorkerError(f"the text worker's process can't be started: {error}") from error
+        started = cls(*child, limits)
         try:
             await started._expect_ready()
         except BaseException:
@@ -131,32 +131,8 @@ class WorkerProcess:
         return self._messages.pop(0)
 
 
-async def _spawn(
-    model_path: Path, limits: TextLimits, module: str
-) -> tuple[asyncio.subprocess.Process, socket.socket]:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    try:
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *_command(model_path, limits, module, theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=_environment(limits),
-            )
-    except BaseException:
-        ours.close()
-        raise
-    return process, ours
-
-
-def _command(model_path: Path, limits: TextLimits, module: str, fd: int) -> list[str]:
-    arguments = (model_path, os.getpid(), fd, limits.memory_bytes)
-    return [sys.executable, "-m", module, *map(str, arguments)]
-
-
 def _environment(limits: TextLimits) -> dict[str, str]:
-    return os.environ | {
+    return {
         "RAYON_NUM_THREADS": str(limits.num_threads),
         "TOKENIZERS_PARALLELISM": "true",
         "MALLOC_ARENA_MAX": "2",  # each arena reserves memory that would count

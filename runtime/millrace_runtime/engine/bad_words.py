@@ -31,6 +31,16 @@ class BadWordMatcher:
         """Why the grammar has failed; None if it has not."""
         return None if self._grammar is None else self._grammar.fault
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether the grammar's masks take long."""
+        return self._grammar is not None and self._grammar.is_slow
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the grammar's next mask is being made."""
+        return self._grammar is not None and self._grammar.is_busy
+
     def consume(self, token: int) -> None:
         """Append a token to the text."""
         self._end = [*self._end, token][-self._lengths[-1] :]

@@ -14,6 +14,14 @@ class Matcher(Protocol):
     def fault(self) -> str | None:
         """Why the matcher has failed; None if it has not."""
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether its masks take long. A thread then makes each as soon as the tokens before it are known."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether that thread is making its next mask. Until it has, no draw may be planned."""
+
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 

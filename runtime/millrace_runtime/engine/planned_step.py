@@ -28,13 +28,16 @@ class PlannedStep:
     """Whether it has masked rows, and their masks were not made yet."""
 
     def add_row(self, sequence: Sequence, num_tokens: int) -> None:
-        """Compute the sequence's next `num_tokens`, and draw one more if these are its last known tokens."""
+        """Compute the sequence's next `num_tokens`, and draw one more if these are its last known tokens.
+
+        A sequence that wants no more tokens draws none.
+        """
         assert sequence.tenancy is not None
         if not sequence.has_begun:
             sequence.has_begun = True
             self.begun.append(sequence.new.sequence_id)
         sequence.num_computed += num_tokens
-        emit = sequence.num_computed == sequence.num_known
+        emit = sequence.num_computed == sequence.num_known and sequence.draws_next
         is_masked = emit and sequence.matcher is not None
         if emit:
             if sequence.next_draft and not is_masked:

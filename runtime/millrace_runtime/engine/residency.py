@@ -247,4 +247,5 @@ def _start_of(sequence: Sequence, tenancy: Tenancy) -> SlotStart:
         blocks=[list(table.blocks) for table in sequence.tables],
         sampling=sequence.new.sampling,
         num_prompt=sequence.num_prompt,
+        num_scored=sequence.num_scored,
     )

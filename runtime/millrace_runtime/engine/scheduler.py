@@ -275,15 +275,18 @@ class Scheduler:
         return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
 
     def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
-        """Add a row's result to its sequence. Return the output; None if the row drew nothing."""
-        if not row.tokens and row.fault is None:
-            return None
+        """Add a row's result to its sequence. Return the output; None if it has nothing for the client."""
+        sequence.append_scores(row)
         tokens, finish_reason = sequence.append_tokens(row)
+        if not tokens and finish_reason is None and row.prompt_logprobs is None:
+            return None
         if finish_reason is not None:
             self._end(sequence)
         error = (sequence.fault or row.fault) if finish_reason == FINISH_ERROR else None
         logprobs = row.logprobs[: len(tokens)]
-        return SequenceOutput(sequence.new.sequence_id, tokens, logprobs, finish_reason, error)
+        return SequenceOutput(
+            sequence.new.sequence_id, tokens, logprobs, finish_reason, error, row.prompt_logprobs
+        )
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.state is State.RUNNING:

@@ -64,6 +64,8 @@ class Sequence:
     """Binds its draws to a grammar. It has consumed `outputs`, so a preemption leaves it as it is."""
     outputs: list[int] = field(default_factory=list)
     """Generated tokens of the collected steps."""
+    num_scored: int = 0
+    """The prompt's tokens after the first whose log-probabilities are collected."""
     state: State = State.WAITING
     tenancy: Tenancy | None = None
     tables: list[BlockTable] = field(default_factory=list)
@@ -91,23 +93,33 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        """Known tokens that no submitted step computes; at least 1 while it wants another token."""
+        """Known tokens that no submitted step computes; at least 1 while it wants another row."""
         return self.num_known - self.num_computed
 
     @property
     def wants_row(self) -> bool:
         """Whether another step would advance it: its last token is neither drawn nor being drawn.
 
+        With max_tokens 0 it draws none, and its prompt alone is computed.
+
         A draft depends on how much of the last draft was accepted. So a sequence with a draft has at most one
         drawing row in flight, whatever the executor's depth. A masked one has no drafts.
+        A sequence with slow masks sits out the steps until its mask is there: no other one waits for it.
         """
+        if self.matcher is not None and (self.matcher.is_busy or (self.num_pending and self.matcher.is_slow)):
+            return False
         if self.num_pending and self.next_draft and self.matcher is None:
             return False
+        return self.num_known < self.max_length or self.num_computed < self.num_prompt
+
+    @property
+    def draws_next(self) -> bool:
+        """Whether the row with its last known token draws another one."""
         return self.num_known < self.max_length
 
     @property
     def is_decoding(self) -> bool:
-        """Whether its next row computes one token and draws another."""
+        """Whether its next row computes the last known token."""
         return self.num_known - self.num_computed == 1 and self.wants_row
 
     @property
@@ -136,8 +148,20 @@ class Sequence:
         self.room = self.num_computed = self.num_pending = self.next_draft = 0
         self.num_known = self.num_prompt + len(self.outputs)
 
+    def append_scores(self, row: RowResult) -> None:
+        """Count the log-probabilities of the prompt that a row brings: the next ones, each once."""
+        if (scores := row.prompt_logprobs) is not None:
+            assert scores.first == self.num_scored + 1, f"position {scores.first} after {self.num_scored}"
+            self.num_scored += count_tokens(scores.ranks)
+
     def append_tokens(self, row: RowResult) -> "Appended":
-        """Append a row's tokens up to the sequence's last, and make the counts exact."""
+        """Append a row's tokens up to the sequence's last, and make the counts exact.
+
+        A row that draws nothing ends a sequence that wants no token, once its prompt is computed.
+        """
+        if not row.tokens and row.fault is None:
+            is_over = self.max_length == self.num_prompt == row.num_computed
+            return Appended([], FINISH_LENGTH if is_over else None)
         num_accepted = len(row.tokens) - 1
         self.num_pending -= 1
         self.num_known += num_accepted

@@ -5,7 +5,8 @@ tables, as far as each group's window sees. So a block that two sequences share,
 changes a text. A plan runs when it is collected, so its masks may come until then.
 
 There are no logits. Where a mask, a bias or `min_tokens` bans a token, the next one that they leave is drawn;
-nothing else of a sequence's sampling counts.
+nothing else of a sequence's sampling counts. A token's rank is its distance behind the token that would have
+been drawn there, and that is the only likely one.
 """
 
 import math
@@ -13,12 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from millrace_runtime.protocol.encoding import unpack_tokens
+from millrace_runtime.protocol.encoding import pack_floats, pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
-from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import (
     KvGroup,
     Limits,
+    PromptLogprobs,
     Row,
     RowResult,
     SlotStart,
@@ -40,20 +41,18 @@ Propose = Callable[[list[int]], list[int]]
 
 @dataclass
 class _Slot:
-    epoch: int
+    start: SlotStart
     tokens: list[int]
     tables: list[list[int]]
     num_computed: int
-    num_prompt: int
-    sampling: Sampling
     guesses: list[int] = field(default_factory=list)
 
     @property
     def banned(self) -> set[int]:
         """The tokens that may not come next, whatever the step's mask says."""
-        asked = self.sampling
+        asked = self.start.sampling
         banned = {token for token, value in asked.bias.items() if value == -math.inf}
-        if len(self.tokens) - self.num_prompt < asked.min_tokens:
+        if len(self.tokens) - self.start.num_prompt < asked.min_tokens:
             banned.update(asked.held_back)
         if asked.allowed is not None:
             banned.update(set(range(len(asked.allowed) * 8)) - _unpack_mask(asked.allowed))
@@ -145,9 +144,7 @@ class SimulatedExecutor:
         assert 0 < start.num_prompt <= len(tokens)
         assert len(start.blocks) == len(self.limits.groups)
         tables = [list(blocks) for blocks in start.blocks]
-        self._slots[start.slot] = _Slot(
-            start.epoch, tokens, tables, start.num_computed, start.num_prompt, start.sampling
-        )
+        self._slots[start.slot] = _Slot(start, tokens, tables, start.num_computed)
 
     def _check_tables(self) -> None:
         """Assert that no two slots share a block that a later token sees.
@@ -176,7 +173,7 @@ class SimulatedExecutor:
         slot = self._slots[row.slot]
         end = slot.num_computed + row.num_tokens
         assert row.num_tokens > 0
-        assert row.emit == (end == len(slot.tokens)), "a row emits exactly at the last known token"
+        assert end == len(slot.tokens) or not row.emit, "a row emits only at the last known token"
         self._check_draft(row, slot)
         guesses = row.draft or slot.guesses[: row.max_draft]
         self._write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
@@ -185,22 +182,42 @@ class SimulatedExecutor:
     def _answer(self, row: Row, allowed: set[int] | None) -> RowResult:
         slot = self._slots[row.slot]
         self._check_chunk(slot, row.num_tokens)
+        scores = self._score(slot, row.num_tokens)
         slot.num_computed += row.num_tokens
         if not row.emit:
-            return RowResult(row.slot, slot.epoch, [], slot.num_computed)
+            return RowResult(row.slot, slot.start.epoch, [], slot.num_computed, prompt_logprobs=scores)
         drawn = self._draw(slot, allowed)
         tokens = [token for token in drawn if token is not None]
         if drawn[-1] is None:
             return self._fail(row, slot, tokens, allowed)
         assert len(slot.tokens) <= self.limits.max_model_length, "a token was drawn beyond the model's length"
         slot.guesses = (self._propose(slot.tokens) if self._propose else [])[: self.limits.max_draft]
-        return RowResult(row.slot, slot.epoch, tokens, slot.num_computed, len(slot.guesses))
+        return RowResult(
+            row.slot, slot.start.epoch, tokens, slot.num_computed, len(slot.guesses), prompt_logprobs=scores
+        )
+
+    def _score(self, slot: _Slot, num_tokens: int) -> PromptLogprobs | None:
+        """Return what the row's tokens say of the prompt's tokens that follow them."""
+        first = max(slot.num_computed, slot.start.num_scored) + 1
+        positions = range(first, min(slot.num_computed + num_tokens + 1, slot.start.num_prompt))
+        if slot.start.sampling.num_prompt_logprobs is None or not positions:
+            return None
+        likely = [self._next_token(self._seen(slot, end)) or 0 for end in positions]
+        size = self.limits.vocabulary_size
+        ranks = [1 + (slot.tokens[at] - token) % size for at, token in zip(positions, likely, strict=True)]
+        return PromptLogprobs(
+            first,
+            pack_tokens(ranks),
+            pack_floats(-rank for rank in ranks),
+            pack_tokens(likely),
+            pack_floats(-1.0 for _ in ranks),
+        )
 
     def _fail(self, row: Row, slot: _Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
         is_any_left = self._give_way(slot, 0, allowed) is not None
         slot.tokens.append(0)  # a row that is already in flight continues from a meaningless token
         fault = FAULT_NOT_FINITE if is_any_left else FAULT_NOTHING_ALLOWED
-        return RowResult(row.slot, slot.epoch, drawn, slot.num_computed, fault=fault)
+        return RowResult(row.slot, slot.start.epoch, drawn, slot.num_computed, fault=fault)
 
     def _check_draft(self, row: Row, slot: _Slot) -> None:
         assert len(row.draft) <= row.max_draft <= self.limits.max_draft, "more draft than is allowed"
@@ -222,7 +239,7 @@ class SimulatedExecutor:
         """Return the token after the known ones, and one after each right guess; a fault is a last None."""
         drawn: list[int | None] = []
         while True:
-            token = self._next_token(self._seen(slot))
+            token = self._next_token(self._seen(slot, slot.num_computed))
             if token is not None:
                 token = self._give_way(slot, token, allowed)
             drawn.append(token)
@@ -247,9 +264,8 @@ class SimulatedExecutor:
             for cells, table in zip(self._cells, slot.tables, strict=True):
                 cells[table[block]][offset] = token
 
-    def _seen(self, slot: _Slot) -> list[list[int]]:
-        """Return the tokens that the last computed token sees, by group."""
-        end = slot.num_computed
+    def _seen(self, slot: _Slot, end: int) -> list[list[int]]:
+        """Return the tokens that the last one before a position sees, by group."""
         windows = [group.window or end for group in self.limits.groups]
         return [self._read(slot, n, max(0, end - window), end) for n, window in enumerate(windows)]
 

@@ -18,19 +18,20 @@ def check_request(
         raise InvalidSequence(f"sequence id {min(used)} is in use")
     if len(ids) != len(request.sequences):
         raise InvalidSequence("two sequences of a prompt have the same id")
-    if request.max_tokens < 1:
-        raise InvalidSequence(f"max_tokens is {request.max_tokens}; make it at least 1")
-    _check_prompt(request.prompt, vocabulary_size, max_model_length)
+    if request.max_tokens < 0:
+        raise InvalidSequence(f"max_tokens is {request.max_tokens}; make it at least 0")
+    _check_prompt(request, vocabulary_size, max_model_length)
     _check_sampling(request, vocabulary_size)
 
 
-def _check_prompt(packed: bytes, vocabulary_size: int, max_model_length: int) -> None:
+def _check_prompt(request: Generate, vocabulary_size: int, max_model_length: int) -> None:
+    packed = request.prompt
     if not packed or len(packed) % TOKEN_BYTES:
         raise InvalidSequence("the prompt is empty; give it at least one token")
     prompt = np.frombuffer(packed, "<i4")  # for 100,000 tokens 13 µs; as Python's ints 7 ms
     if not 0 <= prompt.min() <= prompt.max() < vocabulary_size:
         raise InvalidSequence(f"the prompt has a token outside 0 … {vocabulary_size - 1}")
-    if len(prompt) >= max_model_length:
+    if len(prompt) + min(1, request.max_tokens) > max_model_length:
         raise NeverFits(
             f"the prompt has {len(prompt)} tokens and this model takes {max_model_length}"
             " with the output; shorten the prompt"

@@ -8,8 +8,8 @@ next larger graph and pads its tokens.
 In a decode graph each row has one token. A mixed graph serves any rows, also prompts and chunks of them, and
 finds them by tables on the device.
 
-A graph includes plain draws, which need only numbers from the host. A step with other draws pads the graph's
-draws, and draws from the graph's logits afterwards.
+A graph includes the draws, which need only numbers from the host. If a row draws nothing or waits for a mask,
+the step pads the graph's draws, and draws from the graph's logits afterwards.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from millrace_fit.plan import CLOSE_SIZES, LEAST_MIXED
 from millrace_kernels.sampling.columns import Draws
-from millrace_kernels.sampling.sampler import PlainSampler
+from millrace_kernels.sampling.sampler import RecordedSampler
 from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.slots import Spans
@@ -62,7 +62,7 @@ class Inputs(Protocol):
 
     @property
     def draws(self) -> Tensor:
-        """int64 [rows, columns], as `PlainSampler` reads it."""
+        """int64 [rows, columns], as `RecordedSampler` reads it."""
 
     def write(self, spans: Spans, draws: Draws | None) -> None:
         """Upload a step's rows and their draws; None: the graph draws nothing."""
@@ -77,7 +77,7 @@ class Inputs(Protocol):
 class DecodeInputs:
     """The inputs of a graph's repetition, uploaded by one copy: the rows' numbers, and then their draws."""
 
-    def __init__(self, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
+    def __init__(self, num_rows: int, sampler: RecordedSampler, device: torch.device) -> None:
         """At first all rows are padding."""
         self.num_rows = num_rows
         self._lay_out = sampler.lay_out
@@ -89,7 +89,7 @@ class DecodeInputs:
         self.owners, self.positions = self._there[: 2 * num_rows].view(2, num_rows)
         """int64 [rows] each on the device: slots and positions."""
         self.draws = self._there[2 * num_rows :].view(num_rows, sampler.num_columns)
-        """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
+        """int64 [rows, columns] on the device, as `RecordedSampler` reads it."""
 
     def write(self, spans: Spans, draws: Draws | None) -> None:
         """Write a step's rows and their draws; None: the graph draws nothing. The other rows are padding."""

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from millrace_runtime.execution.device_queue import Stopwatch, open_queue
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.model_runner import Computed, Runner
 from millrace_runtime.execution.sampler import Drawn, measure_logprobs
+from millrace_runtime.execution.scoring import Scores
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import (
@@ -52,6 +54,8 @@ class Launched:
     applied: AppliedPlan
     drawn: Drawn | None
     """On the host, once the stopwatch has stopped."""
+    scores: list[Scores]
+    """Likewise."""
     stopwatch: Stopwatch
 
 
@@ -201,8 +205,8 @@ class LocalExecutor:
         stopwatch.mark()
         applied, computed = self._slots.apply(plan), Computed(None)
         if plan.rows:
-            plain = applied.draws if applied.is_plain else None
-            computed = self._runner.run(applied.spans, applied.emits, self._slots, plain)
+            spans, emits, draws = applied.spans, applied.emits, applied.early_draws
+            computed = self._runner.run(spans, emits, self._slots, draws, scored=applied.scored)
         if applied.is_masked:
             stopwatch.mark()  # the draw waits for masks
         return Forwarded(applied, computed, stopwatch)
@@ -215,14 +219,15 @@ class LocalExecutor:
             stopwatch.mark()
         drawn = self._draw_tokens(applied, done.computed, words)
         on_host = None if drawn is None else drawn.download()
+        scores = [one.download() for one in done.computed.scores]
         stopwatch.mark()
-        return Launched(applied, on_host, stopwatch)
+        return Launched(applied, on_host, scores, stopwatch)
 
     def _draw_tokens(
         self, applied: AppliedPlan, computed: Computed, words: NDArray[np.int32] | None
     ) -> Drawn | None:
         """Draw the tokens that the graph has not drawn. Return None for a step that draws nothing."""
-        logits, sampled = computed
+        logits, sampled, _ = computed
         if logits is None:
             return None
         self._num_draws += 1
@@ -235,7 +240,8 @@ class LocalExecutor:
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
         seconds = launched.stopwatch.seconds()  # waits for this step, and for no later one
-        return StepResult(launched.applied.step, _read_rows(launched), seconds, self._count_compiled())
+        rows = _add_scores(_read_rows(launched), launched)
+        return StepResult(launched.applied.step, rows, seconds, self._count_compiled())
 
     def _count_compiled(self) -> int:
         """Return the number of kernels that were compiled since the last call."""
@@ -254,6 +260,18 @@ def _read_rows(launched: Launched) -> list[RowResult]:
         if fault != NO_FAULT:
             outcomes[place] = Outcome([], FAULTS[fault])
     return applied.answer(tokens, outcomes)
+
+
+def _add_scores(rows: list[RowResult], launched: Launched) -> list[RowResult]:
+    """Return the rows with the scores of their prompts. Scores that are not finite are the row's fault."""
+    for one in launched.scores:
+        for number, scores in one.split().items():
+            if scores is not None:
+                rows[number] = msgspec.structs.replace(rows[number], prompt_logprobs=scores)
+            else:
+                broken = {"tokens": [], "logprobs": [], "fault": FAULTS[NOT_FINITE]}
+                rows[number] = msgspec.structs.replace(rows[number], **broken)
+    return rows
 
 
 def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:

@@ -25,6 +25,7 @@ from millrace_runtime.execution.graphs import (
     Inputs,
     Recorder,
 )
+from millrace_runtime.execution.scoring import Scored, Scores, score_tokens
 from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens
 from millrace_runtime.models.model import Model
@@ -38,6 +39,8 @@ class Computed(NamedTuple):
     """float32 [emits, vocabulary]; None for a step that draws nothing."""
     sampled: Sampled | None = None
     """The draws of a graph; None: nothing is drawn yet."""
+    scores: Sequence[Scores] = ()
+    """By the wanted number of likely tokens. They stay valid."""
 
 
 class Runner(Protocol):
@@ -67,11 +70,17 @@ class Runner(Protocol):
         """The sizes that were recorded."""
 
     def run(
-        self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
+        self,
+        spans: Spans,
+        emits: Sequence[int],
+        slots: SlotTable,
+        draws: Draws | None = None,
+        *,
+        scored: Sequence[Scored] = (),
     ) -> Computed:
-        """Compute the spans, and the logits after the spans with the numbers `emits`.
+        """Compute the spans, the logits after the spans with the numbers `emits`, and the scores.
 
-        `plain` has the draws of a step in which every row draws plainly. The runner may draw them at once.
+        `draws` has those of a step in which every row draws without a mask. The runner may draw them at once.
         """
 
 
@@ -125,14 +134,14 @@ class TensorRunner:
             self._graphs.replace(size, graph)
 
     def _record(self, size: StepSize, slots: SlotTable) -> Graph:
-        plain = self.sampler.plain
-        assert plain is not None, "only steps with plain draws can be recorded"
+        sampler = self.sampler.recorded
+        assert sampler is not None, "this device records no draws"
         inputs: Inputs
         if size.is_mixed:
             num_slots = slots.blocks.shape[0]
-            inputs = MixedInputs(size.num_tokens, min(size.num_tokens, num_slots), plain, self._device)
+            inputs = MixedInputs(size.num_tokens, min(size.num_tokens, num_slots), sampler, self._device)
         else:
-            inputs = DecodeInputs(size.num_tokens, plain, self._device)
+            inputs = DecodeInputs(size.num_tokens, sampler, self._device)
         num_rows = inputs.num_rows
         num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
@@ -140,27 +149,42 @@ class TensorRunner:
 
         def compute() -> None:
             logits = self._model.logits(self._forward(inputs, num_spans, slots), head)
-            plain.draw(logits, inputs.draws, slots.tokens, sampled)
+            sampler.draw(logits, inputs.draws, slots.state, sampled)
 
         repeat = self._recorder(compute)
         return Graph(inputs, num_spans, repeat, self._graphs.place(num_rows), sampled)
 
     def run(
-        self, spans: Spans, emits: Sequence[int], slots: SlotTable, plain: Draws | None = None
+        self,
+        spans: Spans,
+        emits: Sequence[int],
+        slots: SlotTable,
+        draws: Draws | None = None,
+        *,
+        scored: Sequence[Scored] = (),
     ) -> Computed:
-        """Compute the spans. A graph also draws."""
-        if (graph := self._find_graph(spans)) is not None:
+        """Compute the spans. A graph also draws, and has no hidden states to score with."""
+        if not scored and (graph := self._find_graph(spans)) is not None:
             self._num_layers_done += 1
-            return self._repeat(graph, spans, emits, plain)
+            return self._repeat(graph, spans, emits, draws)
         step, last = self._lay_out(spans, emits, slots)
-        hidden = self._model.forward(step).index_select(0, last)
-        return Computed(self._model.logits(hidden, self._head) if emits else None)
+        hidden = self._model.forward(step)
+        scores = [self._score(one, hidden, slots) for one in scored]
+        hidden = hidden.index_select(0, last)
+        return Computed(self._model.logits(hidden, self._head) if emits else None, scores=scores)
 
-    def _repeat(self, graph: Graph, spans: Spans, emits: Sequence[int], plain: Draws | None) -> Computed:
-        graph.inputs.write(spans, plain)
+    def _score(self, scored: Scored, hidden: Tensor, slots: SlotTable) -> Scores:
+        def compute_logits(places: Tensor) -> Tensor:
+            self._num_layers_done += 1
+            return self._model.logits(hidden.index_select(0, places), self._head)
+
+        return score_tokens(scored, compute_logits, slots.tokens, self.sampler, max_rows=len(slots.blocks))
+
+    def _repeat(self, graph: Graph, spans: Spans, emits: Sequence[int], draws: Draws | None) -> Computed:
+        graph.inputs.write(spans, draws)
         graph.repeat()
         logits = graph.logits[: len(spans.slots)]
-        if plain is not None:
+        if draws is not None:
             return Computed(logits, Sampled(graph.sampled))
         return Computed(self._choose(logits, emits) if emits else None)
 

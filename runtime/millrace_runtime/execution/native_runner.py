@@ -15,6 +15,7 @@ from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.sampler import Sampler, storing
 from millrace_runtime.execution.model_runner import Computed
+from millrace_runtime.execution.scoring import Scored, score_tokens
 from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.models.model import Model
 from millrace_runtime.protocol.step import StepSize
@@ -65,11 +66,28 @@ class NativeRunner:
         spans: Spans,
         emits: Sequence[int],
         slots: SlotTable,
-        plain: Draws | None = None,  # noqa: ARG002  its draws are one call too
+        draws: Draws | None = None,  # noqa: ARG002  its draws are one call too
+        *,
+        scored: Sequence[Scored] = (),
     ) -> Computed:
-        """Run the recorded program on the spans."""
+        """Run the recorded program on the spans, and its head for each slice of what is scored.
+
+        There is room for one result of the head, so the drawing rows come last.
+        """
         slot, begin, count = (
             column.astype(np.int32) for column in (spans.slots, spans.begins, spans.ends - spans.begins)
         )
-        logits = self._program.run(Batch(slot, begin, count), emits, slots.tokens, slots.blocks)
-        return Computed(logits if emits else None)
+        batch, program = Batch(slot, begin, count), self._program
+        if not scored:
+            logits = program.run(batch, emits, slots.tokens, slots.blocks)
+            return Computed(logits if emits else None)
+        program.run(batch, (), slots.tokens, slots.blocks)
+        scores = [
+            score_tokens(one, self._compute_logits, slots.tokens, self.sampler, max_rows=program.most_rows)
+            for one in scored
+        ]
+        last = (count.cumsum(dtype=np.int32) - 1)[list(emits)]
+        return Computed(program.run_head(last) if emits else None, scores=scores)
+
+    def _compute_logits(self, places: Tensor) -> Tensor:
+        return self._program.run_head(places.numpy().astype(np.int32))

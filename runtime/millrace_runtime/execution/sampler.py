@@ -65,16 +65,6 @@ def measure_logprobs(
     ]
 
 
-def is_plain(sampling: Sampling) -> bool:
-    """Whether a row's draw has neither top_k nor top_p, and only its step's mask may change its logits.
-
-    Tokens that are held back change them too, for a while.
-    """
-    is_cut = sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1)
-    is_penalised = sampling.repetition_penalty != 1 or sampling.frequency_penalty or sampling.presence_penalty
-    return not (is_cut or is_penalised or sampling.bias or sampling.allowed is not None)
-
-
 class SlotBias(NamedTuple):
     """A sequence's biases: its own, and those that ban the ids that are held back."""
 

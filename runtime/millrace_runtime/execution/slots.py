@@ -14,7 +14,8 @@ from millrace_kernels.sampling.columns import NO_MASK, NUM_PLACES, PARAMETERS, D
 from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload_all
 from millrace_runtime.execution.errors import PlanError
-from millrace_runtime.execution.sampler import check_sampling, is_plain, lay_out_bias, pack
+from millrace_runtime.execution.sampler import check_sampling, lay_out_bias, pack
+from millrace_runtime.execution.scoring import Scored, Unscored, choose_scored, find_unscored
 from millrace_runtime.protocol.encoding import count_tokens
 from millrace_runtime.protocol.sampling import MOST_BIASED
 from millrace_runtime.protocol.step import (
@@ -42,8 +43,7 @@ class Slot:
 
     epoch: int
     num_logprobs: int | None
-    is_plain: bool
-    """Whether only its logits, temperature and min_p decide its draws, once no token is held back."""
+    unscored: Unscored | None
     num_prompt: int
     num_known: int
     """Tokens in the table, given or drawn."""
@@ -75,12 +75,18 @@ class AppliedPlan:
     """Numbers of the rows that draw."""
     draws: Draws
     """The parameters of each draw, in the order of `emits`."""
+    scored: list[Scored]
+    """The tokens of prompts to score, by the wanted number of likely ones."""
     num_logprobs: list[int | None]
     """The wanted number of log-probabilities of each draw, in the order of `emits`."""
     is_masked: bool
     """Whether any draw has a mask."""
-    is_plain: bool
-    """Whether every row draws, plainly and without a mask. The draws are then known before the step."""
+
+    @property
+    def early_draws(self) -> Draws | None:
+        """The draws, if every row draws and none waits for a mask: they are then known before the step."""
+        is_early = len(self.emits) == len(self.epochs) and not self.is_masked
+        return self.draws if is_early else None
 
     def answer(self, tokens: Sequence[int], outcomes: Mapping[int, Outcome]) -> list[RowResult]:
         """Return each row's result, from the tokens of the rows that draw and some outcomes by place."""
@@ -204,7 +210,6 @@ class SlotTable:
         drawn = spans.slots if is_whole else spans.slots[emits]
         positions = spans.ends if is_whole else spans.ends[emits]
         is_held = positions < self._held_until[drawn]
-        is_plain = not is_masked and not is_held.any() and all(slot.is_plain for slot in slots)
         places = np.empty((len(emits), NUM_PLACES), dtype=np.int64)
         places[:, 0], places[:, 1] = drawn, [slot.num_prompt for slot in drawing]
         places[:, 2], places[:, 3] = positions, NO_MASK
@@ -218,9 +223,9 @@ class SlotTable:
             epochs=[slot.epoch for slot in slots],
             emits=emits,
             draws=Draws(self._parameters[drawn], places),
+            scored=choose_scored(spans, [slot.unscored for slot in slots]),
             num_logprobs=[slot.num_logprobs for slot in drawing],
             is_masked=is_masked,
-            is_plain=is_whole and is_plain,
         )
 
     def _compute(self, row: Row, slot: Slot) -> None:
@@ -251,13 +256,18 @@ class SlotTable:
             raise PlanError(
                 f"slot {start.slot} has {len(start.blocks)} KV groups: this executor supports one"
             )
+        unscored = find_unscored(start)
+        if unscored is not None and start.num_computed >= unscored.begin:
+            raise PlanError(
+                f"slot {start.slot} starts with {start.num_computed} tokens computed, which nobody has scored"
+            )
         check_sampling(start.sampling, self._vocabulary_size)
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         sampling = start.sampling
         self._slots[start.slot] = Slot(
             epoch=start.epoch,
             num_logprobs=sampling.num_logprobs,
-            is_plain=is_plain(sampling),
+            unscored=unscored,
             num_prompt=start.num_prompt,
             num_known=count,
             num_computed=start.num_computed,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.sampling.columns import Draws
-from millrace_kernels.sampling.sampler import PlainSampler
+from millrace_kernels.sampling.sampler import RecordedSampler
 from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
 from millrace_runtime.execution.graphs import NOBODY
@@ -52,7 +52,9 @@ class _Parts(NamedTuple, Generic[Numbers]):
 class MixedInputs:
     """The inputs of a mixed graph's repetition, uploaded by one copy: tokens, rows and their draws."""
 
-    def __init__(self, num_tokens: int, num_rows: int, sampler: PlainSampler, device: torch.device) -> None:
+    def __init__(
+        self, num_tokens: int, num_rows: int, sampler: RecordedSampler, device: torch.device
+    ) -> None:
         """At first all tokens and rows are padding."""
         self.num_rows = num_rows
         self._num_tokens, self._lay_out, self._num_columns = num_tokens, sampler.lay_out, sampler.num_columns
@@ -67,10 +69,11 @@ class MixedInputs:
         self._there = self._cut(self._memory)
 
     def _cut(self, memory: Numbers) -> _Parts[Numbers]:
-        *parts, draws = (
+        owners, positions, starts, contexts, slots, draws = (
             memory[begin : begin + size] for (begin, _), size in zip(self._bounds, self._sizes, strict=True)
         )
-        return _Parts(*parts, draws.reshape(self.num_rows, self._num_columns))
+        shape = (self.num_rows, self._num_columns)
+        return _Parts(owners, positions, starts, contexts, slots, draws.reshape(shape))
 
     @property
     def owners(self) -> Tensor:
@@ -84,7 +87,7 @@ class MixedInputs:
 
     @property
     def draws(self) -> Tensor:
-        """int64 [rows, columns] on the device, as `PlainSampler` reads it."""
+        """int64 [rows, columns] on the device, as `RecordedSampler` reads it."""
         return self._there.draws
 
     def write(self, spans: Spans, draws: Draws | None) -> None:

@@ -11,11 +11,16 @@ from millrace_runtime.grammar.errors import GrammarError
 
 _WORD_BITS = 32
 _LIMITS = LLParserLimits(
-    max_lexer_states=20_000, max_items_in_row=300, step_max_items=10_000, verbose_errors=False
+    max_lexer_states=20_000,
+    max_items_in_row=300,
+    step_max_items=10_000,
+    precompute_large_lexemes=False,
+    verbose_errors=False,
 )
 """Lexer states take 2 KB each, so these are at most 40 MB a sequence. Items bound the time of a token: the
 ambiguous `s: s s | s s s | /[a-z]/` took 79 ms after 100 letters with the library's 2,000, and fails at 11 ms
-with 300. A schema of 200 alternatives stays below 200."""
+with 300. A schema of 200 alternatives stays below 200. Without precomputed lexemes the median of 250 schemas
+in the shape of public ones compiles in 2.0 ms of CPU time instead of 2.4, and no mask takes longer."""
 _MAX_MESSAGE = 500
 
 

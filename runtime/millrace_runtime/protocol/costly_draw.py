@@ -5,7 +5,7 @@ from millrace_runtime.protocol.sampling import MOST_BIASED, Sampling
 
 
 def costly_sampling(vocabulary_size: int) -> Sampling:
-    """Return a draw that takes all that a draw can."""
+    """Return a draw that takes all that a draw can, and scores its prompt."""
     return Sampling(
         temperature=1.0,
         top_p=0.9,
@@ -18,4 +18,5 @@ def costly_sampling(vocabulary_size: int) -> Sampling:
         min_tokens=1,
         held_back=(0,),
         num_logprobs=20,
+        num_prompt_logprobs=20,
     )

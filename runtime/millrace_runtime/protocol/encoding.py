@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 Message = TypeVar("Message")
+Number = TypeVar("Number", int, float)
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """A longer frame means that the two ends no longer agree where frames begin."""
 TOKEN_BYTES = 4
@@ -70,12 +71,22 @@ def unpack_tokens(data: bytes) -> "array[int]":
     return _swap_on_big_endian(array("i", data))
 
 
+def pack_floats(values: Iterable[float]) -> bytes:
+    """Return the numbers as float32, little-endian."""
+    return _swap_on_big_endian(array("f", values)).tobytes()
+
+
+def unpack_floats(data: bytes) -> "array[float]":
+    """Return the numbers that `pack_floats` packed."""
+    return _swap_on_big_endian(array("f", data))
+
+
 def count_tokens(data: bytes) -> int:
     """Return how many tokens `data` holds."""
     return len(data) // TOKEN_BYTES
 
 
-def _swap_on_big_endian(tokens: "array[int]") -> "array[int]":
+def _swap_on_big_endian(numbers: "array[Number]") -> "array[Number]":
     if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens
+        numbers.byteswap()
+    return numbers

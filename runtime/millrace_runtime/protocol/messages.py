@@ -6,7 +6,7 @@ Each message is one msgspec MessagePack frame (a 4-byte big-endian length, then 
 import msgspec
 
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import Placement, TokenLogprobs
+from millrace_runtime.protocol.step import Placement, PromptLogprobs, TokenLogprobs
 
 FINISH_STOP = "stop"
 FINISH_LENGTH = "length"
@@ -21,6 +21,16 @@ class NewSequence(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
 
 
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """What a text must fit, as llguidance reads it, and what its proof has measured."""
+
+    text: str
+    num_bytes: int = 0
+    """Of memory, once it is compiled."""
+    seconds: float = 0.0
+    """Of CPU time to compile it."""
+
+
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
     """Begin the sequences of one prompt. A request with n choices sends one with n sequences."""
 
@@ -28,11 +38,11 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     prompt: bytes
     """Token ids (`protocol/encoding.py`)."""
     max_tokens: int
-    """Of each sequence."""
+    """Of each sequence. With 0 the prompt is computed, and nothing is drawn."""
     stop_token_ids: list[int]
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
-    grammar: str | None = None
-    """What each text must fit, as llguidance reads it: then each draw has a mask."""
+    grammar: Grammar | None = None
+    """What each text must fit: then each draw has a mask."""
     bad_words: list[list[int]] = []
     """Tokens that may not come one after the other, two at least. Each draw has a mask then, too."""
 
@@ -53,6 +63,9 @@ class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: str | None
     error: str | None
     """With finish_reason "error": the cause, which the client may read."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Of the prompt's next tokens, if the sequence wants them. The last ones come before the first token, or
+    beside it."""
 
 
 class Stats(msgspec.Struct, frozen=True, array_like=True):

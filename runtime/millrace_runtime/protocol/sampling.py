@@ -42,3 +42,5 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     num_logprobs: int | None = None
     """Log-probabilities wanted: None none, 0 only the drawn token's, n also the n most likely. They are those
     of the model's own logits."""
+    num_prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, all but the first: None none, 0 only each token's own."""

@@ -32,6 +32,8 @@ class SlotStart(msgspec.Struct, frozen=True, array_like=True):
     sampling: Sampling
     num_prompt: int
     """How many of `tokens` are the prompt. Penalties count the others."""
+    num_scored: int = 0
+    """How many of the prompt's tokens after the first got their log-probabilities before a preemption."""
 
 
 class BlockAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +79,24 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of consecutive tokens of a prompt, each list packed (`protocol/encoding.py`).
+
+    A prompt of 4,096 tokens with 20 likely ones each has 90,000 numbers, too many for Python's objects.
+    """
+
+    first: int
+    """The position of the first of these tokens."""
+    ranks: bytes
+    """By token: 1 if no token of the vocabulary is more likely."""
+    logprobs: bytes
+    """By token, as floats."""
+    top_tokens: bytes
+    """The most likely tokens at each position, side by side: as many for each."""
+    top_logprobs: bytes
+    """Theirs, as floats."""
+
+
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
     """A row's result. Results have the order of the plan's rows."""
 
@@ -93,6 +113,9 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     """One for each token if the sequence wants them, else empty."""
     fault: str | None = None
     """Why this row failed (non-finite logits, a mask that allows nothing). Other rows are unaffected."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """Of the prompt's tokens that follow the row's: those of its sequence that have none yet, if it wants
+    them."""
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):

@@ -27,7 +27,8 @@ from millrace_runtime.protocol.messages import (
 )
 from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.errors import PeerGone
-from millrace_runtime.replica.grammars import GrammarCompiler, Root
+from millrace_runtime.replica.grammars import GrammarCompiler
+from millrace_runtime.replica.kept_grammars import Root
 from millrace_runtime.replica.recordings import REST_SECONDS, Recordings
 
 IDLE_SECONDS = 1.0
@@ -141,6 +142,8 @@ class EngineLoop:
         self._last_mixed: StepSize | None = None
         self._sent_stats: Stats | None = None
         self._num_compiled = 0
+        self._awaits_mask = False
+        """Whether every sequence sits out until a slow mask is made, whose thread wakes the loop."""
 
     def run(self) -> NoReturn:
         """Serve until the HTTP process closes the socket, which raises PeerGone."""
@@ -157,12 +160,13 @@ class EngineLoop:
         self._executor.check()
         if self._is_free_to_submit():
             self._submit()
+            self._awaits_mask = self._scheduler.has_work and not self._scheduler.num_in_flight
         self._send()
         self._collect()
         self._beat()
 
     def _receive(self) -> None:
-        if self._scheduler.has_work:
+        if self._scheduler.has_work and not self._awaits_mask:
             self._receive_messages(0)
         else:
             self._send()  # before the wait, not after it

@@ -22,8 +22,8 @@ from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.messages import EngineReady
 from millrace_runtime.replica.engine_loop import EngineChannel, EngineLoop
 from millrace_runtime.replica.errors import PeerGone
-from millrace_runtime.replica.grammars import Root
 from millrace_runtime.replica.heartbeat import Heartbeat, Member, Phase
+from millrace_runtime.replica.kept_grammars import Root
 from millrace_runtime.replica.lifecycle import EXIT_ENGINE_FAILED, EXIT_PEER_GONE
 from millrace_runtime.replica.processes import Membership, join_replica
 from millrace_runtime.replica.trial import try_steps

@@ -3,50 +3,57 @@
 Their sequences wait here and not in the scheduler, whose oldest sequence must be able to run.
 """
 
+import os
+import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.protocol.messages import Generate
+from millrace_runtime.protocol.messages import Generate, Grammar
+from millrace_runtime.replica.kept_grammars import KeptGrammars, Root
+from millrace_runtime.replica.paced_matcher import PacedMatcher
 
-COMPILE_SECONDS = 10.0
-"""A request whose grammar is not compiled by then fails. The text worker has compiled it before, in less."""
-_MAX_COMPILED = 32
-"""Grammars that stay compiled: the last used ones."""
-
-
-class Root(Protocol):
-    """A compiled grammar."""
-
-    def fork(self, stop_token_ids: Sequence[int]) -> Matcher:
-        """Return a sequence's matcher. These tokens end its text."""
+COMPILE_SECONDS = 30.0
+"""A request fails whose grammar is not compiled so long after its turn has come. Its proof took 2 s of CPU
+time at most, so only an engine without CPU time is as late."""
+LONG_SECONDS = 0.1
+"""A grammar whose proof took longer is compiled in the thread of such ones."""
+_NICENESS = 10
+"""Of that thread, and of that of slow masks: the model computes first."""
 
 
 class Compiled(NamedTuple):
     """A request with a matcher for each of its sequences, or why there are none."""
 
     request: Generate
-    matchers: list[Matcher]
+    matchers: list[PacedMatcher]
     error: str | None = None
 
 
 @dataclass(eq=False)
 class _WaitingRequest:
     request: Generate
-    until: float
-    matchers: Future[list[Matcher]]
+    grammar: Grammar
+    began_at: float | None = None
+    """When the thread has come to it."""
+    matchers: Future[list[PacedMatcher]] = field(default_factory=Future)
     aborted: set[int] = field(default_factory=set)
 
     @property
     def num_sequences(self) -> int:
         return len(self.request.sequences) - len(self.aborted)
+
+    def abort(self, sequence_id: int) -> None:
+        """Drop a sequence. Without any the grammar is not compiled, unless its turn has come."""
+        if any(new.sequence_id == sequence_id for new in self.request.sequences):
+            self.aborted.add(sequence_id)
+        if not self.num_sequences:
+            self.matchers.cancel()
 
     def finish(self, error: str | None) -> Compiled:
         """Return what is left of it."""
@@ -60,7 +67,7 @@ class _WaitingRequest:
 
 
 class GrammarCompiler:
-    """Compiles in one thread, in the order of arrival."""
+    """Compiles in order of arrival. Grammars that take long have a thread of their own."""
 
     def __init__(
         self,
@@ -68,13 +75,14 @@ class GrammarCompiler:
         wake: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`compile_grammar` raises GrammarError. The thread calls `wake` after each request."""
+        """`compile_grammar` raises GrammarError. Threads call `wake` after a request and a slow mask."""
         self._compile = compile_grammar
         self._wake = wake
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, "grammars")
-        self._roots: OrderedDict[str, Root] = OrderedDict()
-        """Only the thread uses it."""
+        self._long_thread = ThreadPoolExecutor(1, "long-grammars", _be_nice)
+        self._mask_thread = ThreadPoolExecutor(1, "slow-masks", _be_nice)
+        self._kept = KeptGrammars()
         self._waiting: list[_WaitingRequest] = []
 
     @property
@@ -84,15 +92,19 @@ class GrammarCompiler:
 
     def begin(self, request: Generate) -> None:
         """Compile a request's grammar."""
-        matchers = self._thread.submit(self._fork, request)
-        self._waiting.append(_WaitingRequest(request, self._clock() + COMPILE_SECONDS, matchers))
-        matchers.add_done_callback(lambda _: self._wake())
+        assert request.grammar is not None
+        waiting = _WaitingRequest(request, request.grammar)
+        is_long = request.grammar.seconds > LONG_SECONDS and request.grammar not in self._kept
+        thread = self._long_thread if is_long else self._thread
+        waiting.matchers = thread.submit(self._fork, waiting)
+        waiting.matchers.add_done_callback(lambda _: self._wake())
+        self._waiting.append(waiting)
 
     def abort(self, sequence_id: int) -> None:
         """Drop a sequence that waits here; others are ignored."""
         for waiting in self._waiting:
-            if any(new.sequence_id == sequence_id for new in waiting.request.sequences):
-                waiting.aborted.add(sequence_id)
+            waiting.abort(sequence_id)
+        self._waiting = [waiting for waiting in self._waiting if waiting.num_sequences]
 
     def pop_compiled(self) -> Iterator[Compiled]:
         """Return the requests that need not wait any more."""
@@ -103,26 +115,30 @@ class GrammarCompiler:
             error = _read_error(waiting, now)
             if error is None and not waiting.matchers.done():
                 self._waiting.append(waiting)
-            elif waiting.num_sequences:
+            else:
                 yield waiting.finish(error)
 
-    def _fork(self, request: Generate) -> list[Matcher]:
-        assert request.grammar is not None
-        root = self._roots.get(request.grammar) or self._compile(request.grammar)
-        self._roots[request.grammar] = root
-        self._roots.move_to_end(request.grammar)
-        if len(self._roots) > _MAX_COMPILED:
-            self._roots.popitem(last=False)
-        return [root.fork(request.stop_token_ids) for _ in request.sequences]
+    def _fork(self, waiting: _WaitingRequest) -> list[PacedMatcher]:
+        waiting.began_at = self._clock()
+        root = self._kept.get(waiting.grammar)
+        if root is None:
+            root = self._compile(waiting.grammar.text)
+            self._kept.put(waiting.grammar, root)
+        stops = waiting.request.stop_token_ids
+        forks = [root.fork(stops) for _ in waiting.request.sequences]
+        return [PacedMatcher(fork, self._mask_thread, self._wake) for fork in forks]
+
+
+def _be_nice() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _read_error(waiting: _WaitingRequest, now: float) -> str | None:
     if not waiting.matchers.done():
-        late = f"the grammar was not compiled within {COMPILE_SECONDS:g} s: make it smaller"
-        if now < waiting.until:
-            return None
-        waiting.matchers.cancel()
-        return late
+        is_late = waiting.began_at is not None and now >= waiting.began_at + COMPILE_SECONDS
+        return (
+            f"the grammar was not compiled within {COMPILE_SECONDS:g} s: make it smaller" if is_late else None
+        )
     error = waiting.matchers.exception()
     if error is None:
         return None

@@ -18,8 +18,9 @@ from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection.server import server_config
 from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults, read_author_defaults
 from millrace_runtime.chat.parsers.choose import choose_tool_format, has_reasoning
@@ -58,6 +59,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     return create_app(
         EngineClient(sock),
         TextWorker(settings.model_path, limits, TEXT_MODULE),
+        GrammarWorker(settings.model_path, GRAMMAR_MODULE),
         tokenizer,
         ApiSettings(
             served_name=settings.served_name,

@@ -237,6 +237,26 @@ async def test_a_long_queue_that_is_worked_on_is_none(queue: WorkQueue, clock: C
     assert queue.stalled_seconds() == 9
 
 
+async def test_a_long_queue_leaves_the_loop_a_turn_before_each_key(queue: WorkQueue) -> None:
+    """A reconcile of a settled service awaits nothing. The Lease's renewal and the watches need turns, too."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counter = asyncio.create_task(count())
+    for number in range(50):
+        queue.add(ServiceKey("a", str(number)), Cause.LISTING)
+    for _ in range(50):
+        async with queue.work():
+            pass
+    counter.cancel()
+    assert turns >= 50
+
+
 async def test_a_busy_cluster_comes_to_listed_keys_too(queue: WorkQueue) -> None:
     queue.add(A, Cause.LISTING)
     taken = []

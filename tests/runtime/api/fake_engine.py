@@ -4,7 +4,14 @@ import asyncio
 import socket
 from dataclasses import dataclass, field
 
-from millrace_runtime.protocol.encoding import FrameDecoder, count_tokens, encode_frame
+from millrace_runtime.protocol.encoding import (
+    FrameDecoder,
+    count_tokens,
+    encode_frame,
+    pack_floats,
+    pack_tokens,
+    unpack_tokens,
+)
 from millrace_runtime.protocol.messages import (
     Abort,
     EngineReady,
@@ -16,7 +23,7 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
     ToEngine,
 )
-from millrace_runtime.protocol.step import Placement, TokenLogprobs
+from millrace_runtime.protocol.step import Placement, PromptLogprobs, TokenLogprobs
 
 READY = EngineReady(
     max_model_length=200,
@@ -100,6 +107,10 @@ class FakeEngine:
         self.send(StepOutputs(outputs, self.stats(), timing, begun))
 
     def advance(self, request: Generate, new: NewSequence, place: int) -> SequenceOutput:
+        scores = None if place else score(request, new)
+        if request.max_tokens == 0:
+            del self.running[new.sequence_id]
+            return SequenceOutput(new.sequence_id, [], [], "length", None, scores)
         token = self.reply[place % len(self.reply)]
         finish = "stop" if token in request.stop_token_ids else None
         finish = finish or ("length" if place + 1 >= request.max_tokens else None)
@@ -113,7 +124,7 @@ class FakeEngine:
         numbers = [-0.5 - place for place in range(len(top))]
         logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, numbers)]
         error = "the logits are not finite" if self.fails_sequences else None
-        return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error)
+        return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error, scores)
 
     def stats(self) -> Stats:
         num_waiting = sum(place == 0 for _, _, place in self.running.values())
@@ -121,3 +132,22 @@ class FakeEngine:
 
     def send(self, message: object) -> None:
         self.writer.write(encode_frame(message))
+
+
+def score(request: Generate, new: NewSequence) -> PromptLogprobs | None:
+    """Each token's log-probability is minus its position; it is the second likely one, after tokens 1, 2 …"""
+    number, tokens = new.sampling.num_prompt_logprobs, unpack_tokens(request.prompt)[1:]
+    if number is None or not tokens:
+        return None
+    tops = [[1, token, *range(2, 20)][:number] for token in tokens]
+    values = [
+        [-place - 0.5, -place - 1.0, *(-place - 2.0 for _ in range(18))][:number]
+        for place in range(len(tokens))
+    ]
+    return PromptLogprobs(
+        first=1,
+        ranks=pack_tokens(2 for _ in tokens),
+        logprobs=pack_floats(-place - 1.0 for place in range(len(tokens))),
+        top_tokens=pack_tokens(token for top in tops for token in top),
+        top_logprobs=pack_floats(value for some in values for value in some),
+    )

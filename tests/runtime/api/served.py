@@ -15,8 +15,9 @@ import uvicorn
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection.server import server_config
 from millrace_runtime.api.engine_client import EngineClient
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -24,6 +25,7 @@ from testing.polling import wait_until_async
 from tests.runtime.api.fake_engine import FakeEngine
 
 REPLY = "the stöp 😀 ends"
+PROOF_SECONDS = (0.05, 0.15)
 MUCH = {"prompt": ["a"] * 8, "n": 16, "max_tokens": 190, "ignore_eos": True, "logprobs": 20}
 """Asks for 128 sequences and more bytes than the kernel keeps of an answer that nobody reads."""
 
@@ -68,7 +70,8 @@ async def serve(
     [reply] = tokenizer.encode_batch([REPLY], add_special_tokens=False)
     engine = FakeEngine(theirs, [*reply, *tokenizer.end_token_ids], is_loading=is_loading)
     text = TextWorker(model_path, TextLimits(job_seconds=job_seconds, memory_bytes=1 << 30), TEXT_MODULE)
-    app = create_app(EngineClient(ours), text, tokenizer, settings)
+    grammars = GrammarWorker(model_path, GRAMMAR_MODULE, PROOF_SECONDS)
+    app = create_app(EngineClient(ours), text, grammars, tokenizer, settings)
     server = uvicorn.Server(server_config(app, limits or ConnectionLimits(), graceful_seconds=1))
     server.install_signal_handlers = lambda: None
     sock = socket.socket()

@@ -1,5 +1,6 @@
 """What a stream's reader is given: all that has come, in pieces that a write may have."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 
@@ -7,7 +8,9 @@ import pytest
 
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.errors import ClientGoneError, GenerationError
+from millrace_runtime.protocol.encoding import pack_floats, pack_tokens
 from millrace_runtime.protocol.messages import SequenceOutput
+from millrace_runtime.protocol.step import PromptLogprobs
 from tests.runtime.api.served import Served
 
 EVENT = b"x" * 1000
@@ -52,6 +55,41 @@ async def test_a_failure_is_told_behind_what_has_come(stream: EventStream, failu
     assert await anext(stream) == EVENT * 2
     with pytest.raises(type(failure)):
         await anext(stream)
+
+
+def score(num_tokens: int) -> PromptLogprobs:
+    numbers = list(range(num_tokens))
+    return PromptLogprobs(
+        1, pack_tokens(numbers), pack_floats(numbers), pack_tokens(numbers * 2), pack_floats(numbers * 2)
+    )
+
+
+async def test_a_long_prompts_scores_take_turns_and_keep_their_order() -> None:
+    """A stop string drops the sequence between two tokens that have both come."""
+    ours, theirs = socket.socketpair()
+    seen: list[SequenceOutput] = []
+
+    def accept(output: SequenceOutput, _: float) -> bytes:
+        seen.append(output)
+        if output.tokens == [8]:
+            stream.drop(1)
+        return b"x"
+
+    with ours, theirs:
+        stream = EventStream(EngineClient(ours), accept, lambda _: None)
+        stream.expect({1})
+        stream.put(SequenceOutput(1, [7], [], None, None, score(1000)), 0.0)
+        stream.put(SequenceOutput(1, [8], [], None, None), 0.0)
+        stream.put(SequenceOutput(1, [9], [], None, None), 0.0)
+        assert len(seen) == 1
+        await asyncio.sleep(0)
+        assert len(seen) == 2
+        assert len([event async for event in stream]) > 1
+    assert [output.tokens for output in seen] == [[]] * 7 + [[7], [8]]
+    whole, pieces = score(1000), [output.prompt_logprobs for output in seen if output.prompt_logprobs]
+    assert [piece.first for piece in pieces] == list(range(1, 1000, 128))
+    for name in ("ranks", "logprobs", "top_tokens", "top_logprobs"):
+        assert b"".join(getattr(piece, name) for piece in pieces) == getattr(whole, name)
 
 
 async def test_the_whole_of_a_slowly_read_stream_comes_in_order(served: Served) -> None:

@@ -218,7 +218,11 @@ async def test_admission_bounds_sequences_and_tokens(model_path: Path) -> None:
 
 BAD_COMPLETIONS = [
     ({"prompt": "a", "n": 17}, "n", "<= 16"),
-    ({"prompt": "a", "max_tokens": 0}, "max_tokens", ">= 1"),
+    ({"prompt": "a", "max_tokens": 0}, "max_tokens", "only with `echo` or `prompt_logprobs`"),
+    ({"prompt": "a", "max_tokens": -1, "echo": True}, "max_tokens", ">= 0"),
+    ({"prompt": "a", "prompt_logprobs": 21}, "prompt_logprobs", "<= 20"),
+    ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs", ">= 0"),
+    ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "leave out `stream`"),
     ({"prompt": "a", "temperature": "hot"}, "temperature", "float"),
     ({"prompt": "a", "temperature": -1}, "temperature", ">= 0"),
     ({"prompt": []}, "prompt", "length"),
@@ -226,7 +230,7 @@ BAD_COMPLETIONS = [
     ({"prompt": [1, "a"]}, "prompt", "mixes"),
     ({"prompt": [9999]}, "prompt", "0 to 261"),
     ({"prompt": ["a"] * 10, "n": 16}, "prompt", "128 sequences"),
-    ({"prompt": "a", "echo": True}, "echo", "not supported"),
+    ({"prompt": "a", "echo": "yes"}, "echo", "bool"),
     ({"prompt": "a", "best_of": 3}, "best_of", "`n` is 1"),
     ({"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
     ({"prompt": "a", "guided_choice": "x"}, "guided_choice", "Expected `array"),

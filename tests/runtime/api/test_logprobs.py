@@ -10,8 +10,9 @@ import orjson
 import pytest
 
 from millrace_runtime.api.answer.chat import ChatWriter
-from millrace_runtime.api.answer.choice import Choice, Delta, Position
+from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.prompt import Position
 from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.stop import build_stops

@@ -1,8 +1,10 @@
 """Structured output at the API: which fields ask for it, what reaches the engine, and what is refused."""
 
+import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 HI = [{"role": "user", "content": "hi"}]
@@ -46,7 +48,7 @@ async def test_a_proven_grammar_reaches_the_engine(served: "Served", path: str) 
         assert answer.status_code == 200, answer.text
         grammar = served.engine.seen[-1].grammar
         assert grammar is not None
-        assert text in grammar.replace('\\"', '"').replace('": ', '":'), grammar
+        assert text in grammar.text.replace('\\"', '"').replace('": ', '":'), grammar
     await served.client.post(f"/v1/{path}", json=body | {"response_format": {"type": "text"}})
     assert served.engine.seen[-1].grammar is None
 
@@ -71,3 +73,22 @@ async def test_a_grammar_that_cannot_be_used_is_refused_by_its_field_and_the_nex
         good = await served.client.post("/v1/chat/completions", json={"messages": HI, "guided_regex": "a+"})
         assert good.status_code == 200
     assert len(served.engine.seen) == len(REFUSED)
+
+
+LONG = [{"type": "integer", "multipleOf": prime} for prime in (199_999, 299_993, 399_989)]
+"""Each takes seconds to compile."""
+
+
+async def test_a_grammar_that_takes_long_delays_nobody_and_is_refused(served: "Served") -> None:  # noqa: F821  conftest's
+    def ask(**fields: Any) -> "asyncio.Task[httpx.Response]":
+        body = {"messages": HI} | fields
+        return asyncio.create_task(served.client.post("/v1/chat/completions", json=body))
+
+    long = [ask(guided_json=schema) for schema in LONG]
+    await asyncio.wait(long, timeout=0.01)
+    others = [ask(), ask(guided_regex="a+"), ask(guided_json=SCHEMA)]
+    assert [answer.status_code for answer in await asyncio.gather(*others)] == [200] * 3
+    assert not any(task.done() for task in long)
+    for answer in await asyncio.gather(*long):
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "guided_json")
+        assert "more than 0.15 s to compile: make it smaller" in answer.json()["error"]["message"]

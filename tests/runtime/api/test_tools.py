@@ -175,8 +175,8 @@ async def test_a_call_may_be_forced(tmp_path: Path, path: str, body: dict[str, A
         assert answer.status_code == 200, answer.text
         grammar = served.engine.seen[-1].grammar
         assert grammar is not None
-        assert "<tool_call>" in grammar
-        assert "find" in grammar
+        assert "<tool_call>" in grammar.text
+        assert "find" in grammar.text
 
 
 @pytest.mark.parametrize(

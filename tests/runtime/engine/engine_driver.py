@@ -9,6 +9,7 @@ from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.protocol import messages
 from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Generate, NewSequence, SequenceOutput, StepTiming
@@ -60,7 +61,7 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        grammar=grammar,
+        grammar=None if grammar is None else messages.Grammar(grammar),
         bad_words=list(bad_words),
     )
 
@@ -74,6 +75,8 @@ def expected(
 ) -> tuple[list[int], str]:
     """What a sequence alone on an endless device would say."""
     tokens, outputs = list(unpack_tokens(generate.prompt)), []
+    if not generate.max_tokens:
+        return [], "length"
     while True:
         token = draw([tokens[-(group.window or len(tokens)) :] for group in groups])
         if token is None:
@@ -91,6 +94,20 @@ def expected(
             return outputs, "stop"
         if len(outputs) == generate.max_tokens or len(tokens) == max_length:
             return outputs, "length"
+
+
+def expected_ranks(
+    generate: Generate, groups: tuple[KvGroup, ...] = (KvGroup(0),), draw: NextToken = next_token
+) -> list[int]:
+    """The ranks of a prompt's tokens after the first, for a sequence that wants them."""
+    if generate.sequences[0].sampling.num_prompt_logprobs is None:
+        return []
+    prompt = list(unpack_tokens(generate.prompt))
+    likely = [
+        draw([prompt[max(0, at - (group.window or at)) : at] for group in groups]) or 0
+        for at in range(1, len(prompt))
+    ]
+    return [1 + (token - best) % VOCABULARY for token, best in zip(prompt[1:], likely, strict=True)]
 
 
 def leave(sampling: Sampling, num_outputs: int) -> set[int]:
@@ -114,6 +131,8 @@ class SetMatcher:
     grammar: Grammar
     max_length: int = 10**9
     fault: str | None = None
+    is_slow: bool = False
+    is_busy: bool = False
 
     @property
     def is_stopped(self) -> bool:
@@ -150,6 +169,8 @@ class Driver:
     scheduler: Scheduler
     executor: SimulatedExecutor
     texts: dict[int, list[int]] = field(default_factory=dict)
+    ranks: dict[int, list[int]] = field(default_factory=dict)
+    """Of the prompts' tokens."""
     finished: dict[int, str] = field(default_factory=dict)
     errors: dict[int, str | None] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
@@ -165,6 +186,7 @@ class Driver:
         self.scheduler.add(generate, matchers or ())
         for new in generate.sequences:
             self.texts[new.sequence_id] = []
+            self.ranks[new.sequence_id] = []
 
     def step(self) -> None:
         while self.plan_next():
@@ -209,6 +231,9 @@ class Driver:
     def _record(self, output: SequenceOutput) -> None:
         assert output.sequence_id not in self.finished, "a sequence spoke after its end"
         self.texts[output.sequence_id] += output.tokens
+        if (scores := output.prompt_logprobs) is not None:
+            assert scores.first == len(self.ranks[output.sequence_id]) + 1
+            self.ranks[output.sequence_id] += unpack_tokens(scores.ranks)
         if output.finish_reason is not None:
             self.finished[output.sequence_id] = output.finish_reason
             self.errors[output.sequence_id] = output.error

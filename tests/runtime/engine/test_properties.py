@@ -13,7 +13,15 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.messages import Generate
 from millrace_runtime.protocol.step import KvGroup, Limits
-from tests.runtime.engine.engine_driver import VOCABULARY, Driver, expected, next_token, pack_mask, request
+from tests.runtime.engine.engine_driver import (
+    VOCABULARY,
+    Driver,
+    expected,
+    expected_ranks,
+    next_token,
+    pack_mask,
+    request,
+)
 
 TOKENS = st.integers(0, VOCABULARY - 1)
 SAMPLINGS = st.fixed_dictionaries(
@@ -22,6 +30,7 @@ SAMPLINGS = st.fixed_dictionaries(
         "min_tokens": st.integers(1, 12),
         "bias": st.dictionaries(TOKENS, st.sampled_from([1.0, -math.inf]), max_size=5),
         "allowed": st.sets(TOKENS, min_size=20).map(pack_mask),
+        "num_prompt_logprobs": st.just(1),
     },
 )
 
@@ -60,6 +69,9 @@ class Load:
     def expected(self, generate: Generate, max_length: int) -> tuple[list[int], str]:
         return expected(generate, max_length, self.bounds.groups, self.grammar, self.next_token)
 
+    def expected_ranks(self, generate: Generate) -> list[int]:
+        return expected_ranks(generate, self.bounds.groups, self.next_token)
+
     def build_driver(self) -> Driver:
         executor = SimulatedExecutor(self.bounds, self.next_token, self.propose)
         scheduler = Scheduler(self.bounds)
@@ -91,7 +103,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
             st.tuples(
                 st.integers(0, 20),
                 st.lists(TOKENS, min_size=1, max_size=longest),
-                st.integers(1, 30),
+                st.integers(0, 30),
                 st.lists(TOKENS, max_size=2),
                 st.sampled_from([None, "a"]),
                 st.integers(0, 2),
@@ -147,6 +159,8 @@ def test_every_request_ends_with_the_text_it_would_have_alone(load: Load) -> Non
         for new in generate.sequences:
             assert engine.texts[new.sequence_id] == text
             assert engine.finished[new.sequence_id] == reason
+            ranks = engine.ranks[new.sequence_id]
+            assert ranks == load.expected_ranks(generate)[: len(ranks) if reason == "error" else None]
     assert_nothing_is_held(engine)
 
 

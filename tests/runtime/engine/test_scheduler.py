@@ -8,7 +8,15 @@ from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row, RowResult, StepResult
-from tests.runtime.engine.engine_driver import Driver, driver, expected, limits, next_token, request
+from tests.runtime.engine.engine_driver import (
+    Driver,
+    driver,
+    expected,
+    expected_ranks,
+    limits,
+    next_token,
+    request,
+)
 
 
 def test_nothing_to_do_is_no_plan() -> None:
@@ -26,6 +34,45 @@ def test_a_prompt_is_computed_in_chunks_and_only_the_last_draws() -> None:
     assert engine.plans[0].starts[0].tokens == pack_tokens(range(10))
     assert [len(blocks) for blocks in engine.plans[0].starts[0].blocks] == [3]
     assert engine.plans[3].released == []
+
+
+def test_without_tokens_the_prompt_is_computed_and_nothing_is_drawn() -> None:
+    engine = driver(limits(budget=4, length=10))
+    generates = [request(1, range(10), 0, num_prompt_logprobs=1), request(2, [7], 0), request(3, [8, 9], 2)]
+    for generate in generates:
+        engine.add(generate)
+    engine.run()
+    assert engine.finished == {1: "length", 2: "length", 3: "length"}
+    assert [len(text) for text in engine.texts.values()] == [0, 0, 2]
+    assert engine.ranks == {1: expected_ranks(generates[0]), 2: [], 3: []}
+    rows = [plan.rows for plan in engine.plans]
+    assert rows[2] == [Row(0, 2, False), Row(1, 1, False), Row(2, 1, False)]
+
+
+def test_a_scored_prompt_shares_steps_with_decodes_and_delays_none() -> None:
+    engine = driver(limits(budget=6))
+    engine.add(request(1, [1], max_tokens=12))
+    engine.step()
+    engine.add(request(2, range(20), 0, num_prompt_logprobs=1))
+    engine.add(request(3, [3], max_tokens=2))
+    engine.run()
+    rows = [plan.rows for plan in engine.plans if plan.rows]
+    assert all(row[0] == Row(0, 1, True) for row in rows)
+    assert rows[1:5] == [[Row(0, 1, True), Row(1, 5, False)] for _ in range(4)]
+    assert rows[5] == [Row(0, 1, True), Row(1, 1, True)]
+    assert list(engine.finished) == [2, 3, 1]
+
+
+def test_a_preempted_prompt_is_scored_once() -> None:
+    """The second sequence is preempted with half of its prompt scored, and a step of it in flight."""
+    engine = driver(limits(num_blocks=10, block_size=4, num_slots=2, budget=2, depth=2))
+    generates = [request(1, range(9), 20), request(2, range(5, 25), 2, num_prompt_logprobs=1)]
+    for generate in generates:
+        engine.add(generate)
+    engine.run()
+    assert engine.scheduler.stats().num_preemptions
+    assert {0} < {start.num_scored for plan in engine.plans for start in plan.starts}
+    assert engine.ranks[2] == expected_ranks(generates[1])
 
 
 def test_decodes_go_first_and_prefill_takes_the_rest_of_the_budget() -> None:
@@ -93,7 +140,7 @@ def test_what_never_fits_is_refused_and_says_how_long_it_may_be() -> None:
     ("bad", "message"),
     [
         (request(1, []), "prompt is empty"),
-        (request(1, [0], max_tokens=0), "make it at least 1"),
+        (request(1, [0], max_tokens=-1), "make it at least 0"),
         (request(1, [50]), "outside 0 … 49"),
         (request(1, [-1]), "outside 0 … 49"),
         (request(1, [0], bias={50: 1.0}), "biased or held back is outside 0 … 49"),

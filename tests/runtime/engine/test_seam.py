@@ -249,7 +249,7 @@ def simulated(masks: bytes | None = None, **row: object) -> StepResult:
     [
         ({"is_masked": True}, "no mask"),
         ({"max_draft": 1}, "no room for its tokens and its draft"),
-        ({"num_tokens": 1}, "emits exactly at the last known token"),
+        ({"num_tokens": 1}, "emits only at the last known token"),
         ({"num_tokens": 17}, "too many tokens"),
         ({"is_masked": True, "max_draft": 1, "masks": pack_mask({1})}, "no draft beside a mask"),
         ({"max_draft": 3}, "more draft than"),

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.sampling import triton_shape
+from millrace_kernels.sampling.triton_shape import Shape
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
@@ -21,7 +23,6 @@ from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Executor
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStart, StepPlan
-from tests.runtime.execution.tape import CountingRecorder
 from tests.runtime.forkserver import Forkserver
 
 TINY: dict[str, Any] = {
@@ -115,7 +116,14 @@ class Driver:
         self.starts: list[SlotStart] = []
         self.released: list[int] = []
 
-    def start(self, slot: int, tokens: list[int], num_prompt: int | None = None, **sampling: Any) -> None:
+    def start(
+        self,
+        slot: int,
+        tokens: list[int],
+        num_prompt: int | None = None,
+        num_scored: int = 0,
+        **sampling: Any,
+    ) -> None:
         self.held[slot] = [self.free.pop() for _ in range(-(-(len(tokens) + 1) // 16))]
         self.known[slot], self.computed[slot] = list(tokens), 0
         parameters = Sampling(**({"temperature": 0.0} | sampling))
@@ -128,6 +136,7 @@ class Driver:
                 [self.held[slot]],
                 parameters,
                 num_prompt or len(tokens),
+                num_scored,
             )
         )
 
@@ -196,11 +205,14 @@ def make_driver(start_pool: Callable[..., ParallelExecutor]) -> Callable[..., Dr
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> CountingRecorder:
-    """The GPU's operations, and no padding to the rows that CPUs' products need."""
-    counting = CountingRecorder(SMALL)
-    for module in (spans, triton_kernel):
-        monkeypatch.setattr(module, "LEAST_KEYS", 64)
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A CountingRecorder, the GPU's operations, and no padding to the rows that CPUs' products need."""
+    # Imported here: the tape needs Triton, and most users of this file do not.
+    counting = importlib.import_module("tests.runtime.execution.tape").CountingRecorder(SMALL)
+    for module in ("spans", "triton_kernel"):
+        monkeypatch.setattr(f"millrace_kernels.paged_attention.{module}.LEAST_KEYS", 64)
+    small = Shape(chunk=256, room=256, candidates=64, marked=64, markers=1)
+    monkeypatch.setattr(triton_shape, "SHAPE", small)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
     monkeypatch.setattr(model_runner, "CudaRecorder", lambda: counting)
@@ -208,7 +220,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> CountingRecorder:
 
 
 @pytest.fixture
-def open_driver(graphs: CountingRecorder) -> Callable[..., Driver]:
+def open_driver(graphs: Any) -> Callable[..., Driver]:
     """Drive an executor that can record steps of some sizes, which keywords and numbers name."""
 
     def open_one(path: Path, *sizes: int, mixed: Sequence[int] = ()) -> Driver:

@@ -20,8 +20,10 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import StepSize
 from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import request
 from tests.runtime.execution.conftest import SMALL
@@ -70,6 +72,8 @@ SAMPLINGS = [
     Sampling(top_k=3, presence_penalty=0.5),
     Sampling(temperature=0.0, frequency_penalty=1.0, num_logprobs=1),
     Sampling(min_p=0.1, num_logprobs=16),
+    Sampling(num_prompt_logprobs=1),
+    Sampling(num_logprobs=3, num_prompt_logprobs=5),
     Sampling(repetition_penalty=1.3, bias={3: 1.0, 7: -5.0}),
     Sampling(temperature=0.0, allowed=b"\xff" * 28, min_tokens=3, held_back=(1,)),
 ]
@@ -81,7 +85,7 @@ def draw_nothing(*asked: Any) -> Sampled:
 
 
 def test_the_trial_compiles_all_that_serving_needs(
-    make_model: Callable[..., Path], launches: Launches
+    make_model: Callable[..., Path], launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SMALL | {"max_batched_tokens": 64}
     executor = build_executor(ExecutionSettings(make_model(), kernels="torch", **settings))
@@ -89,7 +93,7 @@ def test_the_trial_compiles_all_that_serving_needs(
     scheduler = Scheduler(executor.limits)
     try_steps(scheduler, executor)
     known = set(launches.kinds)
-    assert len(known) == 11
+    assert len(known) == 14
     for number in range(1, 40):
         one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
         sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]
@@ -98,5 +102,11 @@ def test_the_trial_compiles_all_that_serving_needs(
         executor.submit(plan)
         scheduler.commit(executor.collect())
         assert launches.kinds - known == set()
+    sizes = (StepSize(7), StepSize(9, is_mixed=True), StepSize(32, is_mixed=True))
+    executor.limits = msgspec.structs.replace(executor.limits, recordable=sizes)
+    monkeypatch.setattr(executor._runner, "_recorder", lambda compute: compute())
+    for size in sizes:
+        executor.control(Record(size))
+    assert launches.kinds - known == set(), "nor does recording compile any"
     names = [name for name, _ in launches.kinds]
     assert sorted(names) == sorted(set(names)), "one way to launch each is enough"

@@ -104,6 +104,10 @@ def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
         (plan(starts=[drawn_by(bias={199: 1.0})]), "a token outside 0 … 198"),
         (plan(starts=[drawn_by(held_back=(-1,))]), "a token outside 0 … 198"),
         (plan(starts=[drawn_by(bias=dict.fromkeys(range(1025), 1.0))]), "more than 1024 tokens"),
+        (
+            plan(starts=[msgspec.structs.replace(drawn_by(num_prompt_logprobs=0), num_computed=2)]),
+            "2 tokens computed, which nobody has scored",
+        ),
         (plan(starts=[drawn_by(allowed=b"1234")]), "a sequence's mask has 4 bytes, not 28"),
     ],
 )

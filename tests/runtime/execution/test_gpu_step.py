@@ -4,9 +4,10 @@ Shapes, types, devices and calls are those of a GPU. Numbers are not there, so a
 is found as well.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -26,8 +27,18 @@ from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.registry import find_architecture
 from millrace_runtime.protocol.encoding import pack_tokens
+from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, Placement, Row, SlotStart, StepPlan
+from millrace_runtime.protocol.step import (
+    BlockAppend,
+    KvGroup,
+    Limits,
+    Placement,
+    Row,
+    SlotStart,
+    StepPlan,
+    StepSize,
+)
 from tests.runtime.execution.conftest import TINY
 
 GPU = torch.device("cuda", 0)
@@ -145,7 +156,7 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
         "temperature": 0.0, "repetition_penalty": 1.1, "bias": {3: 1.0}, "allowed": bytes(28),
         "min_tokens": 2, "held_back": (4,),
     },
-    "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3},
+    "with log-probabilities": {"temperature": 1.0, "num_logprobs": 3, "num_prompt_logprobs": 5},
 }  # fmt: skip
 
 
@@ -190,6 +201,28 @@ def test_a_step_of_many_rows_has_no_more_copies_than_one_of_few(
         copies.append(waits.num_uploads)
     check_launched(executor)
     assert copies == [5, 5]
+
+
+@pytest.mark.parametrize("size", [StepSize(4), StepSize(16, is_mixed=True)])
+def test_a_graph_has_one_copy_for_all_numbers_and_waits_for_nothing(
+    executor: LocalExecutor, waits: Waits, monkeypatch: pytest.MonkeyPatch, size: StepSize
+) -> None:
+    """The other copies are of new tokens, of new blocks, and of the result."""
+    computed: list[StepSize] = []
+
+    def record(compute: Callable[[], None]) -> Callable[[], None]:
+        compute()
+        return lambda: computed.append(size)
+
+    monkeypatch.setattr(executor._runner, "_recorder", record)
+    executor.limits = msgspec.structs.replace(LIMITS, recordable=(size,))
+    executor.control(Record(size))
+    waits.found.clear()  # a recording may wait
+    waits.num_uploads, count = 0, 5 if size.is_mixed else 1
+    starts = [start(slot, count, temperature=0.5) for slot in range(3)]
+    executor.submit(StepPlan(0, [], starts, [], [Row(slot, count, emit=True) for slot in range(3)]))
+    check_launched(executor)
+    assert (waits.num_uploads, waits.found, computed) == (4, [], [size])
 
 
 @torch.inference_mode()

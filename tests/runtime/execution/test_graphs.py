@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from millrace_fit.plan import MOST_ROWS, choose_sizes
+from millrace_kernels.sampling.columns import Sampled
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution.errors import PlanError, is_out_of_memory
 from millrace_runtime.execution.graphs import DecodeInputs, Graph, Graphs
@@ -60,13 +61,23 @@ def generate(
 def test_recorded_steps_give_the_same_tokens_as_others(
     make_model: MakeModel, graphs: CountingRecorder, second: dict[str, Any]
 ) -> None:
-    """Of three rows in a graph of four one pads; later two are left. Plain draws are part of the graph."""
+    """Of three rows in a graph of four one pads; later two are left. Draws are part of the graph."""
     path = make_model()
-    plain = generate(Driver(graphs.open(path)), 9, {}, second)
-    mine = generate(Driver(graphs.open(path, 2, 4)), 9, {4: 4, 5: 2}, second)
+    launched = generate(Driver(graphs.open(path)), 9, {}, second)
+    executor, num_draws = graphs.open(path, 2, 4), 0
+    draw = executor._runner.sampler.draw
+
+    def count(*asked: Any) -> Sampled:
+        nonlocal num_draws
+        num_draws += 1
+        return draw(*asked)
+
+    executor._runner.sampler = executor._runner.sampler._replace(draw=count)
+    mine = generate(Driver(executor), 9, {4: 4, 5: 2}, second)
     assert graphs.num_recorded == 2
     assert graphs.num_repeated == 5
-    for ours, theirs in zip(mine, plain, strict=True):
+    assert num_draws == 4
+    for ours, theirs in zip(mine, launched, strict=True):
         for one, other in zip(ours, theirs, strict=True):
             assert one.tokens == other.tokens
             for a, b in zip(one.logprobs, other.logprobs, strict=True):
@@ -166,10 +177,10 @@ def test_all_sizes_write_to_one_place(make_model: MakeModel, graphs: CountingRec
 
 
 def test_a_far_larger_size_serves_no_step() -> None:
-    recorded, plain = Graphs(), select_triton().sampler.plain
-    assert plain is not None
+    recorded, sampler = Graphs(), select_triton().sampler.recorded
+    assert sampler is not None
     for size in (8, 64):
-        inputs = DecodeInputs(size, plain, torch.device("cpu"))
+        inputs = DecodeInputs(size, sampler, torch.device("cpu"))
         logits, sampled = torch.zeros(size, 4), torch.zeros(2, size)
         recorded.replace(StepSize(size), Graph(inputs, 1000, lambda: None, logits, sampled))
     found = {rows: recorded.decode.find(rows) for rows in (1, 8, 9, 31, 32, 64, 65)}

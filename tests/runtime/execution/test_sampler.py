@@ -18,7 +18,7 @@ from millrace_kernels.sampling.randomness import random_bits, uniform
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.sampling.state import SlotState, unpack_bias
 from millrace_kernels.select import select_kernels
-from millrace_runtime.execution.sampler import Drawn, is_plain, lay_out_bias, measure_logprobs, pack
+from millrace_runtime.execution.sampler import Drawn, lay_out_bias, measure_logprobs, pack
 from millrace_runtime.protocol.sampling import Sampling
 
 BAN = -torch.inf
@@ -193,13 +193,6 @@ def test_seeds_of_64_bits_are_taken() -> None:
     assert to_signed(2**64 - 1) == -1
     assert to_signed(2**63) == -(2**63)
     assert to_signed(5) == 5
-
-
-def test_a_draw_is_plain_that_nothing_cuts_or_penalises() -> None:
-    plain = [{}, {"temperature": 0.0, "top_p": 0.5, "top_k": 3}, {"min_p": 0.1, "num_logprobs": 2}]
-    other = [{"top_k": 3}, {"top_p": 0.9}, {"frequency_penalty": 0.1}, {"presence_penalty": -0.1}]
-    other += [{"repetition_penalty": 1.1}, {"bias": {1: 0.5}}, {"allowed": b"1234"}]
-    assert [is_plain(Sampling(**one)) for one in plain + other] == [True] * 3 + [False] * 7
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from fastapi import FastAPI
 
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.api.settings import TEXT_MODULE, ApiSettings, ConnectionLimits
+from millrace_runtime.api.grammar_worker import GrammarWorker
+from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -34,7 +35,10 @@ async def test_a_text_worker_that_never_starts_ends_the_process_with_a_last_word
 ) -> None:
     ours, theirs = socket.socketpair()
     text = TextWorker(tmp_path, TextLimits(retry_seconds=(0.05,)), TEXT_MODULE)
-    app = create_app(EngineClient(ours), text, Tokenizer.load(model_path), ApiSettings(served_name="tiny"))
+    grammars = GrammarWorker(tmp_path, GRAMMAR_MODULE)
+    app = create_app(
+        EngineClient(ours), text, grammars, Tokenizer.load(model_path), ApiSettings(served_name="tiny")
+    )
     with theirs, socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))
         failure = await serve(app, ConnectionLimits(), listener, beat, 30)
@@ -113,7 +117,10 @@ async def serving_model(model: Path, drain_seconds: float = 30) -> AsyncIterator
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     text = TextWorker(model, TextLimits(retry_seconds=(1.0,)), TEXT_MODULE)
-    app = create_app(EngineClient(ours), text, Tokenizer.load(model), ApiSettings(served_name="tiny"))
+    grammars = GrammarWorker(model, GRAMMAR_MODULE)
+    app = create_app(
+        EngineClient(ours), text, grammars, Tokenizer.load(model), ApiSettings(served_name="tiny")
+    )
     with socket.socket() as listener, contextlib.closing(Heartbeat.create(time.monotonic())) as beat:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

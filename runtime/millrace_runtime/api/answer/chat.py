@@ -64,7 +64,12 @@ class ChatWriter(OpenAiWriter):
         """Collect a delta for a whole answer. Return how many bytes it takes."""
         if self._open_message is not None:
             self._message(delta.index).accept(delta)
+        if delta.index:
+            delta.scores = ()  # the prompt is the same for all choices, and the answer scores it once
         return super().add_delta(delta)
+
+    def _encode_others(self) -> list[bytes]:
+        return [*self._encode_scores(0), self._encode_prompt(0)]
 
     @property
     def num_reasoning_tokens(self) -> int | None:
@@ -91,9 +96,6 @@ class ChatWriter(OpenAiWriter):
             *choice.logprobs.encode(),
             b',"finish_reason":%b%b}' % (encode_reason(finish), self._encode_ids(choice.token_ids)),
         ]
-
-    def _encode_ending(self) -> bytes:
-        return self._encode_prompt(0)
 
 
 def _encode_split(message: Message, split: AnswerDelta) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken
 from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -12,15 +12,6 @@ from millrace_runtime.protocol.step import TokenLogprobs
 
 _CONTEXT_TOKENS = 64
 """Of the prompt's end, as context for the answer's first token."""
-
-
-class Position(NamedTuple):
-    """A generated token and its log-probabilities."""
-
-    token: int
-    text_offset: int
-    """Characters of the choice's text that were certain before this token."""
-    logprobs: TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -36,6 +27,8 @@ class Delta:
     """Tokens of the choice so far."""
     stop_string: str | None = None
     """The stop string that ended the choice."""
+    scores: Sequence[ScoredToken] = ()
+    """The new tokens of the prompt after its first, if the client asked for `prompt_logprobs`."""
     token_ids: list[int] = field(default_factory=list)
     """The new tokens, if the client asked for them, with one that ends the sequence."""
 
@@ -54,11 +47,13 @@ class Choice:
         hides_special: bool = True,
         min_tokens: int = 0,
         markers: Mapping[int, str] = NONE_SHOWN,
+        reader: PromptReader | None = None,
         returns_token_ids: bool = False,
     ) -> None:
         """`ends` are the tokens that are no text where they end the sequence.
 
         `markers` are the special tokens that a parser of the answer looks for, with their texts.
+        `reader` is for an answer that has something of its prompt.
         """
         self.index = index
         self.num_prompt_tokens = len(prompt)
@@ -78,6 +73,14 @@ class Choice:
         self._returns_token_ids = returns_token_ids
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
+        self._reader = reader
+
+    def read_prompt(self, output: SequenceOutput) -> Delta | None:
+        """Return the new part of what the answer has of its prompt. `accept` has the rest of the output."""
+        if self._reader is None or (read := self._reader.accept(output)) is None:
+            return None
+        self._num_characters = self._reader.num_characters
+        return Delta(self.index, read.text, read.positions, None, scores=read.scores)
 
     def accept(self, output: SequenceOutput) -> Delta | None:
         """Return the new part of the choice; None while no new text is certain."""
@@ -104,7 +107,9 @@ class Choice:
         if not text and not positions and not token_ids and finish is None:
             return None
         self.finish_reason = finish
-        return Delta(self.index, text, positions, finish, self.num_tokens, self._stop.matched, token_ids)
+        return Delta(
+            self.index, text, positions, finish, self.num_tokens, self._stop.matched, token_ids=token_ids
+        )
 
     def _detokenize_each(
         self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]

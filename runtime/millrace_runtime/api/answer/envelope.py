@@ -21,6 +21,8 @@ class Envelope:
     """Whether a last chunk has the usage; then the others have `"usage": null`."""
     tools: list[dict[str, Any]] | None = None
     """The tools of the request, which some dialects repeat."""
+    has_prompt_logprobs: bool = False
+    """Whether a whole answer has its prompts' log-probabilities."""
     prompt_ids: tuple[bytes, ...] | None = None
     """The tokens of each choice's prompt as JSON, if the answer has token ids; None: it has none."""
 
@@ -43,16 +45,16 @@ class Envelope:
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def encode_answer(
-        self, object_name: str, choices: Iterable[list[bytes]], usage: Usage, more: bytes
+        self, object_name: str, choices: Iterable[list[bytes]], usage: Usage, others: list[bytes]
     ) -> bytes:
-        """Return a whole answer's JSON, `more` of its fields at the end.
+        """Return a whole answer's JSON, with `others` as its last fields.
 
-        Each choice comes in pieces, so that they are copied once.
+        They and each choice come in pieces, so that they are copied once.
         """
         pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
         for number, choice in enumerate(choices):
             pieces += [b",", *choice] if number else choice
-        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), more, b"}"]
+        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), *others, b"}"]
         return b"".join(pieces)
 
     def _fields(self, object_name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import orjson
 
-from millrace_runtime.api.answer.choice import Position
+from millrace_runtime.api.answer.prompt import Position, ScoredToken
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.step import TokenLogprobs
 
@@ -43,6 +43,7 @@ class ChatLogprobs:
 
     def _encode_position(self, position: Position) -> bytes:
         entries = self._entries
+        assert position.logprobs is not None, "a message echoes no prompt"
         drawn, *others = _encode_numbers(position.logprobs)
         tops = zip(position.logprobs.top_tokens, others, strict=True)
         return b'%b%b,"top_logprobs":[%b]}' % (
@@ -63,7 +64,10 @@ class CompletionLogprobs:
     def add(self, positions: Sequence[Position]) -> int:
         """Append more positions, in order. Return how many bytes they take."""
         labels = [self._labels[position.token] for position in positions]
-        numbers = [_encode_numbers(position.logprobs) for position in positions]
+        numbers = [
+            [b"null"] if position.logprobs is None else _encode_numbers(position.logprobs)
+            for position in positions
+        ]
         return (
             self._tokens.add(labels)
             + self._drawn.add([drawn for drawn, *_ in numbers])
@@ -81,6 +85,8 @@ class CompletionLogprobs:
         ]  # fmt: skip
 
     def _encode_top(self, position: Position, numbers: list[bytes]) -> bytes:
+        if position.logprobs is None:
+            return b"null"
         drawn, *others = numbers
         tops = position.logprobs.top_tokens
         entries: dict[bytes, bytes] = {}
@@ -94,6 +100,34 @@ class CompletionLogprobs:
         """Return the token's text, or its id where a more likely token has the same text."""
         label = self._labels[token]
         return _label_id(token) if label in entries else label
+
+
+class PromptLogprobsJson:
+    """vLLM's `prompt_logprobs`: for each token of a prompt, itself and the likely ones by their ids."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._entries = _prompt_entries(tokenizer)
+        self._tokens = _JsonList()
+        self._tokens.add([b"null"])  # nothing comes before the first token
+
+    def add(self, scores: Sequence[ScoredToken]) -> int:
+        """Append more tokens, in order. Return how many bytes they take."""
+        return self._tokens.add([self._encode_token(scored) for scored in scores])
+
+    def encode(self) -> list[bytes]:
+        """Return their JSON in pieces."""
+        return self._tokens.encode()
+
+    def _encode_token(self, scored: ScoredToken) -> bytes:
+        drawn, *others = _encode_numbers(scored.logprobs)
+        entries = self._entries
+        tops = zip(scored.logprobs.top_tokens, others, strict=True)
+        likely = [
+            entries[token] % (number, rank)
+            for rank, (token, number) in enumerate(tops, 1)
+            if token != scored.token
+        ]
+        return b"{%b}" % b",".join([entries[scored.token] % (drawn, scored.rank), *likely])
 
 
 class _JsonList:
@@ -163,6 +197,17 @@ def _completion_labels(tokenizer: Tokenizer) -> _Spelling:
             return orjson.dumps(data.decode())
         except UnicodeDecodeError:
             return orjson.dumps("bytes:" + data.decode(errors="backslashreplace"))
+
+    return _Spelling(spell)
+
+
+@lru_cache(maxsize=1)
+def _prompt_entries(tokenizer: Tokenizer) -> _Spelling:
+    """Return each token's entry, with places for its log-probability and its rank."""
+
+    def spell(token: int) -> bytes:
+        text = orjson.dumps(tokenizer.token_bytes(token).decode(errors="replace")).replace(b"%", b"%%")
+        return b'"%d":{"logprob":%%b,"rank":%%d,"decoded_token":%b}' % (token, text)
 
     return _Spelling(spell)
 

@@ -9,7 +9,13 @@ import orjson
 
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.envelope import Envelope
-from millrace_runtime.api.answer.logprobs import NO_LOGPROBS, ChatLogprobs, CompletionLogprobs, Logprobs
+from millrace_runtime.api.answer.logprobs import (
+    NO_LOGPROBS,
+    ChatLogprobs,
+    CompletionLogprobs,
+    Logprobs,
+    PromptLogprobsJson,
+)
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
@@ -131,6 +137,7 @@ class OpenAiWriter(Writer):
         self._head = spec.envelope.chunk_head(self.chunk_object)
         self._tail = spec.envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
+        self._scores: dict[int, PromptLogprobsJson] = {}
 
     @property
     def tail(self) -> bytes:
@@ -157,21 +164,33 @@ class OpenAiWriter(Writer):
 
     def add_delta(self, delta: Delta) -> int:
         """Collect a delta for a whole answer. Return how many bytes it takes."""
-        return self._choices.add(delta)
+        num_bytes = self._scores_of(delta.index).add(delta.scores) if delta.scores else 0
+        return num_bytes + self._choices.add(delta)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole answer: each choice is the sum of its deltas."""
         choices = (self._encode_choice(index, choice) for index, choice in self._choices)
-        usage = self._complete(usage)
-        return self._envelope.encode_answer(self.answer_object, choices, usage, self._encode_ending())
+        others = self._encode_others()
+        return self._envelope.encode_answer(self.answer_object, choices, self._complete(usage), others)
+
+    def _encode_others(self) -> list[bytes]:
+        """Return further fields of a whole answer, in pieces, each behind a comma."""
+        return []
+
+    def _encode_scores(self, index: int) -> list[bytes]:
+        """Return the field with the log-probabilities of a choice's prompt, in the same way."""
+        if not self._envelope.has_prompt_logprobs:
+            return []
+        return [b',"prompt_logprobs":', *self._scores_of(index).encode()]
+
+    def _scores_of(self, index: int) -> PromptLogprobsJson:
+        if index not in self._scores:
+            self._scores[index] = PromptLogprobsJson(self._spec.tokenizer)
+        return self._scores[index]
 
     @abstractmethod
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
         """Return a whole choice's JSON, in pieces."""
-
-    def _encode_ending(self) -> bytes:
-        """Return further fields of a whole answer; none, unless the dialect has some."""
-        return b""
 
     def _encode_prompt(self, choice: int) -> bytes:
         """Return the field of a prompt's token ids; nothing for a client that did not ask."""
@@ -202,7 +221,7 @@ class CompletionWriter(OpenAiWriter):
 
     def encode_delta(self, delta: Delta) -> bytes:
         """Return a chunk with the delta's text."""
-        is_first = len(delta.token_ids) == delta.num_tokens
+        is_first = 0 < delta.num_tokens == len(delta.token_ids)
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
         return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
@@ -220,6 +239,7 @@ class CompletionWriter(OpenAiWriter):
             b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
             *choice.logprobs.encode(),
             b',"finish_reason":%b' % encode_reason(choice.finish_reason),
+            *self._encode_scores(index),
             self._encode_ids(choice.token_ids) + self._encode_prompt(index) + b"}",
         ]
 

@@ -46,6 +46,18 @@ class AnswerWish:
 
 
 @dataclass(frozen=True)
+class PromptWish:
+    """What an answer has of its prompts."""
+
+    is_echoed: bool = False
+    """Whether each text begins with its prompt."""
+    texts: tuple[str, ...] = ()
+    """The echoed prompts as the client wrote them; empty if the client sent token ids."""
+    num_logprobs: int | None = None
+    """Likely tokens beside each token of a whole answer's `prompt_logprobs`; None: it has none."""
+
+
+@dataclass(frozen=True)
 class GenerationRequest:
     """A validated request without its prompts."""
 
@@ -90,6 +102,7 @@ class GenerationRequest:
     """Whether the answer has the tokens of prompt and text."""
     names_tokens_by_id: bool = False
     """Whether log-probabilities name tokens by their ids."""
+    prompt: PromptWish = PromptWish()
 
     @property
     def num_sequences(self) -> int:
@@ -170,6 +183,7 @@ def build_request(
     num_logprobs: int | None,
     *,
     answer: AnswerWish = AnswerWish(),
+    prompt: PromptWish = PromptWish(),
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for too many sequences and the like."""
     num_choices = body.n or 1
@@ -191,6 +205,7 @@ def build_request(
             "`truncate_prompt_tokens` is 0: keep at least one token, or -1 for as many as fit",
             param="truncate_prompt_tokens",
         )
+    _check_prompt_wish(body, prompt, max_tokens)
     if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise BadRequestError(
             f"`min_tokens` is {body.min_tokens}, and at most {max_tokens} are asked for", param="min_tokens"
@@ -207,7 +222,7 @@ def build_request(
         num_choices=num_choices,
         max_tokens=max_tokens,
         default_max_tokens=default_max_tokens,
-        sampling=_sampling(body, num_logprobs),
+        sampling=_sampling(body, num_logprobs, prompt),
         # `top_p: 0` says how to draw: the author's temperature does not count beside it.
         unset=() if body.top_p == 0 else tuple(name for name in _AUTHORS if getattr(body, name) is None),
         allowed_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
@@ -227,17 +242,33 @@ def build_request(
         max_prompt_tokens=body.truncate_prompt_tokens,
         returns_token_ids=bool(body.return_token_ids),
         names_tokens_by_id=bool(body.return_tokens_as_token_ids),
+        prompt=prompt,
     )
 
 
-def _sampling(body: GenerationBody, num_logprobs: int | None) -> Sampling:
+def _check_prompt_wish(body: GenerationBody, prompt: PromptWish, max_tokens: int | None) -> None:
+    if prompt.num_logprobs is not None and body.stream:
+        raise BadRequestError(
+            "`prompt_logprobs` are no part of a stream: leave out `stream`", param="prompt_logprobs"
+        )
+    if max_tokens == 0 and prompt.num_logprobs is None and not prompt.is_echoed:
+        raise BadRequestError(
+            "`max_tokens` may be 0 only with `echo` or `prompt_logprobs`: ask for at least 1 token",
+            param="max_tokens",
+        )
+
+
+def _sampling(body: GenerationBody, num_logprobs: int | None, prompt: PromptWish) -> Sampling:
     said = {
         name: value
         for name in (*_AUTHORS, "frequency_penalty", "presence_penalty")
         if (value := getattr(body, name)) is not None
     }
     bias = _read_bias(body.logit_bias or {})
-    return _build_sampling(said | {"num_logprobs": num_logprobs, "bias": bias})
+    wanted = [prompt.num_logprobs, num_logprobs if prompt.is_echoed else None]
+    of_prompt = max((number for number in wanted if number is not None), default=None)
+    numbers = {"num_logprobs": num_logprobs, "num_prompt_logprobs": of_prompt}
+    return _build_sampling(said | numbers | {"bias": bias})
 
 
 def _read_bias(bias: dict[str, float]) -> dict[int, float]:

@@ -10,6 +10,7 @@ import msgspec
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.intent import (
     AnswerWish,
+    PromptWish,
     Reading,
     build_request,
     decode_body,
@@ -24,7 +25,7 @@ from millrace_runtime.api.request.schema import (
     Tool,
     refuse_unsupported,
 )
-from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
 
 _COMPLETION_TOKENS = 16
 """OpenAI's default."""
@@ -37,11 +38,21 @@ def read_completion(data: bytes | bytearray) -> Reading:
     body = decode_body(data, CompletionBody)
     refuse_unsupported(body)
     prompts, num_prompts = _read_prompts(body)
-    request = build_request(body, num_prompts, body.max_tokens, _COMPLETION_TOKENS, body.logprobs)
+    # A prompt that may be cut is echoed by its tokens.
+    has_texts = isinstance(prompts, EncodeTexts) and not prompts.is_cut
+    texts = tuple(cast("EncodeTexts", prompts).texts) if body.echo and has_texts else ()
+    request = build_request(
+        body,
+        num_prompts,
+        body.max_tokens,
+        _COMPLETION_TOKENS,
+        body.logprobs,
+        prompt=PromptWish(is_echoed=bool(body.echo), texts=texts, num_logprobs=body.prompt_logprobs),
+    )
     return Reading(request, prompts)
 
 
-def _read_prompts(body: CompletionBody) -> tuple[TextJob | list[list[int]], int]:
+def _read_prompts(body: CompletionBody) -> tuple[EncodeTexts | list[list[int]], int]:
     prompt = body.prompt
     if isinstance(prompt, str):
         prompt = [prompt]
@@ -66,10 +77,14 @@ def _read_prompts(body: CompletionBody) -> tuple[TextJob | list[list[int]], int]
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
+    if body.echo:
+        raise BadRequestError(
+            "`echo` is a field of /v1/completions: leave it out, or ask for `prompt_logprobs`", param="echo"
+        )
     refuse_unsupported(body)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
-    max_tokens = body.max_completion_tokens or body.max_tokens
+    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     tools = _read_tools(body)
     answer = AnswerWish(
@@ -79,7 +94,8 @@ def read_chat(data: bytes | bytearray) -> Reading:
         splits_reasoning=body.separate_reasoning is not False,
         shows_reasoning=body.include_reasoning is not False,
     )
-    request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer)
+    prompt = PromptWish(num_logprobs=body.prompt_logprobs)
+    request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer, prompt=prompt)
     return Reading(request, _read_conversation(body, tools))
 
 

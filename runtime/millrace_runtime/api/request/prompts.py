@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
+from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.request.bad_words import ban, spell_words
 from millrace_runtime.api.request.intent import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
@@ -16,11 +17,12 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
     TextWorkerError,
 )
-from millrace_runtime.chat.jobs import BuildGrammar, EncodeTexts
+from millrace_runtime.chat.jobs import EncodeTexts
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
 from millrace_runtime.grammar.tools import FORCIBLE, ToolConflict, write_calls
-from millrace_runtime.protocol.messages import EngineReady
+from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
@@ -32,7 +34,7 @@ class Prompted(NamedTuple):
 
     request: GenerationRequest
     prompts: Prompts
-    grammar: str | None
+    grammar: Grammar | None
 
 
 async def read_prompts(
@@ -42,6 +44,7 @@ async def read_prompts(
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
     *,
+    grammars: GrammarWorker,
     max_prompt_tokens: int | None,
     tool_format: str | None = None,
 ) -> Prompted:
@@ -58,7 +61,8 @@ async def read_prompts(
         if request.bad_words:
             words = EncodeTexts(spell_words(request.bad_words), adds_special_tokens=False)
             request = ban(request, await _await_job(text.run(words), is_large=False))
-        return Prompted(request, prompts, await _build_grammar(choose_grammar(request, tool_format), text))
+        grammar = await _prove_grammar(choose_grammar(request, tool_format), grammars)
+        return Prompted(request, prompts, grammar)
     except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
@@ -113,26 +117,16 @@ def choose_grammar(request: GenerationRequest, tool_format: str | None) -> Gramm
         raise BadRequestError(str(error), param="tools") from error
 
 
-async def _build_grammar(source: GrammarSource | None, text: TextWorker) -> str | None:
-    """Return the grammar as the engine takes it. Raises BadRequestError, and the worker's failures.
-
-    A grammar that took too long or ended the worker would do so again, so it is refused as a wrong one is.
-    """
+async def _prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> Grammar | None:
+    """Return the grammar as the engine takes it. Raises BadRequestError and UnavailableError."""
     if source is None:
         return None
     try:
-        return await text.build_grammar(BuildGrammar(source.kind, source.text))
-    except BodyRefusedError as error:
-        why = str(error)
-    except (TextTimeoutError, TextMemoryError, TextWorkerDiedError):
-        why = "it takes too much time or memory to compile: make it smaller"
-    except NoTextWorkerError as error:
-        raise UnavailableError(str(error), retry_after=_RETRY_SECONDS) from error
-    except TextWorkerError as error:
-        raise GenerationError(str(error)) from error
-    raise BadRequestError(
-        f"`{source.field}` can't be used: {why}", param=source.field, code="invalid_grammar"
-    )
+        return await worker.prove(source)
+    except GrammarError as error:
+        raise BadRequestError(
+            f"`{source.field}` can't be used: {error}", param=source.field, code="invalid_grammar"
+        ) from error
 
 
 async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
@@ -163,7 +157,7 @@ def cut_prompts(prompted: Prompted, max_model_length: int) -> Prompted:
     request = prompted.request
     if request.max_prompt_tokens is None:
         return prompted
-    asked = request.max_tokens or request.default_max_tokens
+    asked = request.default_max_tokens if request.max_tokens is None else max(1, request.max_tokens)
     most = max_model_length - (asked if asked < max_model_length else 1)
     if request.max_prompt_tokens > most:
         raise BadRequestError(
@@ -180,13 +174,13 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
     limit, length = ready.max_model_length, len(prompt)
     if not length:
         raise BadRequestError("a prompt without tokens can't be continued: send at least one", param="prompt")
-    if length >= limit:
+    max_tokens = request.max_tokens
+    if length + (max_tokens != 0) > limit:
         raise BadRequestError(
             f"the prompt has {length} tokens and this model's limit is {limit}, of which at least one is "
             "generated: shorten the prompt",
             code="context_length_exceeded",
         )
-    max_tokens = request.max_tokens
     if max_tokens is not None and length + max_tokens > limit:
         raise BadRequestError(
             f"the prompt has {length} tokens and {max_tokens} more are asked for, but this model's limit is "

@@ -32,9 +32,11 @@ _INT31 = 2**31 - 1
 
 Name = Annotated[str, Meta(max_length=256)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
+TokenLimit = Annotated[int, Meta(ge=0, le=_INT31)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -88,7 +90,6 @@ class Unsupported(Harmless, kw_only=True):
     modalities: Any = None
     moderation: Any = None
     prompt_embeds: Any = None
-    prompt_logprobs: Any = None
     reasoning_effort: Any = None
     structural_tag: Any = None
     suffix: Any = None
@@ -104,7 +105,7 @@ class GenerationBody(Unsupported, kw_only=True):
     """The parameters that all endpoints share. null means the default."""
 
     model: Name | None = None
-    max_tokens: TokenCount | None = None
+    max_tokens: TokenLimit | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
@@ -133,9 +134,7 @@ class GenerationBody(Unsupported, kw_only=True):
     presence_penalty: Penalty | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-
-
-TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
+    prompt_logprobs: TopLogprobs | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -143,6 +142,7 @@ class CompletionBody(GenerationBody, kw_only=True):
 
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
     logprobs: TopLogprobs | None = None
+    echo: bool | None = None
 
 
 class NamedFunction(msgspec.Struct):
@@ -185,7 +185,7 @@ class ChatBody(GenerationBody, kw_only=True):
     parallel_tool_calls: bool | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
-    max_completion_tokens: TokenCount | None = None
+    max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
 

@@ -3,11 +3,11 @@
 Values are text, so the tool's schema says which JSON they become.
 """
 
-import json
 import re
 
-from millrace_runtime.chat.parsers.parameter_types import ParameterTypes, Tools
+from millrace_runtime.chat.parsers.parameter_types import Tools
 from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers, State, StateParser
+from millrace_runtime.chat.parsers.typed_arguments import TypedArguments
 
 _OPENING = Markers("<tool_call>", "<function=")
 """Models forget the first."""
@@ -26,13 +26,8 @@ class Qwen3CoderParser(StateParser):
         """`tools` are the request's."""
         super().__init__(self._read_content)
         self._tools = tools
-        self._types = ParameterTypes(tools, "")
         self._name = ""
-        self._member = ""
-        """What stands before the parameter's value in the arguments."""
-        self._value: list[str] | None = None
-        """The value's text up to here; None for one that is passed on as it comes."""
-        self._num_parameters = 0
+        self._arguments: TypedArguments
 
     def _read_content(self) -> bool:
         content, marker = self._reader.take_before(_OPENING)
@@ -77,10 +72,7 @@ class Qwen3CoderParser(StateParser):
         return self._go(self._read_function)
 
     def _begin_call(self) -> bool:
-        self._out.begin_call(self._name)
-        self._out.add_arguments("{")
-        self._types = ParameterTypes(self._tools, self._name)
-        self._num_parameters = 0
+        self._arguments = TypedArguments(self._tools, self._name, self._out)
         return self._go(self._read_function)
 
     def _read_function(self) -> bool:
@@ -95,9 +87,9 @@ class Qwen3CoderParser(StateParser):
             case "</parameter>":
                 return self._go(self._read_function)
             case "</function>":
-                self._out.add_arguments("}")
+                self._arguments.end()
                 return self._go(self._expect_closing)
-        self._out.add_arguments("}")
+        self._arguments.end()
         return self._go(self._skip_space)
 
     def _begin_value(self) -> bool:
@@ -105,24 +97,16 @@ class Qwen3CoderParser(StateParser):
             return False
         if self._reader.peek() == "\n":
             self._reader.take_letter()
-        comma = ", " if self._num_parameters else ""
-        self._member = f"{comma}{_to_json(self._name)}: "
-        self._num_parameters += 1
-        self._value = [] if self._types.needs_whole(self._name) else None
-        if self._value is None:
-            self._out.add_arguments(f'{self._member}"')
+        self._arguments.begin_value(self._name)
         return self._go(self._read_value)
 
     def _read_value(self) -> bool:
         text, marker = self._reader.take_before(_BEHIND_VALUE)
-        if self._value is None:
-            self._out.add_arguments(_to_json(text)[1:-1] + ('"' if marker else ""))
-        else:
-            self._value.append(text)
-            if marker:
-                value = self._types.convert(self._name, "".join(self._value))
-                self._out.add_arguments(self._member + value)
-        return bool(marker) and self._follow(marker)
+        self._arguments.add_value(text)
+        if not marker:
+            return False
+        self._arguments.end_value()
+        return self._follow(marker)
 
     def _expect_closing(self) -> bool:
         self._reader.take(SPACE)
@@ -134,7 +118,3 @@ class Qwen3CoderParser(StateParser):
     def _skip_space(self) -> bool:
         self._reader.take(SPACE)
         return not self._reader.is_empty and self._go(self._read_content)
-
-
-def _to_json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""What a request's grammar and sampling cost the replica."""

@@ -1,0 +1,100 @@
+"""What rows with grammars, or with all of sampling, leave of the rate of rows without.
+
+Our server is asked for the same number of tokens in both ways, one after the other within each round.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.requests.schemas import draw_long_schemas
+from benchmarks.runtime import client
+from benchmarks.runtime.bystanders import Bystanders
+from benchmarks.runtime.client import OpenAI, Prompt
+from benchmarks.runtime.engines import RunningEngine, ServerEngine
+from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.figures import Spread, ratios, spread
+from benchmarks.runtime.ours import MODEL_NAME, our_server
+from benchmarks.runtime.progress import tell
+from benchmarks.runtime.rounds import ask, running
+from benchmarks.runtime.workload import Case, Figure, compute_rate, find_fault
+
+GRAMMAR_CASE = Case("rows with a schema", Figure.OUTPUT, 16, 128, 64)
+SAMPLING_CASE = Case("rows with all of sampling", Figure.OUTPUT, 32, 128, 64)
+SAMPLING: Mapping[str, Any] = {
+    "temperature": 0.8,
+    "top_k": 50,
+    "top_p": 0.9,
+    "min_p": 0.02,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.3,
+    "frequency_penalty": 0.3,
+    "logit_bias": {"300": 1.0, "301": -1.0},
+    "seed": 7,
+}
+CASES: Mapping[str, tuple[Case, Sequence[Mapping[str, Any]]]] = {
+    "json_schema_over_free": (
+        GRAMMAR_CASE,
+        [
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "row", "schema": schema}}}
+            for schema in draw_long_schemas(GRAMMAR_CASE.num_requests)
+        ],
+    ),
+    "sampling_all_over_greedy": (SAMPLING_CASE, [SAMPLING]),
+}
+"""By figure: the case, and the fields of its rows, which they take in turn."""
+
+
+class WithFields(OpenAI):
+    """Each request gets the next ones of some fields."""
+
+    def __init__(self, fields: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(MODEL_NAME)
+        self._fields = itertools.cycle(fields)
+
+    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+        """Return the request's JSON."""
+        return super().body(prompt, num_tokens) | dict(next(self._fields))
+
+
+def measure_rows(
+    model: Path, folder: Path, num_rounds: int, bystanders: Bystanders, *, is_quick: bool
+) -> dict[str, Spread]:
+    """Return, for each figure, the rate with these fields over that without. Raises EngineError."""
+    found: dict[str, Spread] = {}
+    with our_server(model, "bf16").start(folder) as engine:
+        for name, (case, fields) in CASES.items():
+            measured = case.shorten() if is_quick else case
+            rates = [
+                compare(engine, measured, fields, str(number), bystanders) for number in range(num_rounds)
+            ]
+            found[name] = spread(ratios(*zip(*rates, strict=True)))
+            tell(f"{name}: {found[name].median:.2f}")
+    return found
+
+
+def compare(
+    engine: RunningEngine,
+    case: Case,
+    fields: Sequence[Mapping[str, Any]],
+    seed: str,
+    bystanders: Bystanders,
+) -> tuple[float, float]:
+    """Return the rate with and without fields. Every second round begins with the latter."""
+    assert isinstance(engine, ServerEngine)
+    ask_with(engine, case.shorten(), fields, f"warm {seed}")
+    with running(engine), bystanders.watch(engine):
+        if int(seed) % 2:
+            free = ask(engine, case, seed)
+            return ask_with(engine, case, fields, seed), free
+        return ask_with(engine, case, fields, seed), ask(engine, case, seed)
+
+
+def ask_with(engine: ServerEngine, case: Case, fields: Sequence[Mapping[str, Any]], seed: str) -> float:
+    """Do as `ask` does, with more fields in the requests. Raises EngineError."""
+    prompts: list[Prompt] = list(case.draw_prompts(seed))
+    completions = client.complete(engine.base, WithFields(fields), prompts, case.num_output_tokens)
+    if (fault := find_fault(case, completions)) is not None:
+        raise EngineError(fault)
+    return compute_rate(case, completions)

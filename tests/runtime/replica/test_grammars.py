@@ -1,0 +1,110 @@
+"""Which grammars the engine compiles when, which it keeps, and whose sequences fail for one."""
+
+import threading
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from millrace_runtime.protocol.messages import Grammar
+from millrace_runtime.replica.grammars import COMPILE_SECONDS, GrammarCompiler
+from millrace_runtime.replica.kept_grammars import KeptGrammars
+from testing.polling import wait_until
+from tests.runtime.engine.engine_driver import AnyRoot, request
+
+
+@dataclass
+class Gate:
+    """A compiler whose compiles of some grammars wait, and a clock."""
+
+    now: float = 0.0
+    begun: list[str] = field(default_factory=list)
+    opened: dict[str, threading.Event] = field(default_factory=dict)
+    done: list[int] = field(default_factory=list)
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.compiler = GrammarCompiler(self.compile, lambda: None, lambda: self.now)
+
+    def compile(self, grammar: str) -> AnyRoot:
+        self.begun.append(grammar)
+        if grammar in self.opened:
+            self.opened[grammar].wait(10)
+        return AnyRoot()
+
+    def ask(self, number: int, text: str, seconds: float = 0.0) -> None:
+        wanted = Grammar(text, 1, seconds)
+        self.compiler.begin(msgspec.structs.replace(request(number, [1]), grammar=wanted))
+
+    def pop(self) -> list[int]:
+        for generate, _, error in self.compiler.pop_compiled():
+            self.done += [new.sequence_id for new in generate.sequences]
+            self.errors |= {new.sequence_id: error for new in generate.sequences if error}
+        return self.done
+
+    def close(self, *texts: str) -> None:
+        self.opened |= {text: threading.Event() for text in texts}
+
+
+@pytest.fixture
+def gate() -> "Gate":
+    return Gate()
+
+
+def test_a_grammar_that_takes_long_is_compiled_beside_the_others(gate: Gate) -> None:
+    gate.close("long")
+    gate.ask(1, "long", seconds=1.5)
+    gate.ask(2, "short")
+    wait_until("the short one is compiled", lambda: gate.pop() == [2])
+    gate.opened["long"].set()
+    wait_until("the long one is compiled", lambda: gate.pop() == [2, 1])
+    gate.close("other")
+    gate.ask(3, "other", seconds=1.5)
+    gate.ask(4, "long", seconds=1.5)  # which is kept
+    wait_until("the kept one is there", lambda: gate.pop() == [2, 1, 4])
+    gate.opened["other"].set()
+
+
+def test_the_clock_of_a_grammar_begins_with_its_turn(gate: Gate) -> None:
+    gate.close("a", "b")
+    gate.ask(1, "a")
+    gate.ask(2, "b")
+    wait_until("the first begins", lambda: gate.begun == ["a"])
+    gate.now = COMPILE_SECONDS - 1
+    assert gate.pop() == []
+    gate.opened["a"].set()
+    wait_until("the second begins", lambda: gate.begun == ["a", "b"] and gate.pop() == [1])
+    gate.now = 2 * COMPILE_SECONDS - 2
+    assert gate.pop() == [1]
+    gate.now += 1
+    assert gate.pop() == [1, 2]
+    assert gate.errors == {2: "the grammar was not compiled within 30 s: make it smaller"}
+    gate.opened["b"].set()
+
+
+def test_a_grammar_that_nobody_waits_for_is_not_compiled(gate: Gate) -> None:
+    gate.close("a")
+    for number, text in enumerate("abc"):
+        gate.ask(number, text)
+    gate.compiler.abort(1)
+    assert gate.compiler.num_waiting == 2
+    gate.opened["a"].set()
+    wait_until("the rest is compiled", lambda: gate.pop() == [0, 2])
+    assert gate.begun == ["a", "c"]
+
+
+def test_the_grammars_that_were_used_last_are_kept_within_both_bounds() -> None:
+    kept = KeptGrammars(max_bytes=100, max_count=3)
+
+    def put(text: str, num_bytes: int) -> str:
+        kept.put(Grammar(text, num_bytes), AnyRoot())
+        return "".join(text for text in "abcdef" if Grammar(text) in kept)
+
+    assert [put(text, 40) for text in "ab"] == ["a", "ab"]
+    assert kept.get(Grammar("a")) is not None
+    assert put("c", 40) == "ac"
+    assert put("c", 40) == "ac"
+    assert put("d", 10) == "acd"
+    assert put("e", 10) == "cde"
+    assert put("f", 200) == ""
+    assert put("a", 100) == "a"

@@ -1,0 +1,78 @@
+"""A mask that takes long holds up its own sequence, and no other one."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from millrace_runtime.replica.paced_matcher import SLOW_MASKS, SLOW_SECONDS, PacedMatcher
+from testing.polling import wait_until
+from tests.runtime.engine.engine_driver import VOCABULARY, Driver, SetMatcher, driver, limits, request
+
+
+class SlowMatcher(SetMatcher):
+    """Each mask takes so many seconds of a clock of its own, once its gate is open."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__([], lambda _: set(range(VOCABULARY)))
+        self.seconds, self.now = seconds, 0.0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def fill(self, mask: memoryview) -> None:
+        self.gate.wait(10)
+        self.now += self.seconds
+        super().fill(mask)
+
+
+@pytest.fixture
+def thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+
+
+def pace(slow: SlowMatcher, thread: ThreadPoolExecutor) -> PacedMatcher:
+    return PacedMatcher(slow, thread, lambda: None, lambda: slow.now)
+
+
+def run_steps(driver: Driver, count: int) -> None:
+    for _ in range(count):
+        driver.step()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_slow_mask_delays_no_other_sequence(thread: ThreadPoolExecutor, depth: int) -> None:
+    slow = SlowMatcher(2 * SLOW_SECONDS)
+    served = driver(limits(depth=depth))
+    served.add(request(1, [1], max_tokens=6, grammar="slow"), [pace(slow, thread)])
+    served.add(request(2, [2], max_tokens=9))
+    slow.gate.set()
+    run_steps(served, 2)  # which show that its masks are slow
+    slow.gate.clear()
+    run_steps(served, 9)
+    assert served.finished == {2: "length"}
+    assert len(served.texts[1]) < 6
+    slow.gate.set()
+    wait_until("the slow one ends", lambda: served.step() or served.finished.get(1) == "length")
+    alone = driver()
+    alone.add(request(1, [1], max_tokens=6))
+    alone.run()
+    assert served.texts[1] == alone.texts[1]
+
+
+def test_a_matcher_is_slow_until_some_masks_were_fast(thread: ThreadPoolExecutor) -> None:
+    slow = SlowMatcher(2 * SLOW_SECONDS)
+    paced, mask = pace(slow, thread), memoryview(bytearray(8))
+    paced.consume(1)
+    assert not paced.is_busy
+    paced.fill(mask)
+    assert paced.is_slow
+    slow.seconds = 0
+    for number in range(SLOW_MASKS):
+        assert paced.is_slow
+        paced.consume(number)
+        wait_until("the mask is made", lambda: not paced.is_busy)
+        paced.fill(mask)
+    assert not paced.is_slow
+    assert slow.tokens == [1, *range(SLOW_MASKS)]
