@@ -48,9 +48,15 @@ def build_sentencepiece() -> tokenizers.Tokenizer:
     return native
 
 
-def write_model(folder: Path, native: tokenizers.Tokenizer, template: str | None = TEMPLATE) -> Path:
+def write_model(
+    folder: Path,
+    native: tokenizers.Tokenizer,
+    template: str | None = TEMPLATE,
+    *,
+    end_token: str = END_TOKEN,
+) -> Path:
     native.save(str(folder / "tokenizer.json"))
-    config = {"eos_token": END_TOKEN, "chat_template": template}
+    config = {"eos_token": end_token, "chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (folder / "config.json").write_text(json.dumps({"eos_token_id": native.token_to_id(END_TOKEN)}))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": native.token_to_id(end_token)}))
     return folder

@@ -6,6 +6,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -17,7 +18,7 @@ from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.split import ends_in_reasoning, plan_split
+from millrace_runtime.api.answer.split import open_messages
 from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter, Writer
 from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
 from millrace_runtime.api.errors import (
@@ -27,15 +28,18 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.intent import GenerationRequest, asks_for_stream
+from millrace_runtime.api.request.answer_form import AnswerForm, choose_form, choose_grammar
+from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.api.request.prompts import (
-    Prompted,
     Prompts,
     check_ids,
     cut_prompts,
     fit_prompt,
+    prove_grammar,
     read_prompts,
 )
+from millrace_runtime.api.request.stream_field import asks_for_stream
+from millrace_runtime.chat.parsers.choose import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
@@ -56,6 +60,15 @@ RESPONSES = Dialect("responses", ResponsesWriter)
 MESSAGES = Dialect("messages", MessagesWriter)
 
 
+class Prepared(NamedTuple):
+    """What is known of a request before it is generated."""
+
+    request: GenerationRequest
+    prompts: Prompts
+    form: AnswerForm
+    grammar: Grammar | None
+
+
 class Exchange:
     """One request and its answer."""
 
@@ -70,7 +83,7 @@ class Exchange:
         self._arrival = self._silent_since = time.monotonic()
         self._is_streaming = False
         self._booking = Booking(replica.admission, replica.metrics)
-        self._reading: asyncio.Future[Prompted] | None = None
+        self._reading: asyncio.Future[Prepared] | None = None
         self._generation: Generation | None = None
 
     async def run(self) -> None:
@@ -99,20 +112,14 @@ class Exchange:
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
         self._silent_since = time.monotonic()
         with self._body.watch(self._disconnect):
-            request, prompts, grammar = await self._read_prompts(body, ready)
+            request, prompts, form, grammar = await self._prepare(body, ready)
             if (defaults := self._replica.settings.author_defaults) is not None:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            open_message, markers = plan_split(
-                request.answer,
-                self._replica.settings,
-                begins_in_reasoning=ends_in_reasoning(self._replica.tokenizer, prompts[0]),
-                has_grammar=grammar is not None,
-            )
-            writer = self._open_writer(request, prompts, open_message)
+            writer = self._open_writer(request, prompts, open_messages(request.answer, form))
             generation = self._plan_generation(
-                request, prompts, grammar, writer, ready=ready, markers=markers
+                request, prompts, grammar, writer, ready=ready, markers=list_markers(*form.formats)
             )
             num_tokens = sum(map(len, prompts)) * request.num_choices
             del prompts  # the generation has packed them
@@ -120,32 +127,19 @@ class Exchange:
             self._start(generation, is_streaming=request.is_streaming)
             await self._write(request, generation, writer)
 
-    async def _read_prompts(self, body: bytearray, ready: EngineReady) -> Prompted:
-        """Return the body's request and prompts. Raises ClientGoneError if the client leaves first."""
-        replica = self._replica
-        inline_bytes = replica.settings.inline_body_bytes
-        self._is_streaming = len(body) > inline_bytes and asks_for_stream(body)
-        self._reading = asyncio.ensure_future(
-            read_prompts(
-                self._dialect.name,
-                body,
-                replica.text,
-                inline_bytes,
-                self._accept,
-                grammars=replica.grammars,
-                max_prompt_tokens=ready.max_model_length,
-                tool_format=replica.settings.tool_format,
-            )
-        )
+    async def _prepare(self, body: bytearray, ready: EngineReady) -> "Prepared":
+        """Read the body and decide on its answer. Raises ClientGoneError if the client leaves first."""
+        self._is_streaming = len(body) > self._replica.settings.inline_body_bytes and asks_for_stream(body)
+        self._reading = asyncio.ensure_future(self._read(body, ready))
         try:
-            return cut_prompts(await self._await_prompts(self._reading), ready.max_model_length)
+            return await self._await_reading(self._reading)
         except asyncio.CancelledError:
             self._reading.cancel()
             if self._body.is_disconnected:
                 raise ClientGoneError from None
             raise
 
-    async def _await_prompts(self, reading: "asyncio.Future[Prompted]") -> Prompted:
+    async def _await_reading(self, reading: "asyncio.Future[Prepared]") -> "Prepared":
         """Return what is read. Meanwhile a stream gets its status and comments, as later, too."""
         seconds = self._replica.settings.sse_keep_alive_seconds
         while True:
@@ -155,6 +149,27 @@ class Exchange:
             self._silent_since = time.monotonic()
             if self._is_streaming:
                 await self._answer.send_events(COMMENT)
+
+    async def _read(self, body: bytearray, ready: EngineReady) -> "Prepared":
+        replica = self._replica
+        prompted = await read_prompts(
+            self._dialect.name,
+            body,
+            replica.text,
+            replica.settings.inline_body_bytes,
+            self._accept,
+            max_prompt_tokens=ready.max_model_length,
+        )
+        request, prompts = cut_prompts(prompted, ready.max_model_length)
+        form = choose_form(
+            request.answer,
+            replica.tokenizer,
+            prompts[0],
+            tool_format=replica.settings.tool_format,
+            reasoning_format=replica.settings.reasoning_format,
+        )
+        source = choose_grammar(request, form, replica.tokenizer.added_ids)
+        return Prepared(request, prompts, form, await prove_grammar(source, replica.grammars))
 
     def _accept(self, request: GenerationRequest) -> None:
         self._replica.require_model(request.model)

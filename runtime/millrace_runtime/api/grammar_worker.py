@@ -64,7 +64,7 @@ class _Process:
         number = next(self._numbers)
         answer: asyncio.Future[FromGrammarWorker] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        self._writer.write(encode_frame(Prove(number, source.kind, source.text)))
+        self._writer.write(encode_frame(Prove(number, source.kind, source.text, source.before)))
         try:
             return await answer
         except asyncio.CancelledError:

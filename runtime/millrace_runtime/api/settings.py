@@ -42,8 +42,8 @@ class ApiSettings:
     """The sampling of a request that says nothing about it."""
     tool_format: str | None = None
     """How the model writes tool calls, a key of TOOL_FORMATS; None: it calls no tools."""
-    has_reasoning: bool = False
-    """Whether the model reasons between `<think>` and `</think>`."""
+    reasoning_format: str | None = None
+    """How the model writes reasoning, one of REASONING_FORMATS; None: it does not reason."""
     sse_keep_alive_seconds: float = 15.0
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
     allowed_origins: tuple[str, ...] = ()

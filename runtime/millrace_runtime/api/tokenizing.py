@@ -69,7 +69,6 @@ class PromptExchange:
             self._replica.text,
             self._replica.settings.inline_body_bytes,
             lambda request: self._replica.require_model(request.model),
-            grammars=self._replica.grammars,
             max_prompt_tokens=_MOST_LENGTHS * ready.max_model_length,
         )
         return await asyncio.to_thread(self._encode, self._replica, ready, prompted)

@@ -40,6 +40,8 @@ class Tokenizer:
         self._texts: dict[int, str | None] = {}
         self.config = config
         added = native.get_added_tokens_decoder()
+        self.added_ids = {token.content: number for number, token in added.items()}
+        """The id of each token that the tokenizer splits off before all else, by its text."""
         self.special_texts = {number: token.content for number, token in added.items() if token.special}
         """The text of each special token, by its id."""
         self.end_token_ids = self._find_end_token_ids()

@@ -7,20 +7,25 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.lark import SPACE
+from millrace_runtime.grammar.reasoning import ANSWER
+from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
-MAX_BYTES = 128 << 10
-"""Of a source. A Lark grammar of 110 KB was seen to compile for a second, with the text worker busy all the
-time."""
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
-_SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
-"""Between JSON's tokens: one space, or a line break and an indentation. Without a bound a small model may
-write blanks until its tokens are spent."""
 
 
-def write_grammar(kind: GrammarKind, source: str) -> str:
-    """Return the grammar's text for llguidance. Raises GrammarError."""
+def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
+    """Return the grammar's text for llguidance. `before` is as GrammarSource has it. Raises GrammarError."""
+    answer = _write_answer(kind, source)
+    if not before:
+        return answer
+    is_lark = kind not in {GrammarKind.SCHEMA, GrammarKind.REGEX}
+    known = {"lark_grammar": answer} if is_lark else json.loads(answer)["grammars"][0]
+    return json.dumps({"grammars": [{"lark_grammar": before}, {**known, "name": ANSWER}]})
+
+
+def _write_answer(kind: GrammarKind, source: str) -> str:
     if len(source.encode(errors="surrogatepass")) > MAX_BYTES:
         raise GrammarError(f"it has more than {MAX_BYTES} bytes: shorten it")
     match kind:
@@ -38,7 +43,7 @@ def write_grammar(kind: GrammarKind, source: str) -> str:
 
 def _write_schema(source: str) -> str:
     try:
-        return LLMatcher.grammar_from_json_schema(source, defaults={"whitespace_pattern": _SPACE})
+        return LLMatcher.grammar_from_json_schema(source, defaults={"whitespace_pattern": SPACE})
     except ValueError as error:
         raise GrammarError(f"it is no JSON schema: {error}") from error
 

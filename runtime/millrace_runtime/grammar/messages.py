@@ -14,6 +14,8 @@ class Prove(msgspec.Struct, frozen=True, array_like=True, tag="prove"):
     """The answer's."""
     kind: str
     source: str
+    before: str = ""
+    """The grammar of what comes before the answer."""
 
 
 class Withdraw(msgspec.Struct, frozen=True, array_like=True, tag="withdraw"):

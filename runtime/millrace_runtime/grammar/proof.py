@@ -37,10 +37,13 @@ _libc = ctypes.CDLL(None)
 _libc.mallinfo2.restype = _Allocated
 
 
-def prove(vocabulary: Vocabulary, kind: str, source: str) -> Grammar:
-    """Write a grammar and compile it, as the engine will. Raises GrammarError."""
+def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
+    """Write a grammar and compile it, as the engine will. Raises GrammarError.
+
+    `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it.
+    """
     began = time.thread_time()
-    text = write_grammar(GrammarKind(kind), source)
+    text = write_grammar(GrammarKind(kind), source, ahead)
     before = _count_allocated()
     compiled = Matcher.build(vocabulary, text)
     num_bytes = max(0, _count_allocated() - before)

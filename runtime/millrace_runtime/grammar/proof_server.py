@@ -40,6 +40,7 @@ class Source(NamedTuple):
 
     kind: str
     text: str
+    before: str
 
 
 @dataclass
@@ -88,7 +89,7 @@ class ProofServer:
     """Runs in one thread, which a fork needs, until its socket closes."""
 
     def __init__(
-        self, connection: socket.socket, prove: Callable[[str, str], Grammar], seconds: Sequence[float]
+        self, connection: socket.socket, prove: Callable[[str, str, str], Grammar], seconds: Sequence[float]
     ) -> None:
         """`prove` raises GrammarError. `seconds` of CPU time are the limits of the levels."""
         self._connection, self._prove, self._seconds = connection, prove, seconds
@@ -117,8 +118,8 @@ class ProofServer:
         data = self._connection.recv(_READ_BYTES)
         for message in self._decoder.feed(data):
             match message:
-                case Prove(number, kind, text):
-                    self._add(number, Source(kind, text))
+                case Prove(number, kind, text, before):
+                    self._add(number, Source(kind, text, before))
                 case Withdraw(number):
                     self._withdraw(number)
         return bool(data)
@@ -215,4 +216,4 @@ class ProofServer:
 
 
 def _count_bytes(source: Source, outcome: Outcome) -> int:
-    return len(source.text) + len(outcome if isinstance(outcome, str) else outcome.text)
+    return len(source.text) + len(source.before) + len(outcome if isinstance(outcome, str) else outcome.text)

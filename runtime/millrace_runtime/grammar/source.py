@@ -3,6 +3,10 @@
 import enum
 from dataclasses import dataclass
 
+MAX_BYTES = 128 << 10
+"""Of a source. A Lark grammar of 110 KB was seen to compile for a second, with the text worker busy all the
+time."""
+
 
 class GrammarKind(enum.StrEnum):
     """How a client writes a grammar."""
@@ -27,3 +31,5 @@ class GrammarSource:
     text: str
     field: str
     """The field of the request that has it."""
+    before: str = ""
+    """The grammar, in Lark, of a reasoning with the answer behind it, which it calls `@answer`."""

@@ -1,60 +1,67 @@
-"""Writes the grammar of an answer that must call a tool, in the format of the model. Pure.
+"""Writes the grammar of answers with tool calls, in the format of the model. Pure."""
 
-It is for the formats that are JSON: what a call must be is the JSON schema of the tools.
-"""
+from millrace_runtime.grammar import harmony
+from millrace_runtime.grammar.call_formats import (
+    CallFormat,
+    choose_call_format,
+    match_name,
+    write_object,
+)
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
+from millrace_runtime.grammar.parameters import Tools
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from millrace_runtime.grammar.source import GrammarKind, GrammarSource
-
-_FIELD = "tool_choice"
-_ARGUMENTS = {"hermes": "arguments", "llama3": "parameters"}
-"""The name of a call's arguments, by format."""
-FORCIBLE = frozenset(_ARGUMENTS)
-"""The formats whose calls a grammar can force."""
-_DEFINITIONS = ("$defs", "definitions")
+_LLAMA_TAG = "<|python_tag|>"
 
 
-class ToolConflict(ValueError):  # noqa: N818  names the state, as a person would
-    """Two tools define one name differently; the text says which."""
+def write_forced(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
+    """Return the grammar of an answer that is a call of one of these tools, or several calls."""
+    match tool_format:
+        case "llama3":
+            return lark.write(_write_llama_calls(lark, tools, is_one_call=True))
+        case "harmony":
+            return lark.write(harmony.write_call(lark, tools))
+    known = choose_call_format(tool_format, lark)
+    section = f"{lark.mark(known.opening)} {_write_section(known, lark, tools, is_one_call=is_one_call)}"
+    if known.section is not None or is_one_call:
+        return lark.write(section)
+    return lark.write(f"{section} ({write_text(known.between)} {section})*")
 
 
-def write_calls(tool_format: str, tools: Sequence[Mapping[str, Any]], *, is_one_call: bool) -> GrammarSource:
-    """Return the grammar of a call of one of these tools, or of several calls.
+def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
+    """Return the grammar of any text in which what begins as a call is a call of one of these tools."""
+    match tool_format:
+        case "llama3":
+            return lark.write(_write_llama_answer(lark, tools))
+        case "harmony":
+            return lark.write(harmony.write_answer(lark, tools))
+    known = choose_call_format(tool_format, lark)
+    section = f"{lark.until(known.opening)} {_write_section(known, lark, tools, is_one_call=False)}"
+    return lark.write(f"({section})* {lark.without(known.opening)}")
 
-    `tools` are {"function": {"name", "parameters"}}. Raises ToolConflict.
+
+def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
+    """Return the expression of what stands behind an opening."""
+    call = lark.add("call", write_choice([known.write_call(lark, tool) for tool in tools]))
+    if known.section is None:
+        return call
+    before, behind = known.section
+    more = "" if is_one_call else f"({write_text(known.between)} {call})*"
+    return f"{write_text(before)} {call} {more} {lark.mark(behind)}"
+
+
+def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
+    call = lark.add("call", write_choice([write_object(tool, "parameters") for tool in tools]))
+    return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})*"
+
+
+def _write_llama_answer(lark: LarkWriter, tools: Tools) -> str:
+    """Return the expression of calls, or of a text that does not begin as a call.
+
+    No marker says that an object is a call, so the name of a tool at the answer's beginning does.
     """
-    schema = json.dumps(_write_schema(_ARGUMENTS[tool_format], tools))
-    if tool_format == "llama3":  # several calls have no marker between them
-        return GrammarSource(GrammarKind.SCHEMA, schema, _FIELD)
-    calls = "call" if is_one_call else 'call ("\\n" call)*'
-    lark = f'start: {calls}\ncall: "<tool_call>\\n" object "\\n</tool_call>"\nobject: %json {schema}\n'
-    return GrammarSource(GrammarKind.LARK, lark, _FIELD)
-
-
-def _write_schema(arguments: str, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the schema of a call. The tools' definitions move to its root, where `$ref` finds them."""
-    calls: list[dict[str, Any]] = []
-    definitions: dict[str, dict[str, Any]] = {}
-    for tool in tools:
-        function = tool["function"]
-        parameters = dict(function.get("parameters") or {"type": "object"})
-        for key in _DEFINITIONS:
-            _merge(definitions.setdefault(key, {}), parameters.pop(key, None) or {})
-        calls.append(
-            {
-                "type": "object",
-                "properties": {"name": {"const": function["name"]}, arguments: parameters},
-                "required": ["name", arguments],
-                "additionalProperties": False,
-            }
-        )
-    return {"anyOf": calls} | {key: named for key, named in definitions.items() if named}
-
-
-def _merge(known: dict[str, Any], added: Mapping[str, Any]) -> None:
-    for name, schema in added.items():
-        if known.setdefault(name, schema) != schema:
-            raise ToolConflict(f"two tools define `{name}` differently: give one of them another name")
+    calls = _write_llama_calls(lark, tools, is_one_call=False)
+    beginning = write_regex(r"\s*(" + "|".join(map(match_name, tools)) + ")")
+    text = lark.add("TEXT", f"ANY & ~({beginning} ANY)")
+    others = lark.tokens(without=_LLAMA_TAG)
+    rest = f"({others} ANY)*" if others else ""
+    return f"{lark.mark(_LLAMA_TAG)}? /\\s*/ {calls} | {text} {rest}"

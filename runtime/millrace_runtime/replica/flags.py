@@ -119,8 +119,7 @@ def _add_model_flags(parser: argparse.ArgumentParser) -> None:
         "--reasoning-parser",
         choices=REASONING_PARSERS,
         default="auto",
-        help="whether <think> begins the model's reasoning; auto: as its chat template says"
-        " (default: %(default)s)",
+        help="how the model writes its reasoning; auto: as its chat template says (default: %(default)s)",
     )
     parser.add_argument(
         "--generation-config",

@@ -23,7 +23,7 @@ from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults, read_author_defaults
-from millrace_runtime.chat.parsers.choose import choose_tool_format, has_reasoning
+from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.chat.worker_process import TextLimits
@@ -66,7 +66,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             max_body_memory=settings.body_memory,
             body_seconds=settings.request_body_seconds,
             tool_format=_choose_tool_format(settings.tool_parser, templates),
-            has_reasoning=_choose_reasoning(settings.reasoning_parser, templates),
+            reasoning_format=_choose_reasoning_format(settings.reasoning_parser, templates),
             author_defaults=_read_defaults(settings),
             sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
             allowed_origins=settings.allowed_origins,
@@ -80,8 +80,10 @@ def _choose_tool_format(flag: str, templates: str) -> str | None:
     return None if flag == "none" else flag
 
 
-def _choose_reasoning(flag: str, templates: str) -> bool:
-    return has_reasoning(templates) if flag == "auto" else flag == "think"
+def _choose_reasoning_format(flag: str, templates: str) -> str | None:
+    if flag == "auto":
+        return choose_reasoning_format(templates)
+    return None if flag == "none" else flag
 
 
 def _read_defaults(settings: ReplicaSettings) -> AuthorDefaults:

@@ -9,8 +9,22 @@ DEMO_NAME = "stories"
 DEMO_PATH = Path(__file__).parent.parent / "demo" / DEMO_NAME
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16")
-TOOL_PARSERS = ("auto", "none", "hermes", "llama3", "mistral", "qwen3_coder")
-REASONING_PARSERS = ("auto", "none", "think")
+TOOL_PARSERS = (
+    "auto",
+    "none",
+    "deepseek_v3",
+    "deepseek_v31",
+    "functiongemma",
+    "gemma4",
+    "glm45",
+    "harmony",
+    "hermes",
+    "kimi_k2",
+    "llama3",
+    "mistral",
+    "qwen3_coder",
+)
+REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "think")
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 
 
@@ -49,7 +63,7 @@ class ReplicaSettings:
     tool_parser: str
     """One of TOOL_PARSERS: how the model writes tool calls."""
     reasoning_parser: str
-    """One of REASONING_PARSERS: whether `<think>` begins its reasoning."""
+    """One of REASONING_PARSERS: how the model writes its reasoning."""
     takes_author_defaults: bool
     """Whether the sampling in generation_config.json is the default of requests."""
     drain_seconds: float

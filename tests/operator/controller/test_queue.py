@@ -238,7 +238,7 @@ async def test_a_long_queue_that_is_worked_on_is_none(queue: WorkQueue, clock: C
 
 
 async def test_a_long_queue_leaves_the_loop_a_turn_before_each_key(queue: WorkQueue) -> None:
-    """A reconcile of a settled service awaits nothing. The Lease's renewal and the watches need turns, too."""
+    """A reconcile of a settled service awaits nothing; the Lease's renewal and the watches need turns."""
     turns = 0
 
     async def count() -> None:

@@ -26,7 +26,7 @@ async def serve_answer(
     native = build_byte_level()
     native.add_special_tokens(list(specials))
     model = write_model(folder, native, TEMPLATE)
-    settings = ApiSettings(served_name="tiny", tool_format=tool_format, has_reasoning=True)
+    settings = ApiSettings(served_name="tiny", tool_format=tool_format, reasoning_format="think")
     async with serve(model, settings) as served:
         [tokens] = served.replica.tokenizer.encode_batch([text], add_special_tokens=False)
         served.engine.reply = [*tokens, *served.replica.tokenizer.end_token_ids]

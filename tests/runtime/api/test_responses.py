@@ -89,7 +89,7 @@ def test_items_become_the_messages_that_templates_know() -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not supported"),
         ({"input": []}, "length"),
         ({"tools": [{"type": "web_search"}]}, "only tools of type `function`"),
-        ({"tools": [FIND], "tool_choice": "required"}, "can't be forced"),
+        ({"tools": [FIND], "tool_choice": "required"}, "knows no tools"),
         ({"tools": [FIND], "tool_choice": {"type": "mcp"}}, "or names a function"),
         ({"tool_choice": "required"}, "needs `tools`"),
         ({"model": "other"}, "use `tiny`"),

@@ -135,7 +135,7 @@ async def test_a_marker_may_be_a_special_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["messages", "responses"])
 async def test_a_call_stays_one_where_text_comes_with_its_end(tmp_path: Path, path: str) -> None:
     envelope, opened = Envelope("id", 1, "m", includes_usage=False), lambda: Message(open_parser(
-        "mistral", splits_reasoning=False, begins_in_reasoning=False))  # fmt: skip
+        "mistral", None))  # fmt: skip
     writer_type = MessagesWriter if path == "messages" else ResponsesWriter
     tokenizer = Tokenizer.load(write_model(tmp_path, build_byte_level()))
     writer = writer_type(AnswerSpec(envelope, tokenizer, open_message=opened))
@@ -147,11 +147,36 @@ async def test_a_call_stays_one_where_text_comes_with_its_end(tmp_path: Path, pa
     assert events.count(b"event: " + started) == 2, "one call, and the text behind it"
 
 
-async def test_a_grammar_leaves_no_room_for_reasoning(tmp_path: Path) -> None:
-    async with serve_answer(tmp_path, '{"a":1}') as served:
+async def test_a_grammar_binds_the_answer_behind_the_reasoning(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, 'Hm.\n</think>\n\n{"a":1}') as served:
         ask = {"messages": HI, "chat_template_kwargs": {"thinks": True}, "guided_choice": ['{"a":1}']}
         message = (await served.client.post("/v1/chat/completions", json=ask)).json()["choices"][0]["message"]
-        assert message["content"] == '{"a":1}'
+        assert (message["reasoning_content"], message["content"]) == ("Hm.", '{"a":1}')
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert "</think>" in bound.text
+        await served.client.post("/v1/chat/completions", json=ask | {"separate_reasoning": False})
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert "</think>" not in bound.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": HI, "tools": [FIND]}),
+        ("responses", {"input": "hi", "tools": [{"type": "function", "name": "find", "parameters": SCHEMA}]}),
+        ("messages", {"max_tokens": 9, "messages": HI, "tools": [{"name": "find", "input_schema": SCHEMA}]}),
+    ],
+)
+async def test_a_strict_tool_binds_its_calls(tmp_path: Path, path: str, body: dict[str, Any]) -> None:
+    async with serve_answer(tmp_path, "So. " + CALL) as served:
+        for is_strict in (True, False):
+            [tool] = body["tools"]
+            flag = {"strict": is_strict}
+            strict = tool | ({"function": tool["function"] | flag} if "function" in tool else flag)
+            answer = await served.client.post(f"/v1/{path}", json=body | {"model": "tiny", "tools": [strict]})
+            assert answer.status_code == 200, answer.text
+            bound = served.engine.seen[-1].grammar
+            assert ("who" in (bound.text if bound else "")) == is_strict
 
 
 FORCED: list[tuple[str, dict[str, Any]]] = [

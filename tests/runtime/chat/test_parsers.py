@@ -1,6 +1,8 @@
 """What answers are split into, for each format, wherever the text is cut."""
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -10,105 +12,42 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
-from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, choose_tool_format, has_reasoning, open_parser
+from millrace_runtime.chat.parsers.choose import (
+    HARMONY,
+    REASONING_MARKERS,
+    TOOL_FORMATS,
+    choose_reasoning_format,
+    choose_tool_format,
+    list_markers,
+    open_parser,
+)
+from millrace_runtime.chat.template import ChatTemplate
+from tests.runtime.chat.answers import (
+    ANSWERS,
+    BEGUN,
+    FORMATS,
+    HERMES,
+    HOSTILE,
+    KIMI,
+    NO_CALLS,
+    PARTS,
+    THOUGHTS,
+    TOOLS,
+    write_messages,
+    write_values,
+)
 
-PROPERTIES = {
-    "text": {"type": "string"},
-    "count": {"type": "integer"},
-    "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-    "rows": {"type": ["array", "null"]},
-    "odd": True,
-}
-TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"properties": PROPERTIES}}}]
-HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-LLAMA = '{"name": "f", "parameters": {"a": 1}}'
-TRICKY = r'{"a": "}</tool_call>\"]", "b": [{"c": "{[<tool_call>"}], "d": "\\"}'
-
-
-def write_values(**values: str) -> str:
-    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
-    return f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
-
-
-# fmt: off
-ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
-    (None, HERMES, HERMES, []),
-    ("hermes", f"Well.\n{HERMES}\n{HERMES}\n\nDone.", "Well.\nDone.", [("f", '{"a": 1}')] * 2),
-    ("hermes", f'<tool_call>{{"arguments": {TRICKY}, "name": "f"}}</tool_call>', "", [("f", TRICKY)]),
-    ("hermes", f'<tool_call>{{"id": [{{}}], "n": -1, "name": "\\u0066", "parameters": {TRICKY}', "",
-     [("f", TRICKY)]),
-    ("hermes", '<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
-    ("hermes", '<tool_call>{"name": "f", "arg', "", [("f", "")]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": [1, "\\', "", [("f", '{"a": [1, "\\')]),
-    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call> So', "So", [("f", '{"a": 1')]),
-    ("hermes", f"{HERMES[:-13]}}}}}\n</tool_call>!", "!", [("f", '{"a": 1}')]),
-    ("hermes", f"<tool_call>{LLAMA}\n{LLAMA}</tool_call>", "", [("f", '{"a": 1}')] * 2),
-    ("hermes", f"<tool_call><tool_call>{LLAMA} none", "<tool_call>none", [("f", '{"a": 1}')]),
-    ("llama3", f"{LLAMA}; {LLAMA}\n{LLAMA}", "", [("f", '{"a": 1}')] * 3),
-    ("llama3", f" <|python_tag|>{LLAMA.replace('parameters', 'arguments')}\n", "", [("f", '{"a": 1}')]),
-    ("llama3", f'{{"type": "function", "name": "f", "parameters": {TRICKY}}}', "", [("f", TRICKY)]),
-    ("llama3", f'{LLAMA}\n{{"b": 2}}', '{"b": 2}', [("f", '{"a": 1}')]),
-    ("llama3", '{"name": "f", "para', "", [("f", "")]),
-    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": 1},{"name":"g","arguments": {"": "]"}}]',
-     "", [("f", "{}"), ("g", '{"": "]"}')]),
-    ("mistral", f"So:[TOOL_CALLS]f[ARGS]{TRICKY}[TOOL_CALLS]g{{}}", "So:", [("f", TRICKY), ("g", "{}")]),
-    ("mistral", '[TOOL_CALLS]f[CALL_ID]a1[ARGS] {"a": 1', "", [("f", '{"a": 1')]),
-    ("mistral", "[TOOL_CALLS]f[ARGS]", "", [("f", "")]),
-    ("qwen3_coder", f"Well.\n{write_values()}\n{write_values()}\nDone.", "Well.\nDone.", [("f", "{}")] * 2),
-    ("qwen3_coder", write_values(text='a\n"b" }</x>\n', count="2"), "",
-     [("f", r'{"text": "a\n\"b\" }</x>\n", "count": 2}')]),
-    ("qwen3_coder", write_values(text="1", count="one", maybe="null", rows="None", odd="7"), "",
-     [("f", '{"text": "1", "count": "one", "maybe": null, "rows": null, "odd": "7"}')]),
-    ("qwen3_coder", write_values(rows='[1, {"a": 2.50}]', count="NaN", maybe="3"), "",
-     [("f", '{"rows": [1, {"a": 2.50}], "count": "NaN", "maybe": "3"}')]),
-    ("qwen3_coder", write_values(text="a", count="1").replace("</parameter>\n", ""), "",
-     [("f", '{"text": "a", "count": 1}')]),
-    ("qwen3_coder", write_values(text="a")[12:], "", [("f", '{"text": "a"}')]),
-    ("qwen3_coder", "<function=f>\n<parameter=text>\nab", "", [("f", '{"text": "ab')]),
-    ("qwen3_coder", "<function=f>\n<parameter=text>a</parameter><parameter=c", "", [("f", '{"text": "a"')]),
-]
-NO_CALLS = {
-    "hermes": ["<tool_call>no</tool_call>", '<tool_call>{"arguments": {}', "<tool_cal",
-               '<tool_call>{"name": "f", "arguments": "{}"}', '<tool_call>{"name": "\\ud800", "arguments":',
-               '<tool_call>{"name": 1}'],
-    "llama3": [f"I say {LLAMA}", '{"a": {"name": "f"}}', '{"name": "Ann", "age": 3}', "<|python_tag|>print()",
-               ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}"],
-    "mistral": ["[TOOL_CALLS] no, [ARGS]{}", "[TOOL_CALLS]f[ARG", '[TOOL_CALLS] [{"a": 1}]', "a [TOOL_CALLS",
-                "[TOOL_CALLS]f[ARGS] no", f"[TOOL_CALLS]{'f' * 300}[ARGS]{{}}"],
-    "qwen3_coder": ["<tool_call>\nno", "<tool_call> <function=", "<function=>a", "<function=a\n>", "<functio",
-                    f"<function={'f' * 300}></function>"],
-}
-MARKS = ["<think>", "</think>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>", "</function>",
-         "<parameter=text>", "<parameter=rows>", "</parameter>", "<|python_tag|>", "\n", *'{}[]<>",:\\;a ']
-PARTS = st.sampled_from([*(text for _, text, _, _ in ANSWERS), *sum(NO_CALLS.values(), MARKS)])
-FORMATS = [None, *TOOL_FORMATS]
-THOUGHTS = [
-    ("<think>\nA\n\nb\n</think>\n\nC\n", False, "A\n\nb", "C\n"),
-    ("\n <think>a</think>b</think>", False, "a", "b</think>"),
-    ("<think>\n\n</think>\n\nHi", False, "", "Hi"),
-    ("\nA\n\n", True, "A\n\n", ""),
-    ("<think>\na</thin", True, "a</thin", ""),
-    ("a</think>b", True, "a", "b"),
-    (" \n I <think>", False, "", " \n I <think>"),
-    ("<thi", False, "", "<thi"),
-]
-HOSTILE = {
-    "hermes": ("<", "<tool_call>", '<tool_call>{"a":', '<tool_call>{"a": "<tool_call>" ', "</tool_call"),
-    "llama3": ('{"parameters": {"a": ', "<|python_tag|>", "{"),
-    "mistral": ("[", "[TOOL_CALLS]", "[TOOL_CALLS]f", "[TOOL_CALLS]f[CALL_ID]", '[TOOL_CALLS]{"a": ['),
-    "qwen3_coder": ("<function=", "<function=f><parameter=", "\n</", "<function=f><parameter=rows>["),
-}
-# fmt: on
-BEGUN = ['<tool_call>{"name": "f", "arguments": {"a": ', "[TOOL_CALLS]f{", "<function=f><parameter=text>"]
 TEMPLATES = {path.stem: path.read_text() for path in Path(__file__).with_name("templates").glob("*.jinja")}
 
 
 def open_for(tool_format: str | None, *, begins_inside: bool | None = None) -> AnswerParser:
     """The parser; `begins_inside` None is for a model that does not reason."""
+    reasoning_format = HARMONY if tool_format == HARMONY else "think"
     return open_parser(
         tool_format,
-        splits_reasoning=begins_inside is not None,
+        None if begins_inside is None else reasoning_format,
         begins_in_reasoning=bool(begins_inside),
         tools=TOOLS,
     )
@@ -116,6 +55,11 @@ def open_for(tool_format: str | None, *, begins_inside: bool | None = None) -> A
 
 def split(parser: AnswerParser, pieces: Iterable[str]) -> AnswerDelta:
     return join_deltas([*map(parser.feed, pieces), parser.finish()])
+
+
+def read_texts(answer: AnswerDelta) -> tuple[str, str]:
+    assert answer.calls == ()
+    return answer.reasoning, answer.content
 
 
 def list_calls(answer: AnswerDelta) -> list[tuple[str | None, str]]:
@@ -151,10 +95,31 @@ def test_calls_follow_reasoning() -> None:
 
 def test_text_and_calls_keep_their_order_within_a_piece() -> None:
     parts = open_for("hermes", begins_inside=True).feed(f"Hm.</think>a {HERMES}b {HERMES}c").parts
-    call = ("f", '{"a": 1}')
+    call = ("f", '{"a": 1}', None)
     assert parts == (
         ("reasoning", "Hm."), ("content", "a "), (0, *call), ("content", "b "), (1, *call), ("content", "c"),
     )  # fmt: skip
+
+
+def test_channels_are_reasoning_and_content() -> None:
+    text = write_messages("analysis<|message|>Hm.", "analysis<|message|>So.", "final<|message|>Hi")
+    for pieces in ([text], text):
+        assert read_texts(split(open_for(HARMONY, begins_inside=False), pieces)) == ("Hm.\nSo.", "Hi")
+        assert read_texts(split(open_for(HARMONY), pieces)) == ("", "Hm.\nSo.\nHi")
+
+
+@pytest.mark.parametrize("reasoning_format", REASONING_MARKERS)
+def test_reasoning_has_the_markers_of_its_format(reasoning_format: str) -> None:
+    opening, closing = REASONING_MARKERS[reasoning_format]
+    parser = open_parser("gemma4", reasoning_format)
+    assert read_texts(split(parser, f"{opening}\nHm.\n{closing}Hi")) == ("Hm.", "Hi")
+    shown = list_markers(None, reasoning_format)
+    assert all(any(marker.startswith(text) for text in shown) for marker in (opening, closing))
+
+
+def test_a_call_has_the_id_that_the_model_gave_it() -> None:
+    [call] = split(open_for("kimi_k2"), KIMI).calls
+    assert call.call_id == "functions.f:3"
 
 
 def test_what_is_certain_is_not_held_back() -> None:
@@ -162,36 +127,41 @@ def test_what_is_certain_is_not_held_back() -> None:
     assert [parser.feed(text).reasoning for text in ("a\n", "b</th", "ink>\n")] == ["a", "\nb", ""]
     assert [parser.feed(text).content for text in ("c <", "to", "x")] == ["c ", "", "<tox"]
     call = ('<tool_call>{"name": "f", "argu', 'ments": {"', "a", '": 1}')
-    calls = [parser.feed(text).calls for text in call]
-    assert calls == [(), ((0, "f", '{"'),), ((0, None, "a"),), ((0, None, '": 1}'),)]
+    calls = [[piece[:3] for piece in parser.feed(text).calls] for text in call]
+    assert calls == [[], [(0, "f", '{"')], [(0, None, "a")], [(0, None, '": 1}')]]
     coder = open_for("qwen3_coder")
     coder.feed("<function=f>\n<parameter=text>\n")
-    assert [coder.feed(text).calls for text in ("a\n", "b\n</par")] == [
-        ((0, None, "a"),),
-        ((0, None, r"\nb"),),
-    ]
+    assert [coder.feed(text).calls[0].arguments for text in ("a\n", "b\n</par")] == ["a", r"\nb"]
     llama = open_for("llama3")
     assert llama.feed('{"name": "Ann", "age":').content == '{"name": "Ann", "age":'
 
 
-@given(st.lists(PARTS, max_size=6).map("".join), st.data())
-def test_no_cut_changes_the_sum(text: str, data: st.DataObject) -> None:
+@given(st.lists(PARTS, max_size=6).map("".join), st.sampled_from(FORMATS), st.data())
+def test_no_cut_changes_the_sum(text: str, tool_format: str | None, data: st.DataObject) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=12)))
     pieces = [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
-    for tool_format in FORMATS:
-        for begins_inside in (None, False, True):
-            whole, cut, letters = (
-                split(open_for(tool_format, begins_inside=begins_inside), some)
-                for some in ([text], pieces, text)
-            )
-            assert whole == cut == letters
+    for begins_inside in (None, False, True):
+        whole, cut, letters = (
+            split(open_for(tool_format, begins_inside=begins_inside), some) for some in ([text], pieces, text)
+        )
+        assert whole == cut == letters
 
 
 @given(st.lists(PARTS, max_size=6).map("".join))
 def test_an_answer_without_calls_loses_nothing(text: str) -> None:
     for tool_format in FORMATS:
         answer = split(open_for(tool_format), [text])
-        assert answer.calls or answer.content == text
+        assert answer.calls or answer.content == text or tool_format == HARMONY
+
+
+@given(st.lists(PARTS, max_size=6).map("".join))
+def test_messages_lose_their_heads_alone(text: str) -> None:
+    """All letters are content, reasoning, arguments, or a head, whose only text is these."""
+    answer = split(open_for(HARMONY, begins_inside=False), [text])
+    kept = answer.reasoning + answer.content + "".join(call.arguments for call in answer.calls)
+    for mark in (*list_markers(HARMONY, None), "commentary", "final", "analysis", "json", " to=functions.f"):
+        text = text.replace(mark, "")
+    assert Counter(kept) >= Counter(text.replace("\n", "").replace("assistant", "").replace(" ", ""))
 
 
 def count_steps(tool_format: str, pieces: list[str]) -> int:
@@ -227,7 +197,8 @@ def test_a_megabyte_of_half_markers_is_not_held(tool_format: str) -> None:
         parser = open_for(tool_format)
         parser.feed(prefix)
         whole = join_deltas([parser.feed("<" * 4096) for _ in range(256)])
-        assert len(whole.content) + sum(len(call.arguments) for call in whole.calls) >= (1 << 20) - 16
+        size = len(whole.reasoning) + len(whole.content) + sum(len(call.arguments) for call in whole.calls)
+        assert size >= (1 << 20) - 16
 
 
 def test_deep_arguments_pass() -> None:
@@ -240,8 +211,29 @@ def test_deep_arguments_pass() -> None:
 
 def test_a_template_shows_its_format() -> None:
     chosen = {name: choose_tool_format(source) for name, source in TEMPLATES.items()}
-    known = {"thinking": "hermes", "headers": "llama3", "mistral": "mistral"}
-    assert {name: found for name, found in chosen.items() if found} == known
-    assert [name for name, source in TEMPLATES.items() if has_reasoning(source)] == ["thinking"]
+    known = {"thinking": "hermes", "headers": "llama3"} | {name: name for name in TOOL_FORMATS}
+    assert {name: found for name, found in chosen.items() if found} == {
+        name: known[name] for name in TEMPLATES if name in known
+    }
+    reasoning = {name: choose_reasoning_format(source) for name, source in TEMPLATES.items()}
+    think = ("deepseek_v3", "deepseek_v31", "glm45", "thinking")
+    expected = {HARMONY: HARMONY} | dict.fromkeys(think, "think")
+    assert {name: found for name, found in reasoning.items() if found} == expected
+    assert choose_reasoning_format("[THINK]") == "mistral"
+    assert choose_reasoning_format("<|channel>thought") == "gemma4"
     assert choose_tool_format(r"{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
-    assert choose_tool_format("<tool_call>{name}\n<arg_key>") is None
+
+
+@pytest.mark.parametrize("name", [name for name, source in TEMPLATES.items() if choose_tool_format(source)])
+def test_a_call_is_read_as_its_template_writes_it(name: str) -> None:
+    source, arguments = TEMPLATES[name], {"text": 'a\n"b"', "count": 2}
+    call = {"id": "f12345678", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    question = {"role": "user", "content": "Who?"}
+    template = ChatTemplate({"default": source}, {"bos_token": "", "eos_token": ""})
+    before, whole = (
+        template.render(RenderChat(talk, TOOLS, add_generation_prompt=False))
+        for talk in ([question], [question, {"role": "assistant", "tool_calls": [call]}])
+    )
+    answer = whole.removeprefix(before)
+    [(function, written)] = list_calls(split(open_for(choose_tool_format(source)), answer))
+    assert (function, json.loads(written)) == ("f", arguments)

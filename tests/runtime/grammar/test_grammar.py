@@ -6,11 +6,11 @@ import pytest
 
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import MAX_BYTES, write_grammar
+from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
-from millrace_runtime.grammar.source import GrammarKind
-from millrace_runtime.grammar.tools import ToolConflict, write_calls
+from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 from millrace_runtime.replica.settings import DEMO_PATH
+from tests.runtime.grammar.fitting import Fitting
 
 PAIR = {
     "type": "object",
@@ -30,29 +30,7 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer, 4100)  # some logits have no token
 
 
-WHO = {"type": "object", "properties": {"who": {"$ref": "#/$defs/Name"}}, "required": ["who"]}
-TOOLS = [
-    {"function": {"name": "find", "parameters": WHO | {"$defs": {"Name": {"enum": ["x", "y"]}}}}},
-    {"function": {"name": "stop"}},
-]
-FIND, STOP = '{"name": "find", "%s": {"who": "x"}}', '{"name": "stop", "%s": {}}'
-TAGGED = "<tool_call>\n{}\n</tool_call>"
-BAD_CALLS = ['{"name": "find", "%s": {"who": "z"}}', '{"name": "fly", "%s": {}}', "find%s"]
-
-
-def write_tools(tool_format: str, *, is_one_call: bool = False) -> tuple[str, str]:
-    source = write_calls(tool_format, TOOLS, is_one_call=is_one_call)
-    return source.kind, source.text
-
-
-def tag(*calls: str) -> str:
-    return "\n".join(TAGGED.format(call % "arguments") for call in calls)
-
-
 FITTING = [
-    (*write_tools("hermes"), [tag(FIND), tag(STOP, FIND)], [*map(tag, BAD_CALLS), FIND % "arguments"]),
-    (*write_tools("hermes", is_one_call=True), [tag(STOP)], [tag(STOP, STOP)]),
-    (*write_tools("llama3"), [FIND % "parameters"], [bad.replace("%s", "parameters") for bad in BAD_CALLS]),
     (
         "schema",
         json.dumps(PAIR),
@@ -71,22 +49,9 @@ FITTING = [
 def test_a_text_fits_or_not(  # noqa: PLR0917
     vocabulary: Vocabulary, tokenizer: Tokenizer, kind: str, source: str, good: list[str], bad: list[str]
 ) -> None:
-    root = Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
-    end = tokenizer.end_token_ids[0]
-
-    def fits(text: str) -> bool:
-        matcher, mask = root.fork([end]), bytearray(vocabulary.end_bits.nbytes)
-        [tokens] = tokenizer.encode_batch([text], add_special_tokens=False)
-        for token in tokens:
-            matcher.fill(mask)
-            if not mask[token // 8] >> token % 8 & 1:
-                return False
-            matcher.consume(token)
-        matcher.fill(mask)
-        return bool(mask[end // 8] >> end % 8 & 1)
-
-    assert [text for text in good if not fits(text)] == []
-    assert [text for text in bad if fits(text)] == []
+    grammar = Fitting(vocabulary, tokenizer, write_grammar(GrammarKind(kind), source))
+    assert [text for text in good if not grammar.fits(text)] == []
+    assert [text for text in bad if grammar.fits(text)] == []
 
 
 CHOICES = [{"properties": {f"a{number}": {"type": "string"}}} for number in range(9)]
@@ -113,9 +78,3 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
         Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 700
-
-
-def test_two_tools_may_not_define_a_name_differently() -> None:
-    tools = [{"function": {"name": str(n), "parameters": {"$defs": {"A": {"maximum": n}}}}} for n in (1, 2)]
-    with pytest.raises(ToolConflict, match="two tools define `A` differently"):
-        write_calls("hermes", tools, is_one_call=False)

@@ -73,3 +73,27 @@ def assert_no_bad_words(client: httpx.Client, address: str) -> None:
     assert max(map(len, banned)) > 1
     for word in banned:
         assert word not in [said[place : place + len(word)] for place in range(len(said))]
+
+
+def test_a_forced_call_fits_its_tool(
+    start: Callable[..., "Replica"],  # noqa: F821  conftest's
+    client: httpx.Client,
+) -> None:
+    properties = {
+        "kind": {"enum": ["fox", "hen"], "type": "string"},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["kind", "age"]}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": parameters}}]
+    url = f"{start('--demo', '--tool-parser', 'qwen3_coder').address}/v1/chat/completions"
+    answer = client.post(url, json=CHAT | {"tools": tools, "tool_choice": "required"})
+    assert answer.status_code == 200, answer.text
+    [choice] = answer.json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    call = choice["message"]["tool_calls"][0]["function"]
+    arguments = json.loads(call["arguments"])
+    assert (call["name"], arguments["kind"] in {"fox", "hen"}, arguments["age"] in range(1, 100)) == (
+        "add",
+        True,
+        True,
+    )

@@ -104,7 +104,8 @@ class Message:
             last.pieces.append(part.text)
             return
         if part.name is not None:
-            self.calls.append(Call(_new_id(is_short=self._is_short_id), part.name))
+            call_id = part.call_id or _new_id(is_short=self._is_short_id)
+            self.calls.append(Call(call_id, part.name))
             self.parts.append(self.calls[-1])
         self.calls[part.index].arguments.append(part.arguments)
 

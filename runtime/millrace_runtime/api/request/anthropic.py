@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
+from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body, list_strict
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_STOPS,
@@ -105,7 +105,9 @@ def read_anthropic(data: bytes | bytearray) -> Reading:
     tools = _read_tools(body)
     choice = body.tool_choice
     answer = AnswerWish(
+        is_chat=True,
         tools=tools,
+        strict=list_strict(body.tools),
         forced=_read_forced(choice),
         is_one_call=bool(choice and choice.disable_parallel_tool_use),
         splits_reasoning=True,

@@ -22,7 +22,7 @@ from millrace_runtime.process import end_with_parent
 from millrace_runtime.protocol.messages import Grammar
 
 
-def open_proofs(model_path: Path) -> Callable[[str, str], Grammar]:
+def open_proofs(model_path: Path) -> Callable[[str, str, str], Grammar]:
     """Return what proves grammars. For a tokenizer that can't be used with them it refuses each."""
     tokenizer = Tokenizer.load(model_path)
     try:

@@ -14,6 +14,7 @@ from millrace_runtime.api.request.intent import (
     Reading,
     build_request,
     decode_body,
+    list_strict,
     refuse_invalid,
 )
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
@@ -88,7 +89,9 @@ def read_chat(data: bytes | bytearray) -> Reading:
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     tools = _read_tools(body)
     answer = AnswerWish(
+        is_chat=True,
         tools=tools,
+        strict=list_strict(body.tools),
         forced=_read_forced(body),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=body.separate_reasoning is not False,

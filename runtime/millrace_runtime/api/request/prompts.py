@@ -21,7 +21,6 @@ from millrace_runtime.chat.jobs import EncodeTexts
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
-from millrace_runtime.grammar.tools import FORCIBLE, ToolConflict, write_calls
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 Prompts = Sequence[Sequence[int]]
@@ -30,11 +29,10 @@ _RETRY_SECONDS = 5
 
 
 class Prompted(NamedTuple):
-    """A request, its prompts' token ids, and its grammar as the engine takes it."""
+    """A request and its prompts' token ids."""
 
     request: GenerationRequest
     prompts: Prompts
-    grammar: Grammar | None
 
 
 async def read_prompts(
@@ -44,11 +42,9 @@ async def read_prompts(
     inline_bytes: int,
     on_request: Callable[[GenerationRequest], None],
     *,
-    grammars: GrammarWorker,
     max_prompt_tokens: int | None,
-    tool_format: str | None = None,
 ) -> Prompted:
-    """Return a body's request, prompts and grammar. `on_request` gets the request before a text is tokenised.
+    """Return a body's request and prompts. `on_request` gets the request before a text is tokenised.
 
     `body` is emptied as soon as it is read or encoded for the worker, because admission counts it once.
 
@@ -61,8 +57,7 @@ async def read_prompts(
         if request.bad_words:
             words = EncodeTexts(spell_words(request.bad_words), adds_special_tokens=False)
             request = ban(request, await _await_job(text.run(words), is_large=False))
-        grammar = await _prove_grammar(choose_grammar(request, tool_format), grammars)
-        return Prompted(request, prompts, grammar)
+        return Prompted(request, prompts)
     except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
@@ -75,49 +70,25 @@ async def _read(
     on_request: Callable[[GenerationRequest], None],
     *,
     max_prompt_tokens: int | None,
-) -> tuple[GenerationRequest, Prompts]:
+) -> Prompted:
     if len(body) > inline_bytes:
         reading = text.read(dialect, body, max_prompt_tokens)
         body.clear()
         read = await _await_job(reading, is_large=True)
         request = decode_request(read.request)
         on_request(request)
-        return request, read.prompts
+        return Prompted(request, read.prompts)
     request, prompts = READERS[dialect](body)
     body.clear()
     on_request(request)
     if isinstance(prompts, list):
-        return request, prompts
+        return Prompted(request, prompts)
     encoding = text.run(prompts, max_prompt_tokens)
     del prompts
-    return request, await _await_job(encoding, is_large=False)
+    return Prompted(request, await _await_job(encoding, is_large=False))
 
 
-def choose_grammar(request: GenerationRequest, tool_format: str | None) -> GrammarSource | None:
-    """Return the grammar of the answer: the client's, or that of a call. Raises BadRequestError."""
-    wish = request.answer
-    if wish.forced is None or wish.tools is None:
-        return request.grammar
-    tools = [tool for tool in wish.tools if wish.forced in ("", tool["function"]["name"])]
-    if not tools:
-        raise BadRequestError(f"`tool_choice` names `{wish.forced}`, which is no tool", param="tool_choice")
-    if request.grammar is not None:
-        raise BadRequestError(
-            f"`tool_choice` and `{request.grammar.field}` exclude each other: send one", param="tool_choice"
-        )
-    if tool_format not in FORCIBLE:
-        raise BadRequestError(
-            "this model's calls can't be forced: use `tool_choice` `auto` or `none`",
-            param="tool_choice",
-            code="unsupported_parameter",
-        )
-    try:
-        return write_calls(tool_format, tools, is_one_call=wish.is_one_call or wish.forced != "")
-    except ToolConflict as error:
-        raise BadRequestError(str(error), param="tools") from error
-
-
-async def _prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> Grammar | None:
+async def prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> Grammar | None:
     """Return the grammar as the engine takes it. Raises BadRequestError and UnavailableError."""
     if source is None:
         return None

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
+from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body, list_strict
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_TOOLS,
@@ -97,7 +97,9 @@ def read_responses(data: bytes | bytearray) -> Reading:
     )
     tools = _read_tools(body)
     answer = AnswerWish(
+        is_chat=True,
         tools=tools,
+        strict=list_strict(body.tools),
         forced=None if tools is None else _read_forced(body.tool_choice),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=True,

@@ -14,6 +14,8 @@ class CallDelta(NamedTuple):
     """The function's name, once: with the call's first delta."""
     arguments: str
     """The next piece of the arguments' JSON text. Joined they are one JSON object."""
+    call_id: str | None = None
+    """The id that the model gave the call, with its first delta; None if its format has none."""
 
 
 class TextDelta(NamedTuple):
@@ -80,14 +82,19 @@ class DeltaBuilder:
         self._parts: list[Part] = []
         self._num_begun = 0
 
+    def add_reasoning(self, text: str) -> None:
+        """Add to the reasoning."""
+        if text:
+            self._parts.append(TextDelta("reasoning", text))
+
     def add_content(self, text: str) -> None:
         """Add to the content."""
         if text:
             self._parts.append(TextDelta("content", text))
 
-    def begin_call(self, name: str) -> None:
+    def begin_call(self, name: str, call_id: str | None = None) -> None:
         """Begin the next call; `add_arguments` adds to this one."""
-        self._parts.append(CallDelta(self._num_begun, name, ""))
+        self._parts.append(CallDelta(self._num_begun, name, "", call_id))
         self._num_begun += 1
 
     def add_arguments(self, text: str) -> None:

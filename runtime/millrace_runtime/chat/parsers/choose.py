@@ -4,22 +4,57 @@ import re
 from collections.abc import Callable
 
 from millrace_runtime.chat.parsers.answer import AnswerParser, PlainParser
+from millrace_runtime.chat.parsers.gemma import FUNCTION_GEMMA, GEMMA4, GemmaParser
+from millrace_runtime.chat.parsers.glm import GlmParser
+from millrace_runtime.chat.parsers.harmony import HarmonyParser
 from millrace_runtime.chat.parsers.hermes import HermesParser
 from millrace_runtime.chat.parsers.llama3 import Llama3Parser
 from millrace_runtime.chat.parsers.mistral import MistralParser
+from millrace_runtime.chat.parsers.named_call import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, NamedCallParser
 from millrace_runtime.chat.parsers.parameter_types import Tools
 from millrace_runtime.chat.parsers.qwen3_coder import Qwen3CoderParser
 from millrace_runtime.chat.parsers.reasoning import ReasoningParser
 
+HARMONY = "harmony"
+"""The format of gpt-oss: of its calls and its reasoning at once."""
 TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
+    "deepseek_v3": lambda _: NamedCallParser(DEEPSEEK_V3),
+    "deepseek_v31": lambda _: NamedCallParser(DEEPSEEK_V31),
+    "functiongemma": lambda _: GemmaParser(FUNCTION_GEMMA),
+    "gemma4": lambda _: GemmaParser(GEMMA4),
+    "glm45": GlmParser,
+    HARMONY: lambda _: HarmonyParser(splits_reasoning=False),
     "hermes": lambda _: HermesParser(),
+    "kimi_k2": lambda _: NamedCallParser(KIMI_K2),
     "llama3": lambda _: Llama3Parser(),
     "mistral": lambda _: MistralParser(),
     "qwen3_coder": Qwen3CoderParser,
 }
 """The formats of tool calls, by the names that `--tool-parser` takes."""
+REASONING_MARKERS = {
+    "gemma4": ("<|channel>thought", "<channel|>"),
+    "mistral": ("[THINK]", "[/THINK]"),
+    "think": ("<think>", "</think>"),
+}
+"""What stands around the reasoning, by the names that `--reasoning-parser` takes."""
+_FIRST_TOKENS = {"gemma4": ("<|channel>",)}
+"""The token that a marker of reasoning begins with, where the marker is more."""
 _MARKERS = {
+    "deepseek_v3": (*DEEPSEEK_V3.texts, "<｜tool▁sep｜>"),
+    "deepseek_v31": (*DEEPSEEK_V31.texts, "<｜tool▁sep｜>"),
+    "functiongemma": FUNCTION_GEMMA,
+    "gemma4": GEMMA4,
+    "glm45": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    HARMONY: (
+        "<|start|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
+    ),
     "hermes": ("<tool_call>", "</tool_call>"),
+    "kimi_k2": (*KIMI_K2.texts, "<|tool_call_argument_begin|>"),
     "llama3": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "qwen3_coder": ("<tool_call>", "</tool_call>"),
@@ -27,6 +62,13 @@ _MARKERS = {
 """What a parser looks for, and what may be a special token of the model, which is no text otherwise."""
 _KEY = r"\\?\"{}\\?\""
 _SIGNS = {
+    HARMONY: (r"<\|channel\|>", r"<\|message\|>"),
+    "deepseek_v3": ("<｜tool▁call▁begin｜>", "```json"),
+    "deepseek_v31": ("<｜tool▁call▁begin｜>",),
+    "kimi_k2": (r"<\|tool_call_argument_begin\|>",),
+    "functiongemma": ("<start_function_call>",),
+    "gemma4": (r"<\|tool_call>",),
+    "glm45": ("<tool_call>", "<arg_key>"),
     "qwen3_coder": ("<tool_call>", "<function="),
     "hermes": ("<tool_call>", _KEY.format("arguments")),
     "mistral": (re.escape("[TOOL_CALLS]"),),
@@ -43,26 +85,40 @@ def choose_tool_format(template: str) -> str | None:
     return None
 
 
-def has_reasoning(template: str) -> bool:
-    """Whether a chat template, by its source, is of a model that reasons in `<think>…</think>`."""
-    return "<think>" in template or "</think>" in template
+def choose_reasoning_format(template: str) -> str | None:
+    """Return how a model with this chat template, by its source, reasons; None if it does not."""
+    if choose_tool_format(template) == HARMONY:
+        return HARMONY
+    found = (name for name, markers in REASONING_MARKERS.items() if any(mark in template for mark in markers))
+    return next(found, None)
 
 
-def list_markers(tool_format: str | None, *, splits_reasoning: bool) -> frozenset[str]:
+def list_markers(tool_format: str | None, reasoning_format: str | None) -> frozenset[str]:
     """Return the texts that `open_parser`'s parser looks for, as far as they may be special tokens."""
-    markers = () if tool_format is None else _MARKERS[tool_format]
-    return frozenset((*markers, *(("<think>", "</think>") if splits_reasoning else ())))
+    calls = () if tool_format is None else _MARKERS[tool_format]
+    if reasoning_format == HARMONY:
+        return frozenset(_MARKERS[HARMONY])
+    if reasoning_format is None:
+        return frozenset(calls)
+    markers = REASONING_MARKERS[reasoning_format]
+    return frozenset((*calls, *markers, *_FIRST_TOKENS.get(reasoning_format, ())))
 
 
 def open_parser(
-    tool_format: str | None, *, splits_reasoning: bool, begins_in_reasoning: bool, tools: Tools | None = None
+    tool_format: str | None,
+    reasoning_format: str | None,
+    *,
+    begins_in_reasoning: bool = False,
+    tools: Tools | None = None,
 ) -> AnswerParser:
     """Return the parser of one answer.
 
-    Without a format, calls are content. `begins_in_reasoning`: the prompt ends with an opened `<think>`.
+    Without a format, calls are content, or reasoning is. `begins_in_reasoning`: the prompt has opened it.
     `tools` are the request's; their schemas type the arguments of formats that write text.
     """
+    if reasoning_format == HARMONY:
+        return HarmonyParser(splits_reasoning=True)
     behind = PlainParser() if tool_format is None else TOOL_FORMATS[tool_format](tools or ())
-    if not splits_reasoning:
+    if reasoning_format is None:
         return behind
-    return ReasoningParser(behind, begins_inside=begins_in_reasoning)
+    return ReasoningParser(behind, REASONING_MARKERS[reasoning_format], begins_inside=begins_in_reasoning)

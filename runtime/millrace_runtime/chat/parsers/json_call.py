@@ -24,8 +24,9 @@ class JsonValue:
     inside its arguments, the client reads as it is.
     """
 
-    def __init__(self) -> None:
-        self._depth = 0
+    def __init__(self, depth: int = 0) -> None:
+        """`depth` is the number of brackets that are open already."""
+        self._depth = depth
         self._is_in_string = False
         self.is_ended = False
         self.is_broken = False

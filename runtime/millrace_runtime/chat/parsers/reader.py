@@ -29,6 +29,10 @@ class Markers:
         """Return the first marker at or behind `place`."""
         return self._whole.search(text, place)
 
+    def find_within(self, text: str, place: int, most: int) -> re.Match[str] | None:
+        """Return the first marker that begins at most so many letters behind `place`."""
+        return self._whole.search(text, place, place + most + self._max_begun + 1)
+
     def match(self, text: str, place: int) -> re.Match[str] | None:
         """Return the marker at `place`."""
         return self._whole.match(text, place)
@@ -117,6 +121,28 @@ class TextReader:
             return Before(before, self.take_to(found.end()))
         end = len(self.text) if self.has_ended else markers.find_begun(self.text, self.place)
         return Before(self.take_to(end), "")
+
+    def stands_at(self, markers: Markers) -> bool:
+        """Whether a marker stands here."""
+        return markers.match(self.text, self.place) is not None
+
+    def take_within(self, markers: Markers, most: int) -> "Within":
+        """Take the text before a marker that begins within `most` letters, and the marker."""
+        found = markers.find_within(self.text, self.place, most)
+        end = self.place + most
+        if found and found.start() <= end:
+            return Within(self.take_to(found.start()), self.take_to(found.end()), True)
+        begun = len(self.text) if self.has_ended else markers.find_begun(self.text, self.place)
+        is_over = self.has_ended or begun > end
+        return Within(self.take_to(min(begun, end)), "", is_over)
+
+
+class Within(NamedTuple):
+    """A text, the marker behind it or "", and whether more text would change neither."""
+
+    text: str
+    marker: str
+    is_over: bool
 
 
 State = Callable[[], bool]

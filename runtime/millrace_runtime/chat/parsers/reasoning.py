@@ -1,30 +1,29 @@
-"""Reasoning: `<think>…</think>` before the answer itself."""
+"""Reasoning before the answer itself, between two markers such as `<think>` and `</think>`."""
 
 import re
 
 from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
 from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
 
-_OPENING = Markers("<think>")
-_CLOSING = Markers("</think>")
 _NEWLINES = re.compile(r"\n*")
 
 
 class ReasoningParser(StateParser):
     """Splits off the reasoning, and gives the text behind it to another parser.
 
-    Newlines behind `<think>` and around `</think>` belong to neither side, as Qwen's templates cut them from
-    earlier answers. An answer that ends inside `<think>` is all reasoning.
+    Newlines behind the first marker and around the second belong to neither side, as Qwen's templates cut
+    them from earlier answers. An answer that ends between the markers is all reasoning.
     """
 
-    def __init__(self, behind: AnswerParser, *, begins_inside: bool) -> None:
-        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened `<think>`."""
+    def __init__(self, behind: AnswerParser, markers: tuple[str, str], *, begins_inside: bool) -> None:
+        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened it."""
         super().__init__(self._expect_opening)
+        self._opening, self._closing = map(Markers, markers)
         self._behind = behind
         self._begins_inside = begins_inside
         self._reasoning: list[str] = []
         self._num_newlines = 0
-        """Newlines at the reasoning's end up to here, which `</think>` would take away."""
+        """Newlines at the reasoning's end up to here, which the closing marker would take away."""
 
     def feed(self, text: str) -> AnswerDelta:
         """Return what is certain with the next piece of text."""
@@ -41,11 +40,11 @@ class ReasoningParser(StateParser):
         return join_deltas((super().finish(), self._behind.finish()))
 
     def _expect_opening(self) -> bool:
-        """A model may write `<think>` though the prompt has opened it."""
+        """A model may write the marker though the prompt has opened the reasoning."""
         self._hold(_NEWLINES if self._begins_inside else SPACE)
-        if self._reader.is_undecided(_OPENING):
+        if self._reader.is_undecided(self._opening):
             return False
-        if self._reader.take_marker(_OPENING):
+        if self._reader.take_marker(self._opening):
             return self._go(self._skip_newlines)
         return self._go(self._read_reasoning) if self._begins_inside else self._release(self._pass_on)
 
@@ -54,7 +53,7 @@ class ReasoningParser(StateParser):
         return not self._reader.is_empty and self._go(self._read_reasoning)
 
     def _read_reasoning(self) -> bool:
-        before, marker = self._reader.take_before(_CLOSING)
+        before, marker = self._reader.take_before(self._closing)
         text = before.rstrip("\n")
         if text:
             self._release_newlines()

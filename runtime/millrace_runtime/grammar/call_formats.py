@@ -1,0 +1,132 @@
+"""How the formats that begin a call with a marker write it. Pure."""
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millrace_runtime.grammar import gemma
+from millrace_runtime.grammar.lark import SPACE, LarkWriter, escape, write_json, write_regex, write_text
+from millrace_runtime.grammar.parameters import CallableTool, ParameterForm, write_parameters
+
+_SPACE = f"({SPACE})?"
+_END_OBJECT = write_regex(rf"{_SPACE}\}}")
+
+
+class CallFormat(NamedTuple):
+    """One format. Its texts may be markers."""
+
+    opening: str
+    """What begins a call, or a section of several."""
+    write_call: Callable[[LarkWriter, CallableTool], str]
+    """Returns the expression of what stands behind the opening: a call of this tool."""
+    between: str = ""
+    """What stands between two calls."""
+    section: tuple[str, str] | None = None
+    """What stands before the first call and behind the last one; None where each has an opening."""
+
+
+def write_object(tool: CallableTool, arguments: str) -> str:
+    """Return the expression of a call as JSON, whose arguments have this name.
+
+    The tool's schema stays a document of its own, where its references hold.
+    """
+    head = f'{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
+    return f"{write_regex(head)} {write_json(tool.schema)} {_END_OBJECT}"
+
+
+def match_name(tool: CallableTool) -> str:
+    """Return the regular expression of such an object's beginning, up to its name."""
+    name = escape(json.dumps(tool.name, ensure_ascii=False))
+    return rf'\{{{_SPACE}"name"{_SPACE}:{_SPACE}{name}'
+
+
+def _write_hermes(lark: LarkWriter, tool: CallableTool) -> str:
+    return f'"\\n" {write_object(tool, "arguments")} "\\n" {lark.mark("</tool_call>")}'
+
+
+def _write_element(_: LarkWriter, tool: CallableTool) -> str:
+    return write_object(tool, "arguments")
+
+
+def _write_named(lark: LarkWriter, tool: CallableTool) -> str:
+    call_id = f"({lark.mark('[CALL_ID]')} /[0-9A-Za-z]{{9}}/)?" if lark.knows("[CALL_ID]") else ""
+    return f"{write_text(tool.name)} {call_id} {lark.mark('[ARGS]')} {write_json(tool.schema)}"
+
+
+def _write_qwen3_coder(lark: LarkWriter, tool: CallableTool) -> str:
+    value = lark.add("VALUE", r"ANY & ~(ANY /<\/parameter>|\n<parameter=|\n<\/function>/ ANY)")
+    form = ParameterForm(
+        begin=lambda key: write_text(f"<parameter={key}>\n"),
+        begin_any=r'"<parameter=" /[^<>\n]+/ ">\n"',
+        text=lark.add("value[lazy]", rf'{value} "\n</parameter>\n"'),
+        end=r'"\n</parameter>\n"',
+    )
+    begin = write_text(f"\n<function={tool.name}>\n")
+    return f'{begin} {write_parameters(lark, tool, form)} "</function>\\n" {lark.mark("</tool_call>")}'
+
+
+def _write_glm(lark: LarkWriter, tool: CallableTool) -> str:
+    key_begin, key_end = lark.mark("<arg_key>"), lark.mark("</arg_key>")
+    value = f'{key_end} "\\n" {lark.mark("<arg_value>")}'
+    form = ParameterForm(
+        begin=lambda key: f"{key_begin} {write_text(key)} {value}",
+        begin_any=f"{key_begin} /[^<>\\n]+/ {value}",
+        text=f'{lark.until("</arg_value>")} "\\n"',
+        end=f'{lark.mark("</arg_value>")} "\\n"',
+    )
+    begin = write_text(f"{tool.name}\n")
+    return f"{begin} {write_parameters(lark, tool, form)} {lark.mark('</tool_call>')}"
+
+
+def _write_deepseek_v3(lark: LarkWriter, tool: CallableTool) -> str:
+    begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
+    fenced = f"{tool.name}\n```json\n"
+    name = f'"function" {lark.mark("<｜tool▁sep｜>")} {write_text(fenced)}'
+    return f'{begin} {name} {write_json(tool.schema)} "\\n```" {end}'
+
+
+def _write_deepseek_v31(lark: LarkWriter, tool: CallableTool) -> str:
+    begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
+    return f"{begin} {write_text(tool.name)} {lark.mark('<｜tool▁sep｜>')} {write_json(tool.schema)} {end}"
+
+
+def _write_kimi_k2(lark: LarkWriter, tool: CallableTool) -> str:
+    begin, end = lark.mark("<|tool_call_begin|>"), lark.mark("<|tool_call_end|>")
+    name = f"{write_text(f'functions.{tool.name}:')} /[0-9]{{1,4}}/"
+    return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_json(tool.schema)} {end}"
+
+
+def _write_functiongemma(lark: LarkWriter, tool: CallableTool) -> str:
+    return f"{gemma.write_call(lark, tool, '<escape>')} {lark.mark('<end_function_call>')}"
+
+
+def _write_gemma4(lark: LarkWriter, tool: CallableTool) -> str:
+    return f"{gemma.write_call(lark, tool, _GEMMA_QUOTE)} {lark.mark('<tool_call|>')}"
+
+
+_GEMMA_QUOTE = '<|"|>'
+_CALLS, _SECTION = "<｜tool▁calls▁begin｜>", ("", "<｜tool▁calls▁end｜>")
+_MISTRAL_LIST = CallFormat("[TOOL_CALLS]", _write_element, ", ", (" [", "]"))
+_FORMATS = {
+    "deepseek_v3": CallFormat(_CALLS, _write_deepseek_v3, "\n", _SECTION),
+    "deepseek_v31": CallFormat(_CALLS, _write_deepseek_v31, "", _SECTION),
+    "functiongemma": CallFormat("<start_function_call>", _write_functiongemma),
+    "gemma4": CallFormat("<|tool_call>", _write_gemma4),
+    "glm45": CallFormat("<tool_call>", _write_glm, "\n"),
+    "hermes": CallFormat("<tool_call>", _write_hermes, "\n"),
+    "kimi_k2": CallFormat(
+        "<|tool_calls_section_begin|>", _write_kimi_k2, "", ("", "<|tool_calls_section_end|>")
+    ),
+    "mistral": CallFormat("[TOOL_CALLS]", _write_named),
+    "qwen3_coder": CallFormat("<tool_call>", _write_qwen3_coder, "\n"),
+}
+
+
+def choose_call_format(tool_format: str, lark: LarkWriter) -> CallFormat:
+    """Return how a format writes calls.
+
+    Only the newer of Mistral's vocabularies, which write a call's name before its arguments, know `[ARGS]`.
+    """
+    if tool_format == "mistral" and not lark.knows("[ARGS]"):
+        return _MISTRAL_LIST
+    return _FORMATS[tool_format]

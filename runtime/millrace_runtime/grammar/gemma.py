@@ -1,0 +1,96 @@
+"""Writes calls of Gemma, whose arguments have keys without quotes and strings between two markers. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_regex, write_text
+from millrace_runtime.grammar.parameters import CallableTool
+
+_SCALARS = {"integer", "number", "boolean", "null"}
+_KEY = write_regex(r'[^:,{}\[\]<"\s]+')
+_SCALAR = write_regex(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
+
+
+def write_call(lark: LarkWriter, tool: CallableTool, quote: str) -> str:
+    """Return the expression of a call. `quote` is the marker on both sides of a string."""
+    return f"{write_text(f'call:{tool.name}')} {_ValueWriter(lark, tool.schema, quote).write(tool.schema)}"
+
+
+class _ValueWriter:
+    """Writes the values of one tool's schema."""
+
+    def __init__(self, lark: LarkWriter, root: Mapping[str, Any], quote: str) -> None:
+        self._lark = lark
+        self._root = root
+        self._quote = lark.mark(quote)
+        self._text = f"{self._quote} {lark.until(quote)}"
+        self._definitions: dict[str, str] = {}
+        """The rules of definitions, by what refers to them. They may refer to themselves."""
+
+    def write(self, schema: Any) -> str:
+        """Return the expression of a value."""
+        known = schema if isinstance(schema, Mapping) else {}
+        if isinstance(reference := known.get("$ref"), str):
+            return self._write_definition(reference)
+        if "enum" in known or "const" in known:
+            return write_choice([self._write_known(value) for value in known.get("enum") or [known["const"]]])
+        if alternatives := known.get("anyOf") or known.get("oneOf"):
+            return write_choice([self.write(alternative) for alternative in alternatives])
+        types = known.get("type", "object" if "properties" in known else None)
+        listed = types if isinstance(types, list) else [types]
+        return write_choice([self._write_type(name, known) for name in listed])
+
+    def _write_definition(self, reference: str) -> str:
+        if reference not in self._definitions:
+            found: Any = self._root
+            for name in reference.removeprefix("#").split("/")[1:]:
+                found = found.get(name, {}) if isinstance(found, Mapping) else {}
+            self._definitions[reference] = self._lark.reserve("definition")
+            self._lark.define(self._definitions[reference], self.write(found))
+        return self._definitions[reference]
+
+    def _write_type(self, name: Any, schema: Mapping[str, Any]) -> str:
+        if name == "string":
+            return self._text
+        if name == "array":
+            item = self._lark.add("item", self.write(schema.get("items")))
+            return f'"[" ({item} ("," {item})*)? "]"'
+        if name in _SCALARS:
+            return write_json({**schema, "type": name})
+        return self._write_object(schema) if name == "object" else self._write_any()
+
+    def _write_object(self, schema: Mapping[str, Any]) -> str:
+        """Return the expression of an object, with its properties in their order."""
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping) or not properties:
+            is_closed = schema.get("additionalProperties") is False
+            return '"{" "}"' if is_closed else self._write_any_object()
+        required = schema.get("required")
+        required = required if isinstance(required, list) else []
+        first, later = "", ""
+        """What may follow where nothing was written yet, and where something was."""
+        for key, inner in reversed(list(properties.items())):
+            member = f"{write_text(f'{key}:')} {self.write(inner)}"
+            begun = self._lark.add("begun", f"{member} {later}")
+            if key in required:
+                first, later = begun, self._lark.add("later", f'"," {begun}')
+            else:
+                first = self._lark.add("first", f"({begun} | {first})" if first else f"{begun}?")
+                later = self._lark.add("later", f'("," {begun} | {later})' if later else f'("," {begun})?')
+        return f'"{{" {first} "}}"'
+
+    def _write_known(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self._quote} {write_text(value)} {self._quote}"
+        return write_json({"const": value})
+
+    def _write_any(self) -> str:
+        return self._lark.define(
+            "any_value", f'{self._text} | {_SCALAR} | "[" (any_value ("," any_value)*)? "]" | any_object'
+        )
+
+    def _write_any_object(self) -> str:
+        self._write_any()
+        return self._lark.define(
+            "any_object", f'"{{" ({_KEY} ":" any_value ("," {_KEY} ":" any_value)*)? "}}"'
+        )

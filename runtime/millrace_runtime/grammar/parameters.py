@@ -1,0 +1,68 @@
+"""Writes the grammar of arguments that a model writes one by one, and not as one JSON object. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_text
+
+_DEFINITIONS = ("$defs", "definitions")
+
+
+class TextValues(Protocol):
+    """Which arguments of a tool are text."""
+
+    def is_text(self, key: str) -> bool:
+        """Whether the value is text, and no JSON."""
+
+    def list_texts(self, key: str) -> list[str] | None:
+        """Return the only texts that the value may be; None: any text."""
+
+
+class CallableTool(NamedTuple):
+    """A tool that an answer may call."""
+
+    name: str
+    schema: Mapping[str, Any]
+    """Of the arguments, which are an object."""
+    values: TextValues
+    """How a format without JSON writes the arguments."""
+
+
+Tools = Sequence[CallableTool]
+
+
+class ParameterForm(NamedTuple):
+    """How a format writes an argument: expressions."""
+
+    begin: Callable[[str], str]
+    """What stands before the value of a key."""
+    begin_any: str
+    """What stands before the value of a key that the schema does not name."""
+    text: str
+    """Any text, and what stands behind it."""
+    end: str
+    """What stands behind a value that is not any text."""
+
+
+def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) -> str:
+    """Return the expression of a tool's arguments, in the order of its schema's properties."""
+    schema = tool.schema
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        is_closed = schema.get("additionalProperties") is False
+        return "" if is_closed else f"({lark.add('parameter', f'{form.begin_any} {form.text}')})*"
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    written = []
+    for key, known in properties.items():
+        value = _write_value(key, definitions | (known if isinstance(known, dict) else {}), tool.values, form)
+        written.append(lark.add("parameter", f"{form.begin(key)} {value}") + "?" * (key not in required))
+    return " ".join(written)
+
+
+def _write_value(key: str, schema: Mapping[str, Any], values: TextValues, form: ParameterForm) -> str:
+    if not values.is_text(key):
+        return f"{write_json(schema)} {form.end}"
+    texts = values.list_texts(key)
+    return form.text if texts is None else f"{write_choice(list(map(write_text, texts)))} {form.end}"

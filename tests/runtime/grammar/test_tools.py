@@ -1,0 +1,280 @@
+"""Grammars of answers with calls and reasoning: what fits them, where markers are tokens and where text."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import pytest
+from tokenizers import AddedToken
+
+from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, open_parser
+from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
+from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.grammar import write_grammar
+from millrace_runtime.grammar.lark import LarkWriter
+from millrace_runtime.grammar.matcher import Vocabulary
+from millrace_runtime.grammar.parameters import CallableTool
+from millrace_runtime.grammar.reasoning import write_channels, write_thought
+from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.tools import write_forced, write_free
+from tests.runtime.grammar.fitting import Fitting
+from tests.runtime.text_model import build_byte_level, write_model
+
+FIND = {
+    "type": "object",
+    "properties": {
+        "who": {"$ref": "#/$defs/Name"},
+        "note": {"type": "string"},
+        "size": {"type": "integer", "maximum": 9},
+    },
+    "required": ["who"],
+    "additionalProperties": False,
+    "$defs": {"Name": {"enum": ["x", "y"], "type": "string"}},
+}
+ANY = {"type": "object"}
+SECTION = "<｜tool▁calls▁begin｜>{}<｜tool▁calls▁end｜>"
+CALL = "<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>"
+QUOTE = '<|"|>'
+KIMI = "<|tool_call_begin|>functions.{}:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
+
+class Form(NamedTuple):
+    """How a test writes the calls of a format."""
+
+    write: Callable[[str, dict[str, Any]], str]
+    between: str | None
+    """None: one call alone is forced."""
+    around: str = "{}"
+
+
+def write_parts(arguments: dict[str, Any], part: str) -> str:
+    values = {key: item if isinstance(item, str) else json.dumps(item) for key, item in arguments.items()}
+    return "".join(part.format(key, text) for key, text in values.items())
+
+
+def write_gemma(arguments: dict[str, Any], quote: str) -> str:
+    values = {
+        key: f"{quote}{item}{quote}" if isinstance(item, str) else item for key, item in arguments.items()
+    }
+    return "{" + ",".join(f"{key}:{value}" for key, value in values.items()) + "}"
+
+
+FORMS = {
+    "deepseek_v3": Form(
+        lambda name, args: CALL.format(f"function<｜tool▁sep｜>{name}\n```json\n{json.dumps(args)}\n```"),
+        "\n",
+        SECTION,
+    ),
+    "deepseek_v31": Form(
+        lambda name, args: CALL.format(f"{name}<｜tool▁sep｜>{json.dumps(args)}"), "", SECTION
+    ),
+    "functiongemma": Form(
+        lambda name, args: f"<start_function_call>call:{name}{write_gemma(args, '<escape>')}"
+        "<end_function_call>",
+        "",
+    ),
+    "gemma4": Form(lambda name, args: f"<|tool_call>call:{name}{write_gemma(args, QUOTE)}<tool_call|>", ""),
+    "glm45": Form(
+        lambda name, args: f"<tool_call>{name}\n"
+        + write_parts(args, "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n")
+        + "</tool_call>",
+        "\n",
+    ),
+    "harmony": Form(
+        lambda name, args: f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+        + json.dumps(args),
+        None,
+    ),
+    "hermes": Form(
+        lambda name, args: f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(args)}}}'
+         "\n</tool_call>",
+        "\n",
+    ),
+    "kimi_k2": Form(
+        lambda name, args: KIMI.format(name, json.dumps(args)),
+        "",
+        "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>",
+    ),
+    "llama3": Form(lambda name, args: f'{{"name": "{name}", "parameters": {json.dumps(args)}}}', None),
+    "mistral": Form(lambda name, args: f"[TOOL_CALLS]{name}[ARGS]{json.dumps(args)}", ""),
+    "qwen3_coder": Form(
+        lambda name, args: f"<tool_call>\n<function={name}>\n"
+        + write_parts(args, "<parameter={}>\n{}\n</parameter>\n")
+        + "</function>\n</tool_call>",
+        "\n",
+    ),
+}  # fmt: skip
+LIST = Form(
+    lambda name, args: f'{{"name":"{name}", "arguments": {json.dumps(args)}}}', ", ", "[TOOL_CALLS] [{}]"
+)
+"""Of Mistral's older vocabularies."""
+GOOD: list[dict[str, Any]] = [{"who": "x"}, {"who": "y", "note": 'a\n"}', "size": 7}]
+BAD: list[dict[str, Any]] = [{"who": "z"}, {"size": 1}, {"who": "x", "size": 10}]
+
+
+class Model(NamedTuple):
+    """A vocabulary."""
+
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+
+    def open(self, grammar: str, before: str = "", kind: GrammarKind = GrammarKind.LARK) -> Fitting:
+        return Fitting(self.vocabulary, self.tokenizer, write_grammar(kind, grammar, before))
+
+    @property
+    def lark(self) -> LarkWriter:
+        return LarkWriter(self.tokenizer.added_ids)
+
+
+@cache
+def load(*, has_tokens: bool) -> Model:
+    """A model whose markers are tokens, or are text."""
+    native = build_byte_level()
+    markers = {mark for name in TOOL_FORMATS for mark in list_markers(name, "think")} - {"[CALL_ID]"}
+    native.add_special_tokens(["<eos>"])
+    native.add_tokens([AddedToken(marker, special=False) for marker in sorted(markers if has_tokens else ())])
+    with TemporaryDirectory() as folder:
+        tokenizer = Tokenizer.load(write_model(Path(folder), native, end_token="<eos>"))
+    return Model(tokenizer, Vocabulary(tokenizer))
+
+
+def list_tools(*, is_strict: bool = True) -> list[CallableTool]:
+    tools = [{"function": {"name": "find", "parameters": FIND}}]
+    find = CallableTool("find", FIND if is_strict else ANY, ParameterTypes(tools, "find"))
+    return [find, CallableTool("stop", {**ANY, "additionalProperties": False}, ParameterTypes([], "stop"))]
+
+
+def form_of(tool_format: str, *, has_tokens: bool) -> Form:
+    return LIST if tool_format == "mistral" and not has_tokens else FORMS[tool_format]
+
+
+def write_calls(form: Form, *calls: str) -> str:
+    return form.around.format((form.between or "").join(calls))
+
+
+CASES = [(name, has_tokens) for name in sorted(TOOL_FORMATS) for has_tokens in (True, False)]
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_a_forced_answer_is_a_call_that_fits(tool_format: str, *, has_tokens: bool) -> None:
+    model, form, tools = (
+        load(has_tokens=has_tokens),
+        form_of(tool_format, has_tokens=has_tokens),
+        list_tools(),
+    )
+    grammar = model.open(write_forced(tool_format, tools, model.lark, is_one_call=False))
+    good = [write_calls(form, form.write("find", args)) for args in GOOD] + [
+        write_calls(form, form.write("stop", {}))
+    ]
+    assert [text for text in good if not grammar.fits(text)] == []
+    several = write_calls(form, form.write("stop", {}), form.write("find", GOOD[1]))
+    assert grammar.fits(several) == (form.between is not None)
+    bad = [write_calls(form, form.write("find", args)) for args in BAD]
+    bad += [write_calls(form, form.write("fly", {})), "Well.", f"So: {good[0]}", ""]
+    assert [text for text in bad if grammar.fits(text)] == []
+    one = model.open(write_forced(tool_format, tools, model.lark, is_one_call=True))
+    assert (one.fits(good[0]), one.fits(several)) == (True, False)
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_a_free_answer_is_bound_in_its_calls_alone(tool_format: str, *, has_tokens: bool) -> None:
+    model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
+    head, tail = ("", "") if tool_format in {"llama3", "harmony"} else ("Is <think>\n", "\n\nDone.</think>")
+    text = "<|channel|>final<|message|>" if tool_format == "harmony" else ""
+    free = [f"{text}{answer}" for answer in ("", "Hello {", '{"name": "Ann"}', "<think>x</think>\n")]
+    good = [f"{head}{write_calls(form, form.write('find', args))}{tail}" for args in GOOD]
+    bad = [f"{head}{write_calls(form, form.write('find', args))}{tail}" for args in BAD]
+    grammar = model.open(write_free(tool_format, list_tools(), model.lark))
+    assert [answer for answer in [*free, *good] if not grammar.fits(answer)] == []
+    assert [answer for answer in bad if grammar.fits(answer)] == []
+    lax = model.open(write_free(tool_format, list_tools(is_strict=False), model.lark))
+    assert [answer for answer in [*free, *good, *bad] if not lax.fits(answer)] == []
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_the_parser_reads_what_the_grammar_binds(tool_format: str, *, has_tokens: bool) -> None:
+    form = form_of(tool_format, has_tokens=has_tokens)
+    parser = open_parser(tool_format, None, tools=[{"function": {"name": "find", "parameters": FIND}}])
+    calls = [*parser.feed(write_calls(form, form.write("find", GOOD[1]))).calls, *parser.finish().calls]
+    assert json.loads("".join(call.arguments for call in calls)) == GOOD[1]
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (GrammarKind.SCHEMA, '{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}'),
+        (GrammarKind.REGEX, r'\{"a": \d\}'),
+        (GrammarKind.CHOICE, '["{\\"a\\": 1}"]'),
+        (GrammarKind.GRAMMAR, 'start: "{" "\\"a\\": " X "}"\nX: /[0-9]/'),
+    ],
+)
+def test_an_answer_is_bound_behind_its_reasoning(kind: GrammarKind, source: str, *, has_tokens: bool) -> None:
+    model, answer, thought = load(has_tokens=has_tokens), '{"a": 1}', 'Hm. {"b <tool_call>\n</think>'
+    possible, opened = (
+        model.open(source, write_thought(model.lark, "<think>", "</think>", is_open=is_open), kind)
+        for is_open in (False, True)
+    )
+    good = [answer, f"<think>{thought}{answer}", f"<think>\n{thought}\n\n{answer}"]
+    assert [text for text in good if not possible.fits(text)] == []
+    assert [
+        text for text in ("Hm.", f"{thought}{answer}", f"<think>{thought}No.") if possible.fits(text)
+    ] == []
+    assert [opened.fits(text.removeprefix("<think>")) for text in good] == [False, True, True]
+    begin = "<|channel|>{}<|message|>"
+    messages = model.open(source, write_channels(model.lark, is_call=False), kind)
+    final = begin.format("final") + answer
+    assert messages.fits(final)
+    assert messages.fits(f"{begin.format('analysis')}Hm. {{<|end|><|start|>assistant{final}")
+    assert not messages.fits(answer)
+
+
+NODE = {"type": "object", "properties": {"to": {"$ref": "#/$defs/Node"}, "n": {"type": "integer"}}}
+NESTED = {
+    "type": "object",
+    "properties": {
+        "any": True,
+        "kind": {"enum": ["a", 1, None]},
+        "node": {"$ref": "#/$defs/Node"},
+        "rows": {"type": "array", "items": {"type": ["string", "null"]}},
+        "way": {"anyOf": [{"type": "boolean"}, {"type": "object"}]},
+    },
+    "required": ["rows"],
+    "$defs": {"Node": NODE},
+}
+
+
+def test_gemma_writes_nested_values_without_json() -> None:
+    model = load(has_tokens=True)
+    tool = CallableTool("f", NESTED, ParameterTypes([], "f"))
+    grammar = model.open(write_forced("functiongemma", [tool], model.lark, is_one_call=True))
+    call, text = "<start_function_call>call:f{{{}}}<end_function_call>", "<escape>{}<escape>"
+    good = [
+        "rows:[]",
+        f"any:{{a:[1,{text}]}},kind:1,node:{{to:{{to:{{n:2}}}},n:-3}},rows:[{text},null],way:true",
+        f"kind:{text.format('a')},rows:[null],way:{{b:1.5e3}}",
+        "node:{n:1},rows:[]",
+    ]
+    bad = [
+        "",
+        "rows:[1]",
+        "kind:2,rows:[]",
+        "rows:[],node:{}",
+        "node:{n:true},rows:[]",
+        "rows:[],",
+        ",rows:[]",
+    ]
+    assert [inner for inner in good if not grammar.fits(call.format(inner))] == []
+    assert [inner for inner in bad if grammar.fits(call.format(inner))] == []
+
+
+def test_tools_that_make_a_grammar_too_long_are_refused() -> None:
+    numbers = {f"p{number}": {"type": "integer"} for number in range(200)}
+    schema = {"type": "object", "properties": numbers, "$defs": {"Large": {"enum": ["x" * 1000]}}}
+    tool = CallableTool("f", schema, ParameterTypes([{"function": {"name": "f", "parameters": schema}}], "f"))
+    with pytest.raises(GrammarError, match="shorten it"):
+        write_forced("qwen3_coder", [tool], LarkWriter({}), is_one_call=True)
