@@ -29,6 +29,7 @@ from millrace_runtime.contract import (
     PORT_GATEWAY,
     PORT_GATEWAY_METRICS,
 )
+from millrace_runtime.cors import parse_origin
 from millrace_runtime.listener import parse_port, read_bind_address
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ def read_settings(argv: list[str]) -> Settings:
         public_hosts=frozenset(flags.public_host),
         short_hosts=flags.short_hosts,
         forward_headers=tuple(flags.forward_header),
+        allowed_origins=tuple(flags.allowed_origin),
         body_memory_bytes=flags.body_memory,
         list_all_models=flags.list_all_models,
     )
@@ -129,6 +131,15 @@ def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
         help="also forward this header of clients to replicas, such as baggage; may be repeated",
     )
     parser.add_argument(
+        "--allowed-origin",
+        type=_parse_origin,
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let web pages of this origin call the API, such as https://chat.example.com, or * for all; "
+        "may be repeated",
+    )
+    parser.add_argument(
         "--body-memory",
         type=_parse_memory,
         default=Settings.body_memory_bytes,
@@ -148,6 +159,14 @@ def _parse_header(text: str) -> str:
     if not may_be_sent(text):
         raise argparse.ArgumentTypeError(f"{text!r} can't be forwarded; write a name such as baggage")
     return text
+
+
+def _parse_origin(text: str) -> str:
+    """Return the origin. Raises ArgumentTypeError."""
+    try:
+        return parse_origin(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parse_memory(text: str) -> int:

@@ -74,7 +74,7 @@ class Gateway:
         async with open_session(self.settings) as session, AsyncExitStack() as stack:
             surface, proxy = self._create_parts(session)
             inner = create_inner_app(surface, self.reporting)
-            clients = create_app(surface, proxy)
+            clients = create_app(surface, proxy, self.settings.allowed_origins)
             yield Sites(
                 clients=await self._listen(stack, clients, self.settings.port, "--port"),
                 metrics=await self._listen(stack, inner, self.settings.metrics_port, "--metrics-port"),

@@ -39,6 +39,8 @@ class Settings:
     """Whether `/v1/models` at a Host of no service lists every service's model; if not, the pinned names."""
     forward_headers: tuple[str, ...] = ()
     """Headers of clients that replicas get beside the list in `headers`."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the gateway, as `parse_origin` returns them."""
     own_namespace: str | None = None
     """The gateway's own namespace: a Host there may be the gateway's Service, whose name it does not know."""
     operator_namespace: str = DEFAULT_NAMESPACE

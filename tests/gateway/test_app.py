@@ -1,6 +1,7 @@
 """What the gateway answers itself."""
 
 import asyncio
+import json
 
 import aiohttp
 import pytest
@@ -78,6 +79,28 @@ async def test_the_gateways_own_address_lists_what_the_platform_lets_it() -> Non
             bench.add_service("team", "sql")
             assert await list_ids(bench) == expected
             assert (await get(bench, "/v1/models/gpt"))[0] == 200
+
+
+@pytest.mark.parametrize("bench", [{"allowed_origins": ("https://a.example",)}], indirect=True)
+async def test_a_page_of_an_allowed_origin_may_call_every_service(bench: Bench) -> None:
+    """The gateway answers for the services: a preflight names no model, and replicas do not decide."""
+
+    async def answer(request: web.Request) -> web.Response:
+        assert "Origin" not in request.headers
+        return web.json_response({}, headers={"Access-Control-Allow-Origin": "*", "Vary": "Accept"})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", answer)
+    preflight = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    async with bench.client.options(bench.url + COMPLETIONS, headers=preflight) as told:
+        assert (told.status, told.headers["Access-Control-Allow-Origin"]) == (204, "https://a.example")
+    for origin, allowed in (("https://a.example", ["https://a.example"]), ("https://b.example", [])):
+        for body in (json.dumps(BODY), "no json"):
+            async with bench.client.post(
+                bench.url + COMPLETIONS, data=body, headers={"Origin": origin}
+            ) as response:
+                assert response.headers.getall("Access-Control-Allow-Origin", []) == allowed
+                assert "Origin" in response.headers.getall("Vary")
 
 
 async def test_one_model_is_found_by_every_name_it_has(bench: Bench) -> None:

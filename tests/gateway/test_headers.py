@@ -46,6 +46,7 @@ KEPT = [
 
 
 HOSTS_OWN = [
+    "Access-Control-Allow-Origin",
     "Set-Cookie",
     "Strict-Transport-Security",
     "Clear-Site-Data",

@@ -100,11 +100,12 @@ def test_a_bad_value_is_refused_by_its_name(programs: Programs, setting: str, na
 def test_what_the_platform_says_of_names_reaches_the_gateway_and_the_operator(programs: Programs) -> None:
     values = (
         *("shortNames.chat=team-a/chat", "publicHosts={models.dev}", "forwardHeaders={baggage}"),
-        *("shortHosts=true", "listAllModels=true", "bodyMemory=1Gi"),
+        *("shortHosts=true", "listAllModels=true", "bodyMemory=1Gi", "allowedOrigins={https://a.example:81}"),
     )
     rendered = render(programs["helm"], *(word for value in values for word in ("--set", f"gateway.{value}")))
     gateway, operator = (read_flags(rendered, name) for name in ("gateway", "operator"))
     settings, pins = read_settings(gateway), {"chat": ("team-a", "chat")}
+    assert settings.allowed_origins == ("https://a.example:81",)
     assert (settings.short_names, settings.public_hosts, settings.forward_headers) == (
         pins,
         {"models.dev"},

@@ -1,13 +1,14 @@
 """The gateway's HTTP routes: probes, models and the proxy for clients; metrics and loads for others."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from aiohttp import web
 
 from millrace_gateway.errors import RequestRefusedError
+from millrace_gateway.front.cors import add_cors
 from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.report.metrics import CONTENT_TYPE, Metrics
@@ -16,6 +17,7 @@ from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.routing import find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
+from millrace_runtime.cors import CorsPolicy
 
 
 class Surface:
@@ -78,9 +80,11 @@ class Surface:
         return _answer(describe_model(name, route, is_owned=is_owned))
 
 
-def create_app(surface: Surface, proxy: Proxy) -> web.Application:
+def create_app(surface: Surface, proxy: Proxy, allowed_origins: Collection[str]) -> web.Application:
     """Return the application for clients. Run it with `handler_cancellation`: a client may disconnect."""
     app = web.Application()
+    if allowed_origins:
+        add_cors(app, CorsPolicy(allowed_origins))
     app.router.add_get(PATH_LIVE, surface.report_live)
     app.router.add_get(PATH_READY, surface.report_ready)
     app.router.add_get("/v1/models", surface.list_models)

@@ -29,7 +29,9 @@ _OWN = "x-millrace-"
 _NEVER_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
 """The gateway sets host and length itself, and has answered `Expect`."""
 _NEVER_RETURNED = _HOP_BY_HOP | {"alt-svc", "clear-site-data", "set-cookie", "strict-transport-security"}
-"""They would apply to the host that all tenants share."""
+"""They would apply to the host that all tenants share, as those of _PLATFORMS would."""
+_PLATFORMS = "access-control-"
+"""The prefix of headers with which the platform, and no tenant, says which web pages may read answers."""
 _SENT = frozenset(
     {
         "anthropic-beta",
@@ -70,7 +72,7 @@ def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
     return CIMultiDict(
         (name, value)
         for name, value in headers.items()
-        if (lower := name.lower()) not in dropped and not lower.startswith(_OWN)
+        if (lower := name.lower()) not in dropped and not lower.startswith((_OWN, _PLATFORMS))
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI, Query, Response
+from fastapi import FastAPI, Query, Response, WebSocket
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
+from millrace_runtime.api.connection.cors import CorsLayer
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
@@ -23,9 +24,11 @@ from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.openapi import DescribedApi
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
+from millrace_runtime.api.stream_socket import StreamSocket
 from millrace_runtime.api.tokenizing import PromptExchange
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.cors import CorsPolicy
 from millrace_runtime.protocol.messages import EngineReady
 
 _LONGEST_WAIT_SECONDS = 60
@@ -54,8 +57,11 @@ def create_app(
         redoc_url=None,
     )
     app.state.replica = replica
+    if settings.allowed_origins:
+        app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation(app, replica)
+    _add_stream(app, replica)
     _add_models(app, replica)
     _add_health(app, replica)
     _add_metrics(app, replica)
@@ -112,6 +118,13 @@ def _add_generation(app: FastAPI, replica: ReplicaState) -> None:
     async def tokenize(request: Request) -> Response:
         """Tokenise a prompt, or the reverse; no model answers."""
         return _ExchangeResponse(partial(PromptExchange, replica, request.url.path))
+
+
+def _add_stream(app: FastAPI, replica: ReplicaState) -> None:
+    @app.websocket(contract.PATH_STREAM)
+    async def stream(socket: WebSocket) -> None:
+        """Answer many requests in one connection."""
+        await StreamSocket(replica, socket).serve()
 
 
 def _add_models(app: FastAPI, replica: ReplicaState) -> None:

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+import orjson
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Message, OpenMessage
+from millrace_runtime.api.answer.envelope import Envelope
+from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.writer import CompletionWriter, Envelope, Writer
-from millrace_runtime.api.connection.wire import Answer, Body
+from millrace_runtime.api.answer.split import open_messages
+from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter, Writer
+from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
 from millrace_runtime.api.errors import (
     ApiError,
     ClientGoneError,
@@ -25,10 +28,18 @@ from millrace_runtime.api.errors import (
 )
 from millrace_runtime.api.generation import Generation
 from millrace_runtime.api.replica_state import ReplicaState
-from millrace_runtime.api.request.answer_form import AnswerForm, Reasoning, choose_form, choose_grammar
-from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
-from millrace_runtime.api.request.prompts import Prompts, check_ids, fit_prompt, prove_grammar, read_prompts
-from millrace_runtime.chat.parsers.choose import list_markers, open_parser
+from millrace_runtime.api.request.answer_form import AnswerForm, choose_form, choose_grammar
+from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.request.prompts import (
+    Prompts,
+    check_ids,
+    cut_prompts,
+    fit_prompt,
+    prove_grammar,
+    read_prompts,
+)
+from millrace_runtime.api.request.stream_field import asks_for_stream
+from millrace_runtime.chat.parsers.choose import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
@@ -69,7 +80,8 @@ class Exchange:
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
         self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
-        self._arrival = time.monotonic()
+        self._arrival = self._silent_since = time.monotonic()
+        self._is_streaming = False
         self._booking = Booking(replica.admission, replica.metrics)
         self._reading: asyncio.Future[Prepared] | None = None
         self._generation: Generation | None = None
@@ -98,13 +110,14 @@ class Exchange:
         self._body.check_declared()
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
+        self._silent_since = time.monotonic()
         with self._body.watch(self._disconnect):
             request, prompts, form, grammar = await self._prepare(body, ready)
             if (defaults := self._replica.settings.author_defaults) is not None:
                 request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            writer = self._open_writer(request, open_messages(request.answer, form))
+            writer = self._open_writer(request, prompts, open_messages(request.answer, form))
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=list_markers(*form.formats)
             )
@@ -116,17 +129,30 @@ class Exchange:
 
     async def _prepare(self, body: bytearray, ready: EngineReady) -> "Prepared":
         """Read the body and decide on its answer. Raises ClientGoneError if the client leaves first."""
+        self._is_streaming = len(body) > self._replica.settings.inline_body_bytes and asks_for_stream(body)
         self._reading = asyncio.ensure_future(self._read(body, ready))
         try:
-            return await self._reading
+            return await self._await_reading(self._reading)
         except asyncio.CancelledError:
+            self._reading.cancel()
             if self._body.is_disconnected:
                 raise ClientGoneError from None
             raise
 
+    async def _await_reading(self, reading: "asyncio.Future[Prepared]") -> "Prepared":
+        """Return what is read. Meanwhile a stream gets its status and comments, as later, too."""
+        seconds = self._replica.settings.sse_keep_alive_seconds
+        while True:
+            await asyncio.wait({reading}, timeout=self._silent_since + seconds - time.monotonic())
+            if reading.done():
+                return reading.result()
+            self._silent_since = time.monotonic()
+            if self._is_streaming:
+                await self._answer.send_events(COMMENT)
+
     async def _read(self, body: bytearray, ready: EngineReady) -> "Prepared":
         replica = self._replica
-        request, prompts = await read_prompts(
+        prompted = await read_prompts(
             self._dialect.name,
             body,
             replica.text,
@@ -134,6 +160,7 @@ class Exchange:
             self._accept,
             max_prompt_tokens=ready.max_model_length,
         )
+        request, prompts = cut_prompts(prompted, ready.max_model_length)
         form = choose_form(
             request.answer,
             replica.tokenizer,
@@ -147,21 +174,28 @@ class Exchange:
     def _accept(self, request: GenerationRequest) -> None:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
+        self._is_streaming = request.is_streaming
 
-    def _open_writer(self, request: GenerationRequest, open_message: OpenMessage | None) -> Writer:
+    def _open_writer(
+        self, request: GenerationRequest, prompts: Prompts, open_message: OpenMessage | None
+    ) -> Writer:
         envelope = Envelope(
             request_id=self._dialect.writer.id_prefix + uuid.uuid4().hex,
             created=int(time.time()),
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
+            prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
             has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )
         return self._dialect.writer(
-            envelope,
-            self._replica.tokenizer,
-            has_logprobs=request.sampling.num_logprobs is not None,
-            open_message=open_message,
+            AnswerSpec(
+                envelope,
+                self._replica.tokenizer,
+                has_logprobs=request.sampling.num_logprobs is not None,
+                names_tokens_by_id=request.names_tokens_by_id,
+                open_message=open_message,
+            )
         )
 
     def _plan_generation(
@@ -190,7 +224,7 @@ class Exchange:
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage
-        check_ids(request, ready)
+        check_ids(request, ready, replica.tokenizer.end_token_ids)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)
@@ -200,6 +234,7 @@ class Exchange:
         self._replica.require_ready()  # it may have ended, or begun to drain, while we tokenised
         generation.start()
         if is_streaming:
+            generation.events.last_at = self._silent_since
             generation.keep_alive(self._replica.settings.sse_keep_alive_seconds)
         self._generation = generation
         if self._body.is_disconnected:
@@ -248,20 +283,7 @@ class Exchange:
             self._booking.abort()  # the client left
 
 
-def open_messages(wish: AnswerWish, form: AnswerForm) -> OpenMessage | None:
-    """Return what opens the splitter of a choice's text; None where all of it is content."""
-    if form.is_plain:
-        return None
-
-    def open_message() -> Message:
-        parser = open_parser(
-            *form.formats, begins_in_reasoning=form.reasoning is Reasoning.OPEN, tools=wish.tools
-        )
-        return Message(
-            parser,
-            shows_reasoning=wish.shows_reasoning,
-            is_one_call=wish.is_one_call,
-            is_short_id=form.tool_format == "mistral",
-        )
-
-    return open_message
+def _encode_prompts(prompts: Prompts, num_choices: int) -> tuple[bytes, ...]:
+    """Return the tokens of each choice's prompt as JSON."""
+    encoded = [orjson.dumps(list(prompt)) for prompt in prompts]
+    return tuple(ids for ids in encoded for _ in range(num_choices))

@@ -10,6 +10,7 @@ import msgspec
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.prompt import Echo, PromptReader
+from millrace_runtime.api.connection.wire import COMMENT
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.request.intent import GenerationRequest
@@ -37,8 +38,6 @@ class Usage(NamedTuple):
     """Of the completion; None where nobody looks for reasoning."""
 
 
-_COMMENT = b": waiting\n\n"
-"""Clients of server-sent events skip it."""
 Write = Callable[[Delta], bytes | None]
 """Writes a delta. Returns its events, or None if the answer is one JSON document."""
 
@@ -96,6 +95,7 @@ class Generation:
                 max_tokens=max_tokens,
                 stop_token_ids=stop_ids,
                 grammar=grammar,
+                bad_words=[list(word) for word in request.bad_sequences],
             )
         )
         for sequence in sequences:
@@ -108,6 +108,7 @@ class Generation:
                 hides_special=request.hides_special,
                 min_tokens=request.min_tokens,
                 markers=self._markers,
+                returns_token_ids=request.returns_token_ids,
                 reader=self._open_reader(prompt),
             )
 
@@ -121,8 +122,8 @@ class Generation:
         now = time.monotonic()
         rest = self.events.last_at + seconds - now
         if rest <= 0:
-            self._booking.hold_events(len(_COMMENT))
-            self.events.add(_COMMENT)
+            self._booking.hold_events(len(COMMENT))
+            self.events.add(COMMENT)
             rest = seconds
         self._alarm = asyncio.get_running_loop().call_later(rest, self.keep_alive, seconds)
 

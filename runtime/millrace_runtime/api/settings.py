@@ -28,6 +28,8 @@ class ConnectionLimits:
     max_head_bytes: int = 32 << 10
     """Request line and headers; more is answered 431."""
     max_headers: int = 100
+    max_message_bytes: int = 1 << 20
+    """A longer message closes a WebSocket: no part of it counts as memory before the whole has arrived."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class ApiSettings:
     """How the model writes reasoning, one of REASONING_FORMATS; None: it does not reason."""
     sse_keep_alive_seconds: float = 15.0
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call the API, as `parse_origin` returns them."""
     max_requests: int = 1024
     """Sequences (choices of prompts) in flight, waiting ones included; more are answered 429."""
     max_queued_tokens: int = 1 << 20

@@ -18,6 +18,10 @@ class RenderChat(msgspec.Struct, frozen=True, array_like=True, tag="render"):
     """Whether the model continues the last message; then no other is begun."""
     variables: dict[str, Any] = {}
     """More variables of the template, such as `enable_thinking`."""
+    adds_special_tokens: bool = False
+    """Whether the special tokens that the model puts around a prompt are added to those of the template."""
+    is_cut: bool = False
+    """Whether a prompt that is too long is cut, so that none is refused for its length."""
 
 
 class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
@@ -26,6 +30,8 @@ class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):
     texts: list[str]
     adds_special_tokens: bool = True
     """Whether the special tokens that the model puts around a prompt are added."""
+    is_cut: bool = False
+    """As in RenderChat."""
 
 
 class ReadBody(msgspec.Struct, frozen=True, array_like=True, tag="body"):

@@ -109,12 +109,10 @@ class JobRunner:
         match job:
             case RenderChat():
                 texts = [self._require_template().render(job)]
-            case EncodeTexts(texts, _):
+            case EncodeTexts(texts):
                 pass
-        self._refuse_too_long(texts, max_tokens)
-        # The template writes the special tokens itself.
-        adds_special_tokens = isinstance(job, EncodeTexts) and job.adds_special_tokens
-        prompts = self._tokenizer.encode_batch(texts, add_special_tokens=adds_special_tokens)
+        self._refuse_too_long(texts, None if job.is_cut else max_tokens)
+        prompts = self._tokenizer.encode_batch(texts, add_special_tokens=job.adds_special_tokens)
         return [pack_tokens(tokens) for tokens in prompts]
 
     def _refuse_too_long(self, texts: list[str], max_tokens: int | None) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Items
 from itertools import zip_longest
 from typing import NamedTuple
 
+from millrace_runtime.engine.bad_words import ban_words
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.residency import Residency
@@ -86,6 +87,7 @@ class Scheduler:
         )
         num_prompt = len(request.prompt) // TOKEN_BYTES
         max_length = min(num_prompt + request.max_tokens, self.max_model_length)
+        matchers = ban_words(request.bad_words, matchers, len(request.sequences))
         for new, matcher in zip_longest(request.sequences, matchers):
             sequence = Sequence(request, new, self._next_age, max_length, matcher)
             self._next_age += 1

@@ -40,6 +40,9 @@ def _check_prompt(request: Generate, vocabulary_size: int, max_model_length: int
 
 def _check_sampling(request: Generate, vocabulary_size: int) -> None:
     """The executor would refuse such an id in the middle of a step, and end the engine."""
+    words = [token for word in request.bad_words for token in word]
+    if words and not 0 <= min(words) <= max(words) < vocabulary_size:
+        raise InvalidSequence(f"a bad word has a token outside 0 … {vocabulary_size - 1}")
     for new in request.sequences:
         ids = (*new.sampling.bias, *new.sampling.held_back)
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary_size:

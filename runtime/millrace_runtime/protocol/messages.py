@@ -43,6 +43,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
     grammar: Grammar | None = None
     """What each text must fit: then each draw has a mask."""
+    bad_words: list[list[int]] = []
+    """Tokens that may not come one after the other, two at least. Each draw has a mask then, too."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):

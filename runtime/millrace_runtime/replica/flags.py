@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +11,7 @@ from millrace_runtime import contract
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
 from millrace_runtime.replica.errors import SettingError
+from millrace_runtime.replica.flag_types import parse_bytes, parse_name, parse_origins, seconds, whole_number
 from millrace_runtime.replica.settings import (
     DEMO_PATH,
     DEVICES,
@@ -23,8 +22,6 @@ from millrace_runtime.replica.settings import (
     ReplicaSettings,
     has_gpu,
 )
-
-_BYTE_SUFFIXES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -78,6 +75,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         sse_keep_alive_seconds=values.sse_keep_alive_seconds,
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
+        allowed_origins=values.allowed_origins,
         is_demo=values.demo,
     )
 
@@ -235,6 +233,13 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long a connection may be idle between two requests (default: %(default)s)",
     )
+    parser.add_argument(
+        "--allowed-origins",
+        type=parse_origins,
+        default=(),
+        metavar="JSON",
+        help='origins of web pages that may call the API, as a JSON list; "*" allows all (default: none)',
+    )
     text = "how long a stream may be silent before it gets a comment"
     _add_seconds(parser, "--sse-keep-alive-seconds", 1, ApiSettings.sse_keep_alive_seconds, text)
 
@@ -252,48 +257,3 @@ def _add_seconds(parser: argparse.ArgumentParser, flag: str, least: float, defau
     parser.add_argument(
         flag, type=seconds(least), default=default, metavar="S", help=f"{text} (default: %(default)g)"
     )
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that a Kubernetes quantity such as 512Mi means."""
-    match = re.fullmatch(r"(\d+)(Ki|Mi|Gi|Ti|)", text)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is no amount of memory; write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi"
-        )
-    return int(match[1]) * _BYTE_SUFFIXES[match[2]]
-
-
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers from `least` to `most`."""
-
-    def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"'{text}' is refused; write a whole number, {least} to {most}")
-        return int(text)
-
-    return parse
-
-
-def seconds(least: float) -> Callable[[str], float]:
-    """Return a parser of seconds from `least` to a day."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = float("nan")
-        if not least <= value <= 86400:
-            raise argparse.ArgumentTypeError(f"'{text}' is refused; write seconds, {least:g} to 86400")
-        return value
-
-    return parse
-
-
-def parse_name(text: str) -> str:
-    """Return the text if it may be a model's name."""
-    if not re.fullmatch(r"[\w.:/@+-]{1,200}", text, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is no name; write 1 to 200 letters, digits or any of . : / @ + - _"
-        )
-    return text

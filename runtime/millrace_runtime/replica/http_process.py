@@ -69,6 +69,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             reasoning_format=_choose_reasoning_format(settings.reasoning_parser, templates),
             author_defaults=_read_defaults(settings),
             sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
+            allowed_origins=settings.allowed_origins,
         ),
     )
 

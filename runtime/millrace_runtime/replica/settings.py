@@ -84,6 +84,8 @@ class ReplicaSettings:
     """/livez fails when loading or warming up takes longer."""
     step_deadline_seconds: float
     """/livez fails when no layer of a step ends for longer. An idle engine writes a heartbeat each second."""
+    allowed_origins: tuple[str, ...]
+    """Origins of web pages that may call the API."""
     is_demo: bool
     """Whether to print an example request."""
 
@@ -95,7 +97,8 @@ class ReplicaSettings:
     def from_json(cls, text: str) -> "ReplicaSettings":
         """Return the settings that `to_json` wrote."""
         values = json.loads(text)
-        return cls(**(values | {"model_path": Path(values["model_path"])}))
+        origins = tuple(values["allowed_origins"])
+        return cls(**(values | {"model_path": Path(values["model_path"]), "allowed_origins": origins}))
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:

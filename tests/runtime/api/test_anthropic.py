@@ -84,6 +84,14 @@ async def test_thinking_and_calls_are_blocks_whole_and_streamed(tmp_path: Path) 
         assert "thinking" not in [block["type"] for block in hidden.json()["content"]]
 
 
+async def test_the_blocks_of_an_answer_keep_its_order(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, f"First. {CALL}Then. {CALL}") as served:
+        ask = ASK | {"tools": [FIND], "max_tokens": 160}
+        whole = (await served.client.post("/v1/messages", json=ask)).json()
+        shown = [block.get("text") or block["name"] for block in whole["content"]]
+        assert shown == ["First. ", "find", "Then. ", "find"]
+
+
 def test_blocks_become_the_messages_that_templates_know() -> None:
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},

@@ -102,6 +102,10 @@ async def test_a_stop_string_may_be_kept_and_special_tokens_shown(served: Served
     ask = {"prompt": "a", "skip_special_tokens": False, "ignore_eos": True, "max_tokens": 100}
     shown = await served.client.post("/v1/completions", json=ask)
     assert REPLY + "<|end|>" in shown.json()["choices"][0]["text"]
+    ask |= {"stop": "ends<|end|>", "include_stop_str_in_output": True}
+    for hides, end in ((False, "<|end|>"), (True, "")):  # as vLLM does with a stop token that is kept
+        kept = await served.client.post("/v1/completions", json=ask | {"skip_special_tokens": hides})
+        assert kept.json()["choices"][0]["text"] == REPLY + end
 
 
 async def test_the_authors_sampling_counts_where_the_request_says_nothing(model_path: Path) -> None:
@@ -141,6 +145,25 @@ async def test_a_stream_that_waits_is_not_silent(model_path: Path) -> None:
             lines = [line async for line in pieces if line.startswith("data")]
             assert lines[-1] == "data: [DONE]"
         await served.until(lambda: served.replica.admission.num_event_bytes == 0)
+
+
+@pytest.mark.parametrize("padding", ["", "x" * 200_000])
+async def test_a_stream_is_not_silent_while_its_prompt_is_rendered(model_path: Path, padding: str) -> None:
+    """A large body is read in the text worker too. The status is sent, so the failure is an event."""
+    settings = ApiSettings(served_name="tiny", sse_keep_alive_seconds=0.05)
+    async with serve(model_path, settings, job_seconds=0.4) as served:
+        ask = {"messages": [HI | {"content": "loop"}], "user": padding}
+        silent = await served.client.post("/v1/chat/completions", json=ask)
+        assert silent.status_code == (400 if padding else 503)
+        told = await served.client.post("/v1/chat/completions", json=ask | {"stream": True})
+        assert told.status_code == 200
+        *comments, last, end = told.text.split("\n\n")
+        assert set(comments) == {": waiting"}
+        assert len(comments) > 3
+        assert json.loads(last.removeprefix("data: "))["error"]["message"] in silent.text
+        assert end == ""
+        again = await served.client.post("/v1/chat/completions", json={"messages": [HI], "stream": True})
+        assert again.text.endswith("data: [DONE]\n\n")
 
 
 async def test_an_answer_that_is_held_until_it_is_whole_counts_as_memory(served: Served) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Choice, Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.prompt import Position
-from millrace_runtime.api.answer.writer import CompletionWriter, Envelope
+from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -100,7 +101,7 @@ def test_chunks_and_answers_tell_what_the_plain_definition_does(
     tokenizer: Tokenizer, open_writer: type[Writer], reference: Callable[..., dict[str, Any]], num_top: int
 ) -> None:
     deltas = accept_all(tokenizer, invent_outputs(200, num_top, num_choices=2))
-    writer = open_writer(ENVELOPE, tokenizer, has_logprobs=True, open_message=None)
+    writer = open_writer(AnswerSpec(ENVELOPE, tokenizer, has_logprobs=True))
     for delta in deltas:
         writer.add_delta(delta)
         [chunk] = orjson.loads(writer.encode_delta(delta).removeprefix(b"data: "))["choices"]
@@ -121,7 +122,7 @@ def test_an_answers_end_does_not_wait_for_all_of_them(
 ) -> None:
     """16 choices of 2000 tokens stopped the event loop for 3.8 s when all were encoded at the end."""
     deltas = accept_all(tokenizer, invent_outputs(400, 20, num_choices=4))
-    writer = open_writer(ENVELOPE, tokenizer, has_logprobs=True, open_message=None)
+    writer = open_writer(AnswerSpec(ENVELOPE, tokenizer, has_logprobs=True))
     began = time.perf_counter()
     for delta in deltas:
         writer.add_delta(delta)
@@ -173,7 +174,7 @@ def test_no_alternative_is_lost_where_two_have_one_text(tokenizer: Tokenizer) ->
     end = tokenizer.end_token_ids[0]
     twice = Tokenizer(tokenizer._native, tokenizer.config, is_byte_level=True)
     twice._spelling = {7: b"x", 8: b"x", 9: b"x"}
-    writer = CompletionWriter(ENVELOPE, twice, has_logprobs=True, open_message=None)
+    writer = CompletionWriter(AnswerSpec(ENVELOPE, twice, has_logprobs=True))
     item = TokenLogprobs(-3.0, [7, 8, end], [-0.5, -1.0, -2.0])
     writer.add_delta(Delta(0, "x", [Position(9, 0, item)], "length"))
     [choice] = orjson.loads(writer.encode_answer(Usage(1, 1)))["choices"]

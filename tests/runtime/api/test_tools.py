@@ -9,9 +9,10 @@ import pytest
 
 from millrace_runtime.api.answer.anthropic import MessagesWriter
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
-from millrace_runtime.api.answer.writer import Envelope
+from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -137,7 +138,7 @@ async def test_a_call_stays_one_where_text_comes_with_its_end(tmp_path: Path, pa
         "mistral", None))  # fmt: skip
     writer_type = MessagesWriter if path == "messages" else ResponsesWriter
     tokenizer = Tokenizer.load(write_model(tmp_path, build_byte_level()))
-    writer = writer_type(envelope, tokenizer, has_logprobs=False, open_message=opened)
+    writer = writer_type(AnswerSpec(envelope, tokenizer, open_message=opened))
     events = b"".join(
         writer.encode_delta(Delta(0, text, [], "stop" if text == "}." else None)) or b""
         for text in ("[TOOL_CALLS]", "f", '{"a"', ": 1", "}.")

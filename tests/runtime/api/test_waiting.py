@@ -6,6 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
+
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.protocol.messages import Stats, StepOutputs
 from tests.runtime.api.served import MUCH, Served, serve
@@ -123,28 +125,55 @@ async def test_an_answer_that_is_read_slowly_keeps_nobody_from_an_idle_engine(mo
         assert served.replica.admission.num_event_bytes == 0
 
 
-async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served: Served) -> None:
+async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(model_path: Path) -> None:
+    """Refusals of each kind, whole answers and streams, clients that leave, failures, and a WebSocket."""
+    settings = ApiSettings(served_name="tiny", max_requests=60, sse_keep_alive_seconds=0.01)
+    async with serve(model_path, settings) as served:
+        await load_and_scrape(served)
+
+
+async def load_and_scrape(served: Served) -> None:
     chance = random.Random(5)
+    chat = [{"role": "user", "content": "hi"}]
+    many = {"prompt": "a", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 100}
 
     async def post(body: dict[str, object], path: str = "completions") -> None:
         await served.client.post(f"/v1/{path}", json=body)
 
     async def leave() -> None:
-        body = {"prompt": "a", "n": 3, "stream": True, "ignore_eos": True, "max_tokens": 100}
-        async with served.client.stream("POST", "/v1/completions", json=body) as answer:
-            pieces = answer.aiter_bytes()
-            await anext(pieces)
+        async with served.client.stream("POST", "/v1/completions", json=many) as answer:
+            await anext(answer.aiter_bytes())
+
+    async def fail() -> None:
+        served.engine.fails_sequences = True
+        await post({"prompt": "a", "n": 2})
+        served.engine.fails_sequences = False
+
+    async def talk() -> None:
+        url = f"{served.client.base_url}/v1/stream".replace("//v1", "/v1")
+        async with aiohttp.ClientSession() as session, session.ws_connect(url) as socket:
+            for request_id in "abc":
+                await socket.send_json({"id": request_id, "request": many})
+            await socket.send_json({"cancel": "a"})
+            await socket.receive()  # then the connection ends with what is left
 
     kinds: list[Callable[[], Awaitable[None]]] = [
         lambda: post({"prompt": ["a", "b"], "n": 2, "max_tokens": 5}),
-        lambda: post({"prompt": "a", "stop": "the", "max_tokens": 50}),
+        lambda: post({"prompt": "a", "stop": "the", "max_tokens": 50, "stream": True}),
         lambda: post({"prompt": "a", "n": 99}),
         lambda: post({"prompt": "a", "model": "other"}),
         lambda: post({"prompt": "a b" * 100}),
+        lambda: post({"prompt": "a", "n": 16, "user": "x" * 200_000}),
+        lambda: post({"prompt": "a", "guided_regex": "(", "stream": True}),
+        lambda: post({"prompt": "a", "bad_words": ["stop"], "n": 16}),
         lambda: post({"messages": [{"role": "villain", "content": "x"}]}, "chat/completions"),
+        lambda: post({"messages": chat, "max_tokens": 9, "stream": True}, "messages"),
+        lambda: post({"input": "hi"}, "responses"),
         leave,
+        fail,
+        talk,
     ]
-    load = asyncio.gather(*(chance.choice(kinds)() for _ in range(80)))
+    load = asyncio.gather(*(chance.choice(kinds)() for _ in range(120)))
     num_busy = 0
     while not load.done():
         num_busy += sum(await waiting_and_running(served)) > 0
@@ -152,3 +181,8 @@ async def test_nothing_is_lost_or_counted_twice_at_any_scrape_under_load(served:
     await served.replica.wait_idle()
     assert await waiting_and_running(served) == (0, 0)
     assert num_busy > 0
+    metrics = served.replica.metrics
+    assert all(metrics.finished[reason] for reason in ("stop", "length", "abort", "error"))
+    assert all(metrics.rejected[reason] for reason in ("bad_request", "model_not_found", "overloaded"))
+    assert metrics.num_received == metrics.finished.total() + metrics.rejected.total()
+    assert served.replica.admission.num_sequences == served.replica.admission.num_event_bytes == 0

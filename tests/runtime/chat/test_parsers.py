@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.chat.jobs import RenderChat
-from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
+from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
 from millrace_runtime.chat.parsers.choose import (
     HARMONY,
     REASONING_MARKERS,
@@ -57,6 +57,11 @@ def split(parser: AnswerParser, pieces: Iterable[str]) -> AnswerDelta:
     return join_deltas([*map(parser.feed, pieces), parser.finish()])
 
 
+def read_texts(answer: AnswerDelta) -> tuple[str, str]:
+    assert answer.calls == ()
+    return answer.reasoning, answer.content
+
+
 def list_calls(answer: AnswerDelta) -> list[tuple[str | None, str]]:
     assert [call.index for call in answer.calls] == list(range(len(answer.calls)))
     return [(call.name, call.arguments) for call in answer.calls]
@@ -72,14 +77,14 @@ def test_an_answer_is_split(tool_format: str | None, text: str, content: str, ca
 @pytest.mark.parametrize("tool_format", NO_CALLS)
 def test_what_is_no_call_is_content(tool_format: str) -> None:
     for text in NO_CALLS[tool_format]:
-        assert split(open_for(tool_format), text) == AnswerDelta(content=text)
+        assert split(open_for(tool_format), text) == AnswerDelta((TextDelta("content", text),))
 
 
 @pytest.mark.parametrize(("text", "begins_inside", "reasoning", "content"), THOUGHTS)
 def test_reasoning_is_split_off(text: str, *, begins_inside: bool, reasoning: str, content: str) -> None:
     for pieces in ([text], text):
         answer = split(open_for(None, begins_inside=begins_inside), pieces)
-        assert answer == AnswerDelta(reasoning, content)
+        assert (answer.reasoning, answer.content, answer.calls) == (reasoning, content, ())
 
 
 def test_calls_follow_reasoning() -> None:
@@ -88,18 +93,26 @@ def test_calls_follow_reasoning() -> None:
     assert list_calls(answer) == [("f", '{"a": 1}')]
 
 
+def test_text_and_calls_keep_their_order_within_a_piece() -> None:
+    parts = open_for("hermes", begins_inside=True).feed(f"Hm.</think>a {HERMES}b {HERMES}c").parts
+    call = ("f", '{"a": 1}', None)
+    assert parts == (
+        ("reasoning", "Hm."), ("content", "a "), (0, *call), ("content", "b "), (1, *call), ("content", "c"),
+    )  # fmt: skip
+
+
 def test_channels_are_reasoning_and_content() -> None:
     text = write_messages("analysis<|message|>Hm.", "analysis<|message|>So.", "final<|message|>Hi")
     for pieces in ([text], text):
-        assert split(open_for(HARMONY, begins_inside=False), pieces) == AnswerDelta("Hm.\nSo.", "Hi")
-        assert split(open_for(HARMONY), pieces) == AnswerDelta("", "Hm.\nSo.\nHi")
+        assert read_texts(split(open_for(HARMONY, begins_inside=False), pieces)) == ("Hm.\nSo.", "Hi")
+        assert read_texts(split(open_for(HARMONY), pieces)) == ("", "Hm.\nSo.\nHi")
 
 
 @pytest.mark.parametrize("reasoning_format", REASONING_MARKERS)
 def test_reasoning_has_the_markers_of_its_format(reasoning_format: str) -> None:
     opening, closing = REASONING_MARKERS[reasoning_format]
     parser = open_parser("gemma4", reasoning_format)
-    assert split(parser, f"{opening}\nHm.\n{closing}Hi") == AnswerDelta("Hm.", "Hi")
+    assert read_texts(split(parser, f"{opening}\nHm.\n{closing}Hi")) == ("Hm.", "Hi")
     shown = list_markers(None, reasoning_format)
     assert all(any(marker.startswith(text) for text in shown) for marker in (opening, closing))
 

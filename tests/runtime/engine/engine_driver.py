@@ -51,6 +51,7 @@ def request(
     *,
     grammar: str | None = None,
     others: Iterable[int] = (),
+    bad_words: Sequence[list[int]] = (),
     **sampling: Any,
 ) -> Generate:
     """`others`: ids of further choices of the prompt."""
@@ -61,6 +62,7 @@ def request(
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
         grammar=None if grammar is None else messages.Grammar(grammar),
+        bad_words=list(bad_words),
     )
 
 
@@ -82,6 +84,7 @@ def expected(
         allowed = leave(generate.sequences[0].sampling, len(outputs))
         if grammar is not None and generate.grammar is not None:
             allowed &= grammar(tokens)
+        allowed -= {last for *front, last in generate.bad_words if outputs[-len(front) :] == front}
         if not allowed:
             return outputs, "error"
         token = next(t % VOCABULARY for t in range(token, token + VOCABULARY) if t % VOCABULARY in allowed)

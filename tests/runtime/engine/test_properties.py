@@ -108,15 +108,17 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
                 st.sampled_from([None, "a"]),
                 st.integers(0, 2),
                 SAMPLINGS,
+                st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=4), max_size=40),
             ),
             min_size=1,
             max_size=8,
         )
     )
     arrivals = []
-    for number, (at, prompt, count, stop, grammar, num_others, sampling) in enumerate(requests):
+    for number, (at, prompt, count, stop, grammar, num_others, sampling, words) in enumerate(requests):
         first = number * 10
         asked = {"grammar": grammar, "others": range(first + 1, first + 1 + num_others)} | sampling
+        asked["bad_words"] = words
         arrivals.append((at, request(first, prompt, count, stop, held_back=tuple(stop), **asked)))
     victims = st.sampled_from([new.sequence_id for _, generate in arrivals for new in generate.sequences])
     return Load(

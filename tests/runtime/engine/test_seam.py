@@ -154,6 +154,19 @@ def test_a_preempted_sequence_keeps_its_matcher() -> None:
     assert engine.texts[2] == matcher.tokens == list(range(20))
 
 
+@pytest.mark.parametrize("grammar", [None, "a"])
+def test_bad_words_do_not_come_and_their_tokens_do(grammar: str | None) -> None:
+    ask = {"max_tokens": 30, "grammar": grammar, "allowed": pack_mask({1, 2, 3})}
+    free = expected(request(1, [1, 3], **ask), 100)[0]
+    words = [free[:2], free[5:9]]
+    engine = driver(limits(depth=2))
+    engine.add(request(1, [1, 3], bad_words=words, **ask))
+    engine.run()
+    said = engine.texts[1]
+    assert said[0] == free[0]
+    assert not any(said[at : at + len(word)] == word for word in words for at in range(30))
+
+
 def test_a_window_lets_a_long_prompt_through_a_small_group() -> None:
     bounds = windowed(KvGroup(50), KvGroup(4, window=3), budget=4)
     engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, next_token))

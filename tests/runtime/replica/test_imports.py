@@ -28,3 +28,4 @@ def test_the_http_process_loads_no_templates_and_no_torch() -> None:
     assert "fastapi" in libraries
     assert "jinja2" not in libraries
     assert "torch" not in libraries
+    assert "wsproto" not in libraries

@@ -49,7 +49,9 @@ def test_the_demo_is_a_model_with_a_name() -> None:
 
 
 def test_settings_survive_the_way_to_another_process() -> None:
-    settings = parse_settings(["--model", "/m", "--kv-cache-memory", "512Mi", "--drain-seconds", "1.5"])
+    flags = ["--kv-cache-memory", "512Mi", "--drain-seconds", "1.5", "--allowed-origins", '["https://A.b"]']
+    settings = parse_settings(["--model", "/m", *flags])
+    assert settings.allowed_origins == ("https://a.b",)
     assert settings.kv_cache_bytes == 512 * 2**20
     assert ReplicaSettings.from_json(settings.to_json()) == settings
 
@@ -58,6 +60,8 @@ def test_settings_survive_the_way_to_another_process() -> None:
     ("argv", "message"),
     [
         ([], "one of the arguments --model --demo is required"),
+        (["--demo", "--allowed-origins", "https://a.example"], "write a JSON list"),
+        (["--demo", "--allowed-origins", '["https://a.example/"]'], "is no origin; write one as browsers do"),
         (["--demo", "--model", "m"], "not allowed with"),
         (["--demo", "--port", "70000"], "'70000' is refused; write a whole number, 0 to 65535"),
         (["--demo", "--max-sequences", "0"], "'0' is refused; write a whole number, 1 to 4096"),

@@ -1,4 +1,4 @@
-"""The shipped model answers in JSON that a schema describes."""
+"""The shipped model answers in JSON that a schema describes, and without bad words."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,8 @@ def test_every_choice_fits_its_schema_streamed_too(
     start: Callable[..., "Replica"],  # noqa: F821  conftest's
     client: httpx.Client,
 ) -> None:
-    url = f"{start('--demo').address}/v1/chat/completions"
+    address = start("--demo").address
+    url = f"{address}/v1/chat/completions"
     answer = client.post(url, json=CHAT | {"response_format": FORMAT, "n": 4, "temperature": 1.5}).json()
     for choice in answer["choices"]:
         assert choice["finish_reason"] == "stop"
@@ -50,6 +51,28 @@ def test_every_choice_fits_its_schema_streamed_too(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "guided_json")
     chosen = client.post(url, json=CHAT | {"guided_choice": ["fox", "hen"]}).json()["choices"][0]
     assert chosen["message"]["content"] in {"fox", "hen"}
+    assert_no_bad_words(client, address)
+
+
+def assert_no_bad_words(client: httpx.Client, address: str) -> None:
+    """The first pairs of the likeliest answer's tokens are banned from another one."""
+    ask = {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True}
+
+    def complete(words: list[str]) -> list[int]:
+        answer = client.post(f"{address}/v1/completions", json=ask | {"bad_words": words})
+        return list(answer.json()["choices"][0]["token_ids"])
+
+    free, words, banned = complete([]), [], []
+    for place in range(6):
+        pair = {"tokens": free[place : place + 2]}
+        words.append(client.post(f"{address}/detokenize", json=pair).json()["prompt"].strip())
+        text = {"prompt": words[-1], "add_special_tokens": False}
+        banned.append(client.post(f"{address}/tokenize", json=text).json()["tokens"])
+    said = complete(words)
+    assert said != free
+    assert max(map(len, banned)) > 1
+    for word in banned:
+        assert word not in [said[place : place + len(word)] for place in range(len(said))]
 
 
 def test_a_forced_call_fits_its_tool(

@@ -4,13 +4,12 @@ from typing import Any
 
 import orjson
 
-from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage, order_parts
-from millrace_runtime.api.answer.writer import Envelope, Writer
+from millrace_runtime.api.answer.message import Call, Text
+from millrace_runtime.api.answer.parts import PartsWriter
+from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.chat.parsers.answer import AnswerDelta, CallDelta
-from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.parsers.answer import CallDelta, Part
 from millrace_runtime.protocol.messages import FINISH_LENGTH, FINISH_STOP
 
 _ERROR_TYPES = {
@@ -22,28 +21,15 @@ _ERROR_TYPES = {
 }
 
 
-class MessagesWriter(Writer):
-    """Writes one message. The dialect knows one choice, and no log-probabilities."""
+class MessagesWriter(PartsWriter):
+    """Writes one message."""
 
     id_prefix = "msg_"
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        del tokenizer, has_logprobs
-        self._envelope = envelope
-        self._message = open_message() if open_message is not None else Message(None)
-        self._finish: str | None = None
-        self._stop_string: str | None = None
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
         self._block: str | None = None
         """The kind of the block that is open."""
-        self._open_call: int | None = None
-        """The latest call, which may go on."""
         self._num_blocks = 0
 
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
@@ -51,12 +37,6 @@ class MessagesWriter(Writer):
         del num_choices
         message = self._fields([], usage) | {"stop_reason": None, "stop_sequence": None}
         return _event("message_start", message=message)
-
-    def encode_delta(self, delta: Delta) -> bytes | None:
-        """Return the events of a delta; None while it may be content or something else."""
-        split = self._accept(delta)
-        events = b"".join(self._encode_blocks(split))
-        return events or None
 
     def encode_end(self, usage: Usage) -> bytes:
         """Return the events that end the block and the message."""
@@ -66,20 +46,12 @@ class MessagesWriter(Writer):
             self._close_block() + _event("message_delta", delta=reason, usage=counts) + _event("message_stop")
         )
 
-    def add_delta(self, delta: Delta) -> int:
-        """Collect a delta for a whole answer. Return how many bytes it takes."""
-        self._accept(delta)
-        return len(delta.text)
-
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole message."""
         message = self._message
-        blocks: list[dict[str, Any]] = []
-        if message.reasoning:
-            blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
-        if message.content or not message.calls:
-            blocks.append({"type": "text", "text": message.content})
-        blocks += [_encode_call(call) | {"input": _parse(call.json)} for call in message.calls]
+        blocks = [_encode_block(part) for part in message.parts]
+        if not message.content and not message.calls:
+            blocks.append({"type": "text", "text": ""})
         ending = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_string}
         return orjson.dumps(self._fields(blocks, usage) | ending)
 
@@ -102,30 +74,18 @@ class MessagesWriter(Writer):
             return "stop_sequence"
         return "max_tokens" if self._finish == FINISH_LENGTH else "end_turn"
 
-    def _accept(self, delta: Delta) -> AnswerDelta:
-        self._finish = delta.finish_reason
-        self._stop_string = delta.stop_string
-        return self._message.accept(delta)
-
-    def _encode_blocks(self, split: AnswerDelta) -> list[bytes]:
-        events: list[bytes] = []
-        for part in order_parts(split, self._open_call):
-            match part:
-                case ("reasoning", str(text)):
-                    block = {"type": "thinking", "thinking": "", "signature": ""}
-                    events.append(self._open_block("thinking", block))
-                    events.append(self._grow_block({"type": "thinking_delta", "thinking": text}))
-                case ("content", str(text)):
-                    events.append(self._open_block("text", {"type": "text", "text": ""}))
-                    events.append(self._grow_block({"type": "text_delta", "text": text}))
-                case CallDelta() as call:
-                    block = _encode_call(self._message.call_of(call)) | {"input": {}}
-                    events.append(self._open_block(f"call {call.index}", block))
-                    self._open_call = call.index
-                    if call.arguments:
-                        delta = {"type": "input_json_delta", "partial_json": call.arguments}
-                        events.append(self._grow_block(delta))
-        return events
+    def _encode_part(self, part: Part) -> bytes:
+        if isinstance(part, CallDelta):
+            block = _encode_call(self._message.call_of(part)) | {"input": {}}
+            opening = self._open_block(f"call {part.index}", block)
+            if not part.arguments:
+                return opening
+            return opening + self._grow_block({"type": "input_json_delta", "partial_json": part.arguments})
+        if part.kind == "reasoning":
+            opening = self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            return opening + self._grow_block({"type": "thinking_delta", "thinking": part.text})
+        opening = self._open_block("text", {"type": "text", "text": ""})
+        return opening + self._grow_block({"type": "text_delta", "text": part.text})
 
     def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:
         if self._block == kind:
@@ -153,6 +113,15 @@ class MessagesWriter(Writer):
             "content": blocks,
             "usage": {"input_tokens": usage.num_prompt_tokens, "output_tokens": usage.num_completion_tokens},
         }
+
+
+def _encode_block(part: Text | Call) -> dict[str, Any]:
+    """Return a whole block."""
+    if isinstance(part, Call):
+        return _encode_call(part) | {"input": _parse(part.json)}
+    if part.kind == "reasoning":
+        return {"type": "thinking", "thinking": part.text, "signature": ""}
+    return {"type": "text", "text": part.text}
 
 
 def _encode_call(call: Call) -> dict[str, Any]:

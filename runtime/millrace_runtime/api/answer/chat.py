@@ -6,11 +6,10 @@ import orjson
 
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage
-from millrace_runtime.api.answer.writer import Envelope, OpenAiWriter, WholeChoice, encode_reason
+from millrace_runtime.api.answer.message import Call, Message
+from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_reason
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
-from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP
 
 _FINISH_CALLS = "tool_calls"
@@ -24,23 +23,17 @@ class ChatWriter(OpenAiWriter):
     chunk_object = "chat.completion.chunk"
     logprobs_type = ChatLogprobs
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        super().__init__(envelope, tokenizer, has_logprobs=has_logprobs, open_message=open_message)
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
         self._messages: dict[int, Message] = {}
 
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return each choice's first chunk, which names the role."""
         del usage
+        tail = b"]" + self._encode_prompt(0) + self.tail[1:]
         return b"".join(
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
-            % (self._head, index, self.tail)
+            % (self._head, index, tail)
             for index in range(num_choices)
         )
 
@@ -53,16 +46,17 @@ class ChatWriter(OpenAiWriter):
             message = self._message(delta.index)
             fields = _encode_split(message, message.accept(delta))
             finish = _FINISH_CALLS if message.calls and finish == FINISH_STOP else finish
-            if not fields and finish is None and not delta.positions:
+            if not fields and finish is None and not delta.positions and not delta.token_ids:
                 return None
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
             self._head,
             delta.index,
             orjson.dumps(fields),
             b"".join(logprobs.encode()),
             encode_reason(finish),
+            self._encode_ids(delta.token_ids),
             self.tail,
         )
 
@@ -75,7 +69,7 @@ class ChatWriter(OpenAiWriter):
         return super().add_delta(delta)
 
     def _encode_others(self) -> list[bytes]:
-        return self._encode_scores(0)
+        return [*self._encode_scores(0), self._encode_prompt(0)]
 
     @property
     def num_reasoning_tokens(self) -> int | None:
@@ -100,7 +94,7 @@ class ChatWriter(OpenAiWriter):
         return [
             b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(fields)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b}' % encode_reason(finish),
+            b',"finish_reason":%b%b}' % (encode_reason(finish), self._encode_ids(choice.token_ids)),
         ]
 
 

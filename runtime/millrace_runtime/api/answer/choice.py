@@ -1,7 +1,7 @@
 """One sequence's text as its tokens arrive: detokenised, cut at stop strings, timed."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken
 from millrace_runtime.chat.detokenizer import NONE_SHOWN
@@ -29,6 +29,8 @@ class Delta:
     """The stop string that ended the choice."""
     scores: Sequence[ScoredToken] = ()
     """The new tokens of the prompt after its first, if the client asked for `prompt_logprobs`."""
+    token_ids: list[int] = field(default_factory=list)
+    """The new tokens, if the client asked for them, with one that ends the sequence."""
 
 
 class Choice:
@@ -46,6 +48,7 @@ class Choice:
         min_tokens: int = 0,
         markers: Mapping[int, str] = NONE_SHOWN,
         reader: PromptReader | None = None,
+        returns_token_ids: bool = False,
     ) -> None:
         """`ends` are the tokens that are no text where they end the sequence.
 
@@ -67,6 +70,7 @@ class Choice:
         self._unmark = {ord(mark): None for mark in stops.marks.values()}
         """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
+        self._returns_token_ids = returns_token_ids
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
         self._reader = reader
@@ -99,10 +103,13 @@ class Choice:
             text += self._stop.finish()
         if self._unmark:
             text = text.translate(self._unmark)
-        if not text and not positions and finish is None:
+        token_ids = output.tokens if self._returns_token_ids else []
+        if not text and not positions and not token_ids and finish is None:
             return None
         self.finish_reason = finish
-        return Delta(self.index, text, positions, finish, self.num_tokens, self._stop.matched)
+        return Delta(
+            self.index, text, positions, finish, self.num_tokens, self._stop.matched, token_ids=token_ids
+        )
 
     def _detokenize_each(
         self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]

@@ -28,8 +28,9 @@ class Logprobs(Protocol):
 class ChatLogprobs:
     """In the shape of POST /v1/chat/completions."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._entries = _chat_entries(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
+        """`is_by_id`: each token is named by its id."""
+        self._entries = _chat_entries(tokenizer, is_by_id=is_by_id)
         self._positions = _JsonList()
 
     def add(self, positions: Sequence[Position]) -> int:
@@ -55,8 +56,9 @@ class ChatLogprobs:
 class CompletionLogprobs:
     """In the shape of POST /v1/completions: lists side by side."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._labels = _completion_labels(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
+        """`is_by_id`: each token is named by its id."""
+        self._labels = _Spelling(_label_id) if is_by_id else _completion_labels(tokenizer)
         self._tokens, self._drawn, self._tops, self._offsets = (_JsonList() for _ in range(4))
 
     def add(self, positions: Sequence[Position]) -> int:
@@ -97,7 +99,7 @@ class CompletionLogprobs:
     def _new_label(self, token: int, entries: dict[bytes, bytes]) -> bytes:
         """Return the token's text, or its id where a more likely token has the same text."""
         label = self._labels[token]
-        return b'"token_id:%d"' % token if label in entries else label
+        return _label_id(token) if label in entries else label
 
 
 class PromptLogprobsJson:
@@ -172,13 +174,14 @@ class _Spelling(dict[int, bytes]):
         return spelled
 
 
-@lru_cache(maxsize=1)  # a process has one tokenizer
-def _chat_entries(tokenizer: Tokenizer) -> _Spelling:
+@lru_cache(maxsize=2)  # a process has one tokenizer
+def _chat_entries(tokenizer: Tokenizer, *, is_by_id: bool) -> _Spelling:
     """Return each token's entry up to the number at its end."""
 
     def spell(token: int) -> bytes:
         data = tokenizer.token_bytes(token)
-        fields = {"token": data.decode(errors="replace"), "bytes": list(data)}
+        name = f"token_id:{token}" if is_by_id else data.decode(errors="replace")
+        fields = {"token": name, "bytes": list(data)}
         return orjson.dumps(fields)[:-1] + b',"logprob":'
 
     return _Spelling(spell)
@@ -207,6 +210,10 @@ def _prompt_entries(tokenizer: Tokenizer) -> _Spelling:
         return b'"%d":{"logprob":%%b,"rank":%%d,"decoded_token":%b}' % (token, text)
 
     return _Spelling(spell)
+
+
+def _label_id(token: int) -> bytes:
+    return b'"token_id:%d"' % token
 
 
 def _encode_numbers(logprobs: TokenLogprobs) -> list[bytes]:

@@ -4,36 +4,25 @@ from typing import Any
 
 import orjson
 
-from millrace_runtime.api.answer.choice import Delta
-from millrace_runtime.api.answer.message import Call, Message, OpenMessage, order_parts
-from millrace_runtime.api.answer.writer import Envelope, Writer
+from millrace_runtime.api.answer.message import Call
+from millrace_runtime.api.answer.parts import PartsWriter
+from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
-from millrace_runtime.chat.parsers.answer import AnswerDelta, CallDelta
-from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.chat.parsers.answer import CallDelta, Part
 from millrace_runtime.protocol.messages import FINISH_LENGTH
 
 _PARTS = {"reasoning": "reasoning_text", "message": "output_text"}
 """The kind of an item's part, which names its events too."""
 
 
-class ResponsesWriter(Writer):
+class ResponsesWriter(PartsWriter):
     """Writes one response of several items: reasoning, a message, calls."""
 
     id_prefix = "resp_"
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        del tokenizer, has_logprobs
-        self._envelope = envelope
-        self._message = open_message() if open_message is not None else Message(None)
-        self._finish: str | None = None
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
         self._num_events = 0
         self._items: list[dict[str, Any]] = []
         """Those that are complete, and the one that is open."""
@@ -49,21 +38,11 @@ class ResponsesWriter(Writer):
             "response.in_progress", response=response
         )
 
-    def encode_delta(self, delta: Delta) -> bytes | None:
-        """Return the events of a delta; None while it may be text or something else."""
-        events = b"".join(self._encode_items(self._accept(delta)))
-        return events or None
-
     def encode_end(self, usage: Usage) -> bytes:
         """Return the events that end the item and the response."""
         closing = self._close_item()
         status = self._status
         return closing + self._event(f"response.{status}", response=self._fields(status, usage))
-
-    def add_delta(self, delta: Delta) -> int:
-        """Collect a delta for a whole answer. Return how many bytes it takes."""
-        self._encode_items(self._accept(delta))
-        return len(delta.text)
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole response."""
@@ -80,26 +59,14 @@ class ResponsesWriter(Writer):
     def _status(self) -> str:
         return "incomplete" if self._finish == FINISH_LENGTH else "completed"
 
-    def _accept(self, delta: Delta) -> AnswerDelta:
-        self._finish = delta.finish_reason
-        return self._message.accept(delta)
-
-    def _encode_items(self, split: AnswerDelta) -> list[bytes]:
-        events: list[bytes] = []
-        open_call = self._open[1] if self._open is not None and self._open[0] == "function_call" else None
-        for part in order_parts(split, open_call):
-            match part:
-                case CallDelta() as call:
-                    events.append(self._open_item("function_call", call.index, self._message.call_of(call)))
-                    if call.arguments:
-                        events.append(
-                            self._grow_item("response.function_call_arguments.delta", call.arguments)
-                        )
-                case (str(name), str(text)):
-                    kind = "reasoning" if name == "reasoning" else "message"
-                    events.append(self._open_item(kind, 0))
-                    events.append(self._grow_item(f"response.{_PARTS[kind]}.delta", text))
-        return events
+    def _encode_part(self, part: Part) -> bytes:
+        if isinstance(part, CallDelta):
+            opening = self._open_item("function_call", part.index, self._message.call_of(part))
+            if not part.arguments:
+                return opening
+            return opening + self._grow_item("response.function_call_arguments.delta", part.arguments)
+        kind = "reasoning" if part.kind == "reasoning" else "message"
+        return self._open_item(kind, 0) + self._grow_item(f"response.{_PARTS[kind]}.delta", part.text)
 
     def _open_item(self, kind: str, number: int, call: Call | None = None) -> bytes:
         if self._open == (kind, number):

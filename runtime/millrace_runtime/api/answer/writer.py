@@ -1,13 +1,14 @@
 """Writes one request's answer in its dialect: the chunks of a stream, or one JSON document."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import orjson
 
 from millrace_runtime.api.answer.choice import Delta
+from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.logprobs import (
     NO_LOGPROBS,
     ChatLogprobs,
@@ -19,63 +20,9 @@ from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.errors import ApiError
 from millrace_runtime.api.generation import Usage
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.protocol.encoding import TOKEN_BYTES
 
 DONE = b"data: [DONE]\n\n"
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """The fields around a request's choices."""
-
-    request_id: str
-    created: int
-    """Unix time, seconds."""
-    model: str
-    includes_usage: bool
-    """Whether a last chunk has the usage; then the others have `"usage": null`."""
-    tools: list[dict[str, Any]] | None = None
-    """The tools of the request, which some dialects repeat."""
-    has_prompt_logprobs: bool = False
-    """Whether a whole answer has its prompts' log-probabilities."""
-
-    def chunk_head(self, object_name: str) -> bytes:
-        """Return the beginning of a chunk, up to its first choice."""
-        return b"data: " + orjson.dumps(self._fields(object_name))[:-1] + b',"choices":['
-
-    @property
-    def chunk_tail(self) -> bytes:
-        """Return the end of a chunk, after its last choice."""
-        return b'],"usage":null}\n\n' if self.includes_usage else b"]}\n\n"
-
-    def encode_tail(self, usage: Usage) -> bytes:
-        """Return a chunk from the end of its list of choices, with the usage so far."""
-        return b'],"usage":' + orjson.dumps(_usage_fields(usage)) + b"}\n\n"
-
-    def encode_usage_chunk(self, object_name: str, usage: Usage) -> bytes:
-        """Return the chunk with the usage and without choices."""
-        body = self._fields(object_name) | {"choices": [], "usage": _usage_fields(usage)}
-        return b"data: " + orjson.dumps(body) + b"\n\n"
-
-    def encode_answer(
-        self, object_name: str, choices: Iterable[list[bytes]], usage: Usage, others: list[bytes]
-    ) -> bytes:
-        """Return a whole answer's JSON, with `others` as its last fields.
-
-        They and each choice come in pieces, so that they are copied once.
-        """
-        pieces = [orjson.dumps(self._fields(object_name))[:-1], b',"choices":[']
-        for number, choice in enumerate(choices):
-            pieces += [b",", *choice] if number else choice
-        pieces += [b'],"usage":', orjson.dumps(_usage_fields(usage)), *others, b"}"]
-        return b"".join(pieces)
-
-    def _fields(self, object_name: str) -> dict[str, Any]:
-        return {
-            "id": self.request_id,
-            "object": object_name,
-            "created": self.created,
-            "model": self.model,
-        }
 
 
 class WholeChoice:
@@ -84,6 +31,7 @@ class WholeChoice:
     def __init__(self, logprobs: Logprobs) -> None:
         self.logprobs = logprobs
         self.finish_reason: str | None = None
+        self.token_ids: list[int] = []
         self._texts: list[str] = []
 
     @property
@@ -94,8 +42,10 @@ class WholeChoice:
     def add(self, delta: Delta) -> int:
         """Append the choice's next delta. Return how many bytes it takes, as far as characters are bytes."""
         self._texts.append(delta.text)
+        self.token_ids += delta.token_ids
         self.finish_reason = delta.finish_reason
-        return len(delta.text) + self.logprobs.add(delta.positions)
+        num_bytes = len(delta.text) + TOKEN_BYTES * len(delta.token_ids)
+        return num_bytes + self.logprobs.add(delta.positions)
 
 
 class WholeChoices:
@@ -116,6 +66,19 @@ class WholeChoices:
         return iter(sorted(self._choices.items(), key=lambda item: item[0]))
 
 
+@dataclass(frozen=True)
+class AnswerSpec:
+    """What a writer has to know of a request."""
+
+    envelope: Envelope
+    tokenizer: Tokenizer
+    has_logprobs: bool = False
+    names_tokens_by_id: bool = False
+    """Whether log-probabilities name tokens by their ids."""
+    open_message: OpenMessage | None = None
+    """Opens what splits a text that may have reasoning or calls in it; None: all is content."""
+
+
 class Writer(ABC):
     """Turns one request's deltas into its dialect's JSON."""
 
@@ -124,16 +87,9 @@ class Writer(ABC):
     read_usage: Callable[[], Usage] | None = None
     """Reads the usage so far, where each chunk has it."""
 
-    @abstractmethod
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        """`open_message` is for texts that may have reasoning or calls in them; None: all is content."""
+    def __init__(self, spec: AnswerSpec) -> None:
+        self._envelope = spec.envelope
+        self._open_message = spec.open_message
 
     @abstractmethod
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
@@ -175,20 +131,11 @@ class OpenAiWriter(Writer):
     """The `object` of a stream's chunks."""
     logprobs_type: ClassVar[type[ChatLogprobs | CompletionLogprobs]]
 
-    def __init__(
-        self,
-        envelope: Envelope,
-        tokenizer: Tokenizer,
-        *,
-        has_logprobs: bool,
-        open_message: OpenMessage | None,
-    ) -> None:
-        self._envelope = envelope
-        self._tokenizer = tokenizer
-        self._has_logprobs = has_logprobs
-        self._open_message = open_message
-        self._head = envelope.chunk_head(self.chunk_object)
-        self._tail = envelope.chunk_tail
+    def __init__(self, spec: AnswerSpec) -> None:
+        super().__init__(spec)
+        self._spec = spec
+        self._head = spec.envelope.chunk_head(self.chunk_object)
+        self._tail = spec.envelope.chunk_tail
         self._choices = WholeChoices(self._open_logprobs)
         self._scores: dict[int, PromptLogprobsJson] = {}
 
@@ -238,18 +185,31 @@ class OpenAiWriter(Writer):
 
     def _scores_of(self, index: int) -> PromptLogprobsJson:
         if index not in self._scores:
-            self._scores[index] = PromptLogprobsJson(self._tokenizer)
+            self._scores[index] = PromptLogprobsJson(self._spec.tokenizer)
         return self._scores[index]
 
     @abstractmethod
     def _encode_choice(self, index: int, choice: WholeChoice) -> list[bytes]:
         """Return a whole choice's JSON, in pieces."""
 
+    def _encode_prompt(self, choice: int) -> bytes:
+        """Return the field of a prompt's token ids; nothing for a client that did not ask."""
+        ids = self._envelope.prompt_ids
+        return b"" if ids is None else b',"prompt_token_ids":' + ids[choice]
+
+    def _encode_ids(self, token_ids: list[int]) -> bytes:
+        """Return a choice's field of token ids; nothing for a client that did not ask."""
+        if self._envelope.prompt_ids is None:
+            return b""
+        return b',"token_ids":' + orjson.dumps(token_ids)
+
     def _complete(self, usage: Usage) -> Usage:
         return usage._replace(num_reasoning_tokens=self.num_reasoning_tokens)
 
     def _open_logprobs(self) -> Logprobs:
-        return self.logprobs_type(self._tokenizer) if self._has_logprobs else NO_LOGPROBS
+        if not self._spec.has_logprobs:
+            return NO_LOGPROBS
+        return self.logprobs_type(self._spec.tokenizer, is_by_id=self._spec.names_tokens_by_id)
 
 
 class CompletionWriter(OpenAiWriter):
@@ -261,14 +221,16 @@ class CompletionWriter(OpenAiWriter):
 
     def encode_delta(self, delta: Delta) -> bytes:
         """Return a chunk with the delta's text."""
+        is_first = 0 < delta.num_tokens == len(delta.token_ids)
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
-        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b}%b' % (
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
             self._head,
             delta.index,
             orjson.dumps(delta.text),
             b"".join(logprobs.encode()),
             encode_reason(delta.finish_reason),
+            self._encode_ids(delta.token_ids) + (self._encode_prompt(delta.index) if is_first else b""),
             self.tail,
         )
 
@@ -278,21 +240,8 @@ class CompletionWriter(OpenAiWriter):
             *choice.logprobs.encode(),
             b',"finish_reason":%b' % encode_reason(choice.finish_reason),
             *self._encode_scores(index),
-            b"}",
+            self._encode_ids(choice.token_ids) + self._encode_prompt(index) + b"}",
         ]
-
-
-def _usage_fields(usage: Usage) -> dict[str, Any]:
-    """Return OpenAI's usage object."""
-    prompt, completion, reasoning = usage
-    fields: dict[str, Any] = {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
-    if reasoning is not None:
-        fields["completion_tokens_details"] = {"reasoning_tokens": reasoning}
-    return fields
 
 
 def encode_reason(reason: str | None) -> bytes:

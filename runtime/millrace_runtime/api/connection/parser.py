@@ -1,8 +1,10 @@
-"""httptools' parser, but it ignores an offer to upgrade, as a server may.
+"""httptools' parser, but it ignores an offer to upgrade that is not of a WebSocket, as a server may.
 
 Java's HttpClient offers h2c with its first request. httptools takes the bytes after such a head for the other
 protocol: the server would lose the body and could not read the next request.
 """
+
+from collections.abc import Callable
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -16,17 +18,21 @@ class Parser:
     The new parser first gets a copy of that head without the offer, and learns the body's length from it.
     """
 
-    def __init__(self, protocol: HttpToolsProtocol) -> None:
+    def __init__(self, protocol: HttpToolsProtocol, accepts_upgrade: Callable[[], bool]) -> None:
+        """`accepts_upgrade` says whether another protocol begins behind the head that was read."""
         self._protocol = protocol
+        self._accepts_upgrade = accepts_upgrade
         self._parser = httptools.HttpRequestParser(self)
         self._is_in_copy = False
 
     def feed_data(self, data: bytes) -> None:
-        """Parse the bytes. Raises HttpParserError."""
+        """Parse the bytes. Raises HttpParserError, and HttpParserUpgrade behind an accepted head."""
         while data:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
+                if self._accepts_upgrade():
+                    raise
                 data = data[offer.args[0] :]
                 self._decline()
             else:
@@ -39,8 +45,8 @@ class Parser:
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n")
 
     def should_upgrade(self) -> bool:
-        """Return False: no other protocol begins."""
-        return False
+        """Return whether another protocol begins."""
+        return bool(self._parser.should_upgrade()) and self._accepts_upgrade()
 
     def should_keep_alive(self) -> bool:
         """Return whether the connection outlives the request."""

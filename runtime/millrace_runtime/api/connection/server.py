@@ -15,7 +15,7 @@ our protocol wraps uvicorn's and limits more:
   and a client that has not read the answer yet would lose it. So the server reads on for a moment.
 """
 
-from asyncio import TimerHandle, Transport
+from asyncio import Protocol, TimerHandle, Transport
 from collections import deque
 from functools import partial
 from http import HTTPStatus
@@ -30,6 +30,7 @@ from millrace_runtime.api.connection.transport import AnswerTransport, ChunkWrit
 from millrace_runtime.api.connection.wire import CHUNKS
 from millrace_runtime.api.errors import ApiError, BadRequestError, HeadTooLargeError, RequestTimeoutError
 from millrace_runtime.api.settings import ConnectionLimits
+from millrace_runtime.contract import PATH_STREAM
 
 _HEADER_OVERHEAD = 4
 """`: ` and the line's end."""
@@ -45,13 +46,23 @@ def server_config(app: ASGIApp, limits: ConnectionLimits, graceful_seconds: int)
         app,
         http=partial(_BoundedProtocol, limits),  # type: ignore[arg-type]
         loop="none",
-        ws="none",
+        ws=_open_websocket,  # type: ignore[arg-type]
+        ws_max_size=limits.max_message_bytes,
+        ws_ping_timeout=limits.write_stall_seconds,
+        ws_per_message_deflate=False,
         log_level="warning",
         access_log=False,
         server_header=False,
         timeout_keep_alive=limits.keep_alive_seconds,
         timeout_graceful_shutdown=graceful_seconds,
     )
+
+
+def _open_websocket(**uvicorns: Any) -> Protocol:
+    """Return a WebSocket's protocol. Its library takes 0.05 s to load, which no start should wait for."""
+    from millrace_runtime.api.connection.websocket import WebSocketProtocol  # noqa: PLC0415
+
+    return WebSocketProtocol(**uvicorns)
 
 
 class _TooLargeError(Exception):
@@ -63,7 +74,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, limits: ConnectionLimits, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
-        self.parser = Parser(self)  # type: ignore[assignment]
+        self.parser = Parser(self, self._accepts_upgrade)  # type: ignore[assignment]
         self._limits = limits
         self._clock: TimerHandle | None = None
         """Limits the time of a head, of the rest of a body after its answer, or of lingering."""
@@ -134,6 +145,8 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._stall_clock.stop()
         self._num_pending_bytes = 0
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            return
         self._is_body_open = True
         self._unanswered.append(self.cycle)
         self.scope["extensions"] = {CHUNKS: {"write": ChunkWriter(self.cycle).write}}
@@ -195,6 +208,11 @@ class _BoundedProtocol(HttpToolsProtocol):
     @property
     def _is_answered_early(self) -> bool:
         return self._is_body_open and not self._unanswered
+
+    def _accepts_upgrade(self) -> bool:
+        """Whether the head asks for the WebSocket. It gets none behind an unanswered request."""
+        path = self.url.partition(b"?")[0]
+        return path == PATH_STREAM.encode() and not self._unanswered and self._should_upgrade()
 
     def _count_header_bytes(self, num_bytes: int) -> None:
         self._num_header_bytes += num_bytes

@@ -22,6 +22,8 @@ _EVENT_HEADERS = [
 ]
 
 
+COMMENT = b": waiting\n\n"
+"""Clients of server-sent events skip it."""
 CHUNKS = "millrace.chunks"
 """An ASGI extension of our server. Its `write` writes bytes as the next chunk of a started answer and returns
 True. It returns False if `send` must write them."""

@@ -97,6 +97,16 @@ class GenerationRequest:
     """Whether each chunk has the usage so far."""
     grammar: GrammarSource | None = None
     """What the text must fit."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that may not come."""
+    bad_sequences: tuple[tuple[int, ...], ...] = ()
+    """Those of them that are several tokens. `read_prompts` adds them; the others are in the bias."""
+    max_prompt_tokens: int | None = None
+    """A longer prompt loses its first tokens; -1: one that does not fit; None: none does."""
+    returns_token_ids: bool = False
+    """Whether the answer has the tokens of prompt and text."""
+    names_tokens_by_id: bool = False
+    """Whether log-probabilities name tokens by their ids."""
     prompt: PromptWish = PromptWish()
 
     @property
@@ -177,6 +187,18 @@ def build_request(
             "split the request",
             param="prompt",
         )
+    if body.best_of not in (None, num_choices):
+        raise BadRequestError(
+            f"`best_of` is {body.best_of} and `n` is {num_choices}: this server returns every answer that it "
+            "draws, so make `n` as large and choose among them",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if body.truncate_prompt_tokens == 0:
+        raise BadRequestError(
+            "`truncate_prompt_tokens` is 0: keep at least one token, or -1 for as many as fit",
+            param="truncate_prompt_tokens",
+        )
     _check_prompt_wish(body, prompt, max_tokens)
     if max_tokens is not None and (body.min_tokens or 0) > max_tokens:
         raise BadRequestError(
@@ -210,6 +232,10 @@ def build_request(
         includes_usage=includes_usage,
         includes_usage_so_far=includes_usage and bool(options and options.continuous_usage_stats),
         grammar=read_grammar(body),
+        bad_words=tuple(body.bad_words or ()),
+        max_prompt_tokens=body.truncate_prompt_tokens,
+        returns_token_ids=bool(body.return_token_ids),
+        names_tokens_by_id=bool(body.return_tokens_as_token_ids),
         prompt=prompt,
     )
 

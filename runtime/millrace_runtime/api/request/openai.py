@@ -3,7 +3,7 @@
 Pure, so that the text worker can read large bodies.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -37,9 +37,11 @@ _CHAT_TOKENS = 2**31 - 1
 def read_completion(data: bytes | bytearray) -> Reading:
     """Return the request and the prompts of a body of POST /v1/completions. Raises BadRequestError."""
     body = decode_body(data, CompletionBody)
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=True)
-    prompts, num_prompts = _read_prompts(body.prompt)
-    texts = tuple(prompts.texts) if body.echo and isinstance(prompts, EncodeTexts) else ()
+    refuse_unsupported(body)
+    prompts, num_prompts = _read_prompts(body)
+    # A prompt that may be cut is echoed by its tokens.
+    has_texts = isinstance(prompts, EncodeTexts) and not prompts.is_cut
+    texts = tuple(cast("EncodeTexts", prompts).texts) if body.echo and has_texts else ()
     request = build_request(
         body,
         num_prompts,
@@ -51,19 +53,26 @@ def read_completion(data: bytes | bytearray) -> Reading:
     return Reading(request, prompts)
 
 
-def _read_prompts(prompt: str | list[Any]) -> tuple[EncodeTexts | list[list[int]], int]:
+def _read_prompts(body: CompletionBody) -> tuple[EncodeTexts | list[list[int]], int]:
+    prompt = body.prompt
     if isinstance(prompt, str):
-        return EncodeTexts([prompt]), 1
+        prompt = [prompt]
     kinds = {type(item) for item in prompt}
     if kinds == {int}:
-        return [prompt], 1
+        return [cast("list[int]", prompt)], 1
     if len(kinds) > 1:
         raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
     if len(prompt) > MAX_SEQUENCES:
         raise BadRequestError(
             f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
         )
-    return (EncodeTexts(prompt) if kinds == {str} else prompt), len(prompt)
+    if kinds != {str}:
+        return cast("list[list[int]]", prompt), len(prompt)
+    texts = cast("list[str]", prompt)
+    job = EncodeTexts(
+        texts, body.add_special_tokens is not False, is_cut=body.truncate_prompt_tokens is not None
+    )
+    return job, len(prompt)
 
 
 def read_chat(data: bytes | bytearray) -> Reading:
@@ -73,7 +82,7 @@ def read_chat(data: bytes | bytearray) -> Reading:
         raise BadRequestError(
             "`echo` is a field of /v1/completions: leave it out, or ask for `prompt_logprobs`", param="echo"
         )
-    refuse_unsupported(body, body.n or 1, adds_special_tokens=False)
+    refuse_unsupported(body)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -133,4 +142,6 @@ def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Re
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
         variables=body.chat_template_kwargs or {},
+        adds_special_tokens=bool(body.add_special_tokens),
+        is_cut=body.truncate_prompt_tokens is not None,
     )

@@ -1,10 +1,12 @@
 """Turns a body into prompts of token ids that fit the model. The text worker does the long parts."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
 from millrace_runtime.api.grammar_worker import GrammarWorker
+from millrace_runtime.api.request.bad_words import ban, spell_words
 from millrace_runtime.api.request.intent import GenerationRequest, decode_request
 from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.chat.errors import (
@@ -15,6 +17,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
     TextWorkerError,
 )
+from millrace_runtime.chat.jobs import EncodeTexts
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
@@ -48,7 +51,13 @@ async def read_prompts(
     Raises BadRequestError, UnavailableError, GenerationError, and the errors of `on_request`.
     """
     try:
-        return await _read(dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens)
+        request, prompts = await _read(
+            dialect, body, text, inline_bytes, on_request, max_prompt_tokens=max_prompt_tokens
+        )
+        if request.bad_words:
+            words = EncodeTexts(spell_words(request.bad_words), adds_special_tokens=False)
+            request = ban(request, await _await_job(text.run(words), is_large=False))
+        return Prompted(request, prompts)
     except OverflowError as error:  # what crosses to the text worker has numbers of 64 bits
         raise BadRequestError("the request has a whole number beyond 64 bits: send a smaller one") from error
 
@@ -111,6 +120,26 @@ async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
         raise GenerationError(str(error)) from error
 
 
+def cut_prompts(prompted: Prompted, max_model_length: int) -> Prompted:
+    """Return the last tokens of prompts that the client wants cut. Raises BadRequestError.
+
+    -1 leaves room for the tokens that are asked for, and for at least one.
+    """
+    request = prompted.request
+    if request.max_prompt_tokens is None:
+        return prompted
+    asked = request.default_max_tokens if request.max_tokens is None else max(1, request.max_tokens)
+    most = max_model_length - (asked if asked < max_model_length else 1)
+    if request.max_prompt_tokens > most:
+        raise BadRequestError(
+            f"`truncate_prompt_tokens` is {request.max_prompt_tokens}, and beside the answer this model "
+            f"takes {most} tokens: ask for fewer, or for -1",
+            param="truncate_prompt_tokens",
+        )
+    kept = most if request.max_prompt_tokens == -1 else request.max_prompt_tokens
+    return prompted._replace(prompts=[prompt[-kept:] for prompt in prompted.prompts])
+
+
 def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineReady) -> int:
     """Return how many tokens to generate. Raises BadRequestError for a prompt that can never fit."""
     limit, length = ready.max_model_length, len(prompt)
@@ -134,17 +163,32 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
     return min(limit - length, request.default_max_tokens) if max_tokens is None else max_tokens
 
 
-def check_ids(request: GenerationRequest, ready: EngineReady) -> None:
+def check_ids(request: GenerationRequest, ready: EngineReady, end_token_ids: Iterable[int]) -> None:
     """Raise BadRequestError for a token id of the request, not of its prompts, that the model does not know.
 
-    The engine would fail on the id in the middle of a step.
+    Also for a request that allows no token at all. The engine would fail on both in the middle of a step.
     """
+    bias = request.sampling.bias
     for param, tokens in (
-        ("logit_bias", request.sampling.bias),
+        ("logit_bias", [token for token, value in bias.items() if value > -math.inf]),
+        ("bad_words", [token for token, value in bias.items() if value == -math.inf]),
+        ("bad_words", [token for word in request.bad_sequences for token in word]),
         ("allowed_token_ids", request.allowed_ids or ()),
         ("stop_token_ids", request.stop_token_ids),
     ):
         _check_tokens(tokens, ready.vocabulary_size, param)
+    if request.allowed_ids is None:
+        return
+    free = {token for token in request.allowed_ids if bias.get(token, 0) > -math.inf}
+    if not free:
+        raise BadRequestError("`bad_words` bans all of `allowed_token_ids`: allow another", param="bad_words")
+    ends = {*request.stop_token_ids, *(() if request.ignores_end else end_token_ids)}
+    if request.min_tokens and free <= ends:
+        raise BadRequestError(
+            f"`allowed_token_ids` allows only tokens that end the answer, and `min_tokens` wants "
+            f"{request.min_tokens} others before them: allow another token, or leave `min_tokens` out",
+            param="min_tokens",
+        )
 
 
 def _check_tokens(tokens: Collection[int], vocabulary_size: int, param: str) -> None:

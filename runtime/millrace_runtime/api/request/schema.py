@@ -26,6 +26,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_TOOLS = 128
 MAX_BIASED = 1024
 MAX_ALLOWED = 1 << 18
+MAX_BAD_WORDS = 128
 _INT63 = 2**63 - 1
 _INT31 = 2**31 - 1
 
@@ -65,17 +66,13 @@ class Harmless(GrammarFields, kw_only=True):
     request_id: Any = None
     priority: Any = None
     cache_salt: Any = None
-    spaces_between_special_tokens: Any = None
 
 
 class Unsupported(Harmless, kw_only=True):
     """Fields that would change the answer and that this server does not support yet."""
 
     add_generation_prompt: Any = None
-    add_special_tokens: Any = None
     audio: Any = None
-    bad_words: Any = None
-    best_of: Any = None
     chat_template: Any = None
     chat_template_kwargs: Any = None
     continue_final_message: Any = None
@@ -94,13 +91,10 @@ class Unsupported(Harmless, kw_only=True):
     moderation: Any = None
     prompt_embeds: Any = None
     reasoning_effort: Any = None
-    return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
     structural_tag: Any = None
     suffix: Any = None
     tool_choice: Any = None
     tools: Any = None
-    truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
     verbosity: Any = None
     vllm_xargs: Any = None
@@ -118,15 +112,24 @@ class GenerationBody(Unsupported, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-_INT63, le=_INT63)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    """Ignored: no text of ours has spaces between them that the model did not write."""
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
+    """The prompt's last tokens that are kept; -1: as many as fit."""
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
     logit_bias: Annotated[dict[str, LogitBias], Meta(max_length=MAX_BIASED)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_ALLOWED)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=_INT31)] | None = None
+    bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stream: bool | None = None
@@ -196,7 +199,6 @@ def _is_one_of(*values: Any) -> _Inert:
 
 _INERT: dict[str, _Inert] = {
     "add_generation_prompt": lambda value: value is True,
-    "bad_words": _is_one_of([]),
     "chat_template_kwargs": _is_one_of({}),
     "continue_final_message": lambda value: value is False,
     "documents": _is_one_of([]),
@@ -209,8 +211,6 @@ _INERT: dict[str, _Inert] = {
     "mm_processor_kwargs": _is_one_of({}),
     "modalities": _is_one_of(["text"]),
     "reasoning_effort": _is_one_of("none"),
-    "return_token_ids": lambda value: value is False,
-    "return_tokens_as_token_ids": lambda value: value is False,
     "suffix": _is_one_of(""),
     "tool_choice": _is_one_of("none", "auto"),
     "tools": _is_one_of([]),
@@ -221,22 +221,13 @@ _INERT: dict[str, _Inert] = {
 """Defaults that clients send and that change nothing. null changes nothing in any known field."""
 
 
-def refuse_unsupported(body: GenerationBody, num_choices: int, *, adds_special_tokens: bool) -> None:
-    """Raise BadRequestError for the first field with an unsupported value.
-
-    `adds_special_tokens` says what this endpoint does: the only value that `add_special_tokens` may have.
-    """
-    inert = _INERT | {
-        "best_of": _is_one_of(1, num_choices),
-        "add_special_tokens": lambda value: value is adds_special_tokens,
-    }
+def refuse_unsupported(body: GenerationBody) -> None:
+    """Raise BadRequestError for the first field with an unsupported value."""
     for name in Unsupported.__annotations__.keys() - type(body).__annotations__.keys():
         value = getattr(body, name)
-        if value is not None and not inert.get(name, lambda _: False)(value):
-            raise _unsupported(name, name)
-
-
-def _unsupported(name: str, param: str) -> BadRequestError:
-    return BadRequestError(
-        f"`{name}` is not supported by this server: leave it out", param=param, code="unsupported_parameter"
-    )
+        if value is not None and not _INERT.get(name, lambda _: False)(value):
+            raise BadRequestError(
+                f"`{name}` is not supported by this server: leave it out",
+                param=name,
+                code="unsupported_parameter",
+            )

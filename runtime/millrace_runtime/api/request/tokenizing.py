@@ -49,6 +49,7 @@ def read_tokenize(data: bytes | bytearray) -> Reading:
             add_generation_prompt=body.add_generation_prompt is not False,
             continue_final_message=bool(body.continue_final_message),
             variables=body.chat_template_kwargs or {},
+            adds_special_tokens=bool(body.add_special_tokens),
         )
     return Reading(build_request(GenerationBody(model=body.model), 1, 1, 1, None), job)
 

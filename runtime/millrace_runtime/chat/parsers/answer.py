@@ -1,7 +1,8 @@
 """What a model's answer is split into, piece by piece."""
 
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Literal, NamedTuple, Protocol
 
 
 class CallDelta(NamedTuple):
@@ -17,12 +18,39 @@ class CallDelta(NamedTuple):
     """The id that the model gave the call, with its first delta; None if its format has none."""
 
 
+class TextDelta(NamedTuple):
+    """The next piece of a text."""
+
+    kind: Literal["reasoning", "content"]
+    text: str
+
+
+Part = TextDelta | CallDelta
+
+
 class AnswerDelta(NamedTuple):
     """What a piece of text adds to the answer."""
 
-    reasoning: str = ""
-    content: str = ""
-    calls: tuple[CallDelta, ...] = ()
+    parts: tuple[Part, ...] = ()
+    """In the order of the text. Neighbours are of different texts or calls."""
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning in it."""
+        return self._join("reasoning")
+
+    @property
+    def content(self) -> str:
+        """The content in it."""
+        return self._join("content")
+
+    @property
+    def calls(self) -> tuple[CallDelta, ...]:
+        """The pieces of calls in it."""
+        return tuple(part for part in self.parts if isinstance(part, CallDelta))
+
+    def _join(self, kind: str) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, TextDelta) and part.kind == kind)
 
 
 class AnswerParser(Protocol):
@@ -40,7 +68,7 @@ class PlainParser:
 
     def feed(self, text: str) -> AnswerDelta:
         """Return the text."""
-        return AnswerDelta(content=text)
+        return AnswerDelta((TextDelta("content", text),) if text else ())
 
     def finish(self) -> AnswerDelta:
         """Return nothing: no text is held back."""
@@ -51,52 +79,49 @@ class DeltaBuilder:
     """Collects the next delta of an answer."""
 
     def __init__(self) -> None:
-        self._reasoning: list[str] = []
-        self._content: list[str] = []
-        self._calls: list[tuple[int, str | None, str | None, list[str]]] = []
-        """Each call's index, name, id and pieces of its arguments."""
+        self._parts: list[Part] = []
         self._num_begun = 0
 
     def add_reasoning(self, text: str) -> None:
         """Add to the reasoning."""
-        self._reasoning.append(text)
+        if text:
+            self._parts.append(TextDelta("reasoning", text))
 
     def add_content(self, text: str) -> None:
         """Add to the content."""
-        self._content.append(text)
+        if text:
+            self._parts.append(TextDelta("content", text))
 
     def begin_call(self, name: str, call_id: str | None = None) -> None:
         """Begin the next call; `add_arguments` adds to this one."""
-        self._calls.append((self._num_begun, name, call_id, []))
+        self._parts.append(CallDelta(self._num_begun, name, "", call_id))
         self._num_begun += 1
 
     def add_arguments(self, text: str) -> None:
         """Add to the latest call's arguments."""
-        if text and not self._calls:
-            self._calls.append((self._num_begun - 1, None, None, []))
         if text:
-            self._calls[-1][3].append(text)
+            self._parts.append(CallDelta(self._num_begun - 1, None, text))
 
     def take(self) -> AnswerDelta:
         """Return what was added since the last time."""
-        reasoning, self._reasoning = "".join(self._reasoning), []
-        content, self._content = "".join(self._content), []
-        calls, self._calls = self._calls, []
-        return AnswerDelta(
-            reasoning,
-            content,
-            tuple([CallDelta(index, name, "".join(pieces), known) for index, name, known, pieces in calls]),
-        )
+        parts, self._parts = self._parts, []
+        return AnswerDelta(tuple(_merge(parts)))
 
 
 def join_deltas(deltas: Iterable[AnswerDelta]) -> AnswerDelta:
-    """Return the sum: each call once, with all of its arguments that the deltas have."""
-    known = list(deltas)
-    calls: dict[int, tuple[CallDelta, list[str]]] = {}
-    for call in (call for delta in known for call in delta.calls):
-        calls.setdefault(call.index, (call, []))[1].append(call.arguments)
-    return AnswerDelta(
-        "".join([delta.reasoning for delta in known]),
-        "".join([delta.content for delta in known]),
-        tuple([first._replace(arguments="".join(pieces)) for first, pieces in calls.values()]),
-    )
+    """Return the sum."""
+    return AnswerDelta(tuple(_merge(part for delta in deltas for part in delta.parts)))
+
+
+def _merge(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield neighbours of one text, or of one call, as one part."""
+    for _, neighbours in groupby(parts, key=lambda part: part[0]):
+        first, *others = neighbours
+        if not others:
+            yield first
+        elif isinstance(first, TextDelta):
+            texts = [part.text for part in others if isinstance(part, TextDelta)]
+            yield first._replace(text="".join([first.text, *texts]))
+        else:
+            calls = [part.arguments for part in others if isinstance(part, CallDelta)]
+            yield first._replace(arguments="".join([first.arguments, *calls]))

@@ -2,7 +2,7 @@
 
 import re
 
-from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, join_deltas
+from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
 from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
 
 _NEWLINES = re.compile(r"\n*")
@@ -31,10 +31,9 @@ class ReasoningParser(StateParser):
             return self._behind.feed(text)
         before = super().feed(text)
         reasoning, self._reasoning = "".join(self._reasoning), []
-        if not before.content:
-            return AnswerDelta(reasoning)
-        _, content, calls = self._behind.feed(before.content)
-        return AnswerDelta(reasoning, content, calls)
+        parts = (TextDelta("reasoning", reasoning),) if reasoning else ()
+        content = before.content
+        return AnswerDelta((*parts, *self._behind.feed(content).parts) if content else parts)
 
     def finish(self) -> AnswerDelta:
         """Return what was held back."""
