@@ -34,12 +34,17 @@ class Recordings:
     def choose_at_work(self, steps: Iterable[StepSize], now: float) -> StepSize | None:
         """Return the size that a busy engine records now: rarely, and only one that its steps need.
 
+        The very first one is the largest, as at rest. Sizes that are recorded in ascending order share no
+        memory: the logits of all up to 256 rows of 128k tokens would take 1.1 GB instead of 131 MB.
+
         `steps` are the sizes of its steps, the most important first.
         """
         if now - self._last < BUSY_SECONDS:
             return None
         needed = (self._find(step) for step in steps)
-        return next((size for size in needed if size in self._missing), None)
+        is_first = len(self._missing) == len(self._sizes)
+        chosen = next((size for size in needed if size in self._missing), None)
+        return self._missing[-1] if chosen is not None and is_first else chosen
 
     def note(self, size: StepSize, now: float) -> None:
         """Note that a size was recorded, at a time in seconds."""

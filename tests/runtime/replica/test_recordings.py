@@ -32,20 +32,22 @@ def test_an_idle_engine_records_all_from_the_largest_on() -> None:
 def test_a_busy_engine_records_what_it_needs_and_seldom() -> None:
     recordings = Recordings(SIZES)
     one, three, four, eight, nine = (StepSize(number) for number in (1, 3, 4, 8, 9))
-    assert recordings.choose_at_work([three], 0.0) == four
-    recordings.note(four, 0.0)
+    assert recordings.choose_at_work([three], 0.0) == eight, "the others use its memory"
+    recordings.note(eight, 0.0)
+    assert recordings.choose_at_work([three], BUSY_SECONDS - 0.1) is None
+    assert recordings.choose_at_work([three], BUSY_SECONDS) == four
+    recordings.note(four, BUSY_SECONDS)
     assert recordings.choose_at_work([three], 100.0) is None, "it is there already"
-    assert recordings.choose_at_work([one], BUSY_SECONDS - 0.1) is None
-    assert recordings.choose_at_work([one], BUSY_SECONDS) == one
+    assert recordings.choose_at_work([one], 100.0) == one
     assert recordings.choose_at_work([nine], 100.0) is None, "more rows than any size has"
     assert recordings.choose_at_work([], 100.0) is None, "prompts come first"
-    assert recordings.choose_at_rest(100.0) == eight
+    assert recordings.choose_at_rest(100.0) == StepSize(2)
 
 
 def test_decoding_comes_before_prompts_and_the_largest_of_both_kinds_first() -> None:
-    recordings = Recordings(sorted((*SIZES, *MIXED)))
+    recordings = Recordings(sorted((*SIZES, StepSize(32), *MIXED)))
     steps = [StepSize(3), StepSize(5, is_mixed=True)]
-    for now, size in ((0.0, StepSize(4)), (BUSY_SECONDS, MIXED[1])):
+    for now, size in ((0.0, StepSize(32)), (BUSY_SECONDS, StepSize(4)), (2 * BUSY_SECONDS, MIXED[1])):
         assert recordings.choose_at_work(steps, now) == size
         recordings.note(size, now)
     assert recordings.choose_at_work(steps, 100.0) is None
@@ -109,11 +111,11 @@ def test_under_load_the_steps_in_flight_end_first_and_the_others_go_on(make_loop
     loop = make_loop(1, 2)
     loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=40)))
     loop.turn(12)
-    assert loop.executor.recorded == [StepSize(1)]
+    assert loop.executor.recorded == [StepSize(2)]
     assert loop.scheduler.num_in_flight > 0
     while loop.scheduler.has_work:
         loop.turn()
-    assert loop.turn(2) == [StepSize(1), StepSize(2)], "the other one once nobody waits"
+    assert loop.turn(2) == [StepSize(2), StepSize(1)], "the other one once nobody waits"
 
 
 def test_under_load_a_step_with_a_prompt_is_recorded_too(make_loop: type[Loop]) -> None:
@@ -121,7 +123,7 @@ def test_under_load_a_step_with_a_prompt_is_recorded_too(make_loop: type[Loop]) 
     loop.ours.sendall(encode_frame(request(1, [1, 2, 3], max_tokens=40)))
     loop.turn(12)
     assert loop.scheduler.has_work
-    assert loop.executor.recorded == [StepSize(4, is_mixed=True)]
+    assert loop.executor.recorded == [StepSize(8, is_mixed=True)]
 
 
 def test_what_steps_compiled_is_told_in_the_stats(
