@@ -139,9 +139,11 @@ _GROUP_BYTES = GROUP + 8
 _NUMBERS_OF_A_TOKEN = 16
 """int64 on a GPU: the token's position, slot, place in the cache and the like."""
 _CANDIDATES = 4096
-_CHUNK, _CHUNK_BYTES = 4096, 1024
+_BUCKETS_BYTES, _DIGITS_BYTES = 1024, 3200
+_CHUNK, _CHUNK_BYTES = 4096, 1064
 """Of the most expensive draw on a GPU, beside a mark of 4 bytes for each token of the vocabulary: candidates
-with their ids, and buckets of a row and of each chunk of its vocabulary (`sampling/triton_kernel.py`)."""
+with their ids, buckets and digits of a row, and buckets and sums of each chunk of its vocabulary
+(`sampling/triton_kernel.py`)."""
 _NUM_BIASES = 2048
 """Of a slot: 1,024 that a request asks for, and 1,024 for tokens that it holds back (`protocol/sampling.py`).
 """
@@ -172,8 +174,8 @@ def _step_on_gpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard
     scores = num_rows * config.vocabulary_size
     layers = num_tokens * (item_bytes * _layer_numbers(config, shard) + _LONG * _NUMBERS_OF_A_TOKEN)
     head = scores * _head_bytes(item_bytes, shard)
-    buckets = _CHUNK_BYTES * (1 + -(-config.vocabulary_size // _CHUNK))
-    draw = 2 * scores * _FLOAT + num_rows * (2 * _FLOAT * _CANDIDATES + buckets)
+    found = _BUCKETS_BYTES + _DIGITS_BYTES + _CHUNK_BYTES * -(-config.vocabulary_size // _CHUNK)
+    draw = 2 * scores * _FLOAT + num_rows * (2 * _FLOAT * _CANDIDATES + found)
     return scores * _FLOAT + max(layers, head, draw)
 
 

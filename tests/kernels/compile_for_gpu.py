@@ -71,6 +71,7 @@ SAMPLING_CASES = [
     Case("sampling.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
     Case("sampling.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
     Case("sampling.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),
+    Case("sampling.triton_narrow", "narrow", CHUNK | ROOM, frozenset({"count"}), SHAPE.chunk_warps),
     Case(
         "sampling.triton_logprobs",
         "rank_logprobs",

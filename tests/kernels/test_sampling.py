@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.sampling import native, triton_kernel, triton_logprobs, triton_shape, triton_table
+from millrace_kernels.sampling import (
+    native,
+    triton_draw,
+    triton_kernel,
+    triton_logprobs,
+    triton_shape,
+    triton_table,
+)
 from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
@@ -99,6 +106,7 @@ def logits_of(kind: str, rows: int, vocabulary: int, seed: int) -> torch.Tensor:
         "rounded": (made * 3).bfloat16().float(),
         "tied": (made * 2).round(),
         "equal": torch.full_like(made, -7.5),
+        "two": torch.where(made > 0.5, 1.0, -2.0),
         "zeros": torch.where(made > 0, 0.0, -0.0),
         "peaked": made.exp().exp(),
         "wide": made * 1e4,
@@ -207,6 +215,45 @@ def test_triton_draws_from_a_longer_vocabulary(kind: str) -> None:
         {"seed": 5, "repetition": 1.3, "top_p": 0.9, "has_fixed_mask": True},
     ]  # fmt: skip
     check_on_gpu(batch(rows, kind, 5003, 8))
+
+
+@pytest.fixture
+def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that rows are flat, and an error if one program looks through such a row."""
+    small = Shape(chunk=32, room=8, candidates=32, marked=32, markers=1)
+    monkeypatch.setattr(triton_shape, "SHAPE", small)
+    monkeypatch.setattr(triton_draw, "draw_from_candidates", None)
+
+
+FLAT = [
+    {"temperature": 1e3, "top_p": 0.0}, {"temperature": 1e3, "top_p": 0.3, "seed": 1, "frequency": 0.3},
+    {"temperature": 1e3, "top_p": 0.999999, "seed": 3, "min_p": 0.996},
+]  # fmt: skip
+"""Of a few tens of logits that are not far apart, all are in the bucket of the largest one."""
+
+
+@pytest.mark.usefixtures("_little_room")
+@pytest.mark.parametrize(("kind", "vocabulary"), [("normal", 20), ("normal", 70), ("two", 32)])
+def test_triton_draws_from_flat_rows_by_all_programs(kind: str, vocabulary: int) -> None:
+    logits, draws, state, _ = batch(FLAT, kind, vocabulary, 6)
+    no_mask = without_masks(draws)
+    no_mask.places[:, -2:] = 0
+    check_on_gpu((logits, no_mask, state, None))
+
+
+@pytest.mark.usefixtures("_little_room")
+@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    top_p=st.one_of(st.floats(0, 0.999), st.sampled_from([0.25, 0.5, 0.75])),
+    seed=st.integers(0, 2**64 - 1),
+    ties=st.integers(0, 50),
+)
+def test_triton_keeps_the_first_ties_of_flat_rows(top_p: float, seed: int, ties: int) -> None:
+    """Others are just above and below, and some have no weight."""
+    logits = torch.full((1, 90), -0.0)
+    logits[0, ties:60], logits[0, 60:80], logits[0, 80:] = 1e-45, -1e-45, -3e38
+    draws = draws_of([{"temperature": 1.0, "top_p": top_p, "seed": seed}], [(0, 0, 1, NO_MASK)])
+    check_on_gpu((logits, draws, state_of(KNOWN.clone(), 90), None))
 
 
 def test_triton_tells_faults_and_takes_no_masks() -> None:

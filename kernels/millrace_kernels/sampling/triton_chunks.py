@@ -23,6 +23,8 @@ from millrace_kernels.sampling.triton_weights import (
     BUCKETS,
     EMPTY,
     LAST_ID,
+    NUM_DIGITS,
+    RADIX,
     bucket_of,
     from_key,
     last_bucket,
@@ -32,13 +34,20 @@ from millrace_kernels.sampling.triton_weights import (
 
 # What is found of a row, in int64: for each chunk its first largest token, its number of logits that are not
 # finite, and its sum of weights; then of the whole row its number of candidates and their last bucket.
+# The others are of flat rows (triton_narrow.py): of each chunk the weight above the bound and the number of
+# tokens at it; of the row the bound's first digits with the weight above these, for each number of digits;
+# and the weight of each value of each digit.
 RANKS: tl.constexpr = tl.constexpr(0)
 FAULTS: tl.constexpr = tl.constexpr(1)
 SUMS: tl.constexpr = tl.constexpr(2)
-PLANES: tl.constexpr = tl.constexpr(3)
+ABOVE: tl.constexpr = tl.constexpr(3)
+TIES: tl.constexpr = tl.constexpr(4)
+PLANES: tl.constexpr = tl.constexpr(5)
 NUM_CANDIDATES: tl.constexpr = tl.constexpr(0)
 LAST_BUCKET: tl.constexpr = tl.constexpr(1)
-NUMBERS: tl.constexpr = tl.constexpr(2)
+BOUNDS: tl.constexpr = tl.constexpr(2)
+VALUES: tl.constexpr = tl.constexpr(BOUNDS.value + 2 * (NUM_DIGITS.value + 1))
+NUMBERS: tl.constexpr = tl.constexpr(VALUES.value + NUM_DIGITS.value * RADIX.value)
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
@@ -176,7 +185,10 @@ def _gather_kernel(  # noqa: PLR0917
     CHUNKS: tl.constexpr,  # noqa: N803
     ROOM: tl.constexpr,  # noqa: N803
 ) -> None:
-    """Store the candidates of rows that are cut in the order of their ids, as many as have room."""
+    """Store the candidates of rows that are cut in the order of their ids, as many as have room.
+
+    Also empty what flat rows add up later.
+    """
     chunk, num_chunks = tl.program_id(0), tl.num_programs(0)
     number = tl.program_id(1).to(tl.int64)
     line = table_ptr + number * COLUMNS
@@ -196,6 +208,9 @@ def _gather_kernel(  # noqa: PLR0917
                 numbers = found + num_chunks * PLANES
                 tl.store(numbers + NUM_CANDIDATES, tl.sum(kept, 0).to(tl.int64))
                 tl.store(numbers + LAST_BUCKET, last.to(tl.int64))
+                for place in range(NUM_DIGITS):
+                    values = numbers + VALUES + place * RADIX + tl.arange(0, RADIX)
+                    tl.store(values, tl.zeros((RADIX,), tl.int64))
             begin = tl.sum(tl.where(chunks < chunk, kept, 0), 0)
             if (tl.sum(tl.where(chunks == chunk, kept, 0), 0) > 0) & (begin < ROOM):
                 row = open_row(

@@ -13,6 +13,7 @@ from millrace_kernels.sampling.triton_chunks import (
     load_plane,
     open_found,
 )
+from millrace_kernels.sampling.triton_narrow import is_flat, share_bound
 from millrace_kernels.sampling.triton_row import open_row, read_logits
 from millrace_kernels.sampling.triton_table import (
     COLUMNS,
@@ -24,32 +25,40 @@ from millrace_kernels.sampling.triton_table import (
     float_of,
     is_cut,
 )
-from millrace_kernels.sampling.triton_weights import fraction, random_bits, weigh
+from millrace_kernels.sampling.triton_weights import fraction, random_bits, to_digits, weigh
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
 def _draw_from_chunk(  # noqa: PLR0917
     row: tl.tuple,
-    sums: tl.tensor,
+    line: tl.tensor,
     peak: tl.tensor,
-    inverse: tl.tensor,
-    least: tl.tensor,
+    bound: tl.tensor,
+    sums: tl.tensor,
+    left: tl.tensor,
     bits: tl.tensor,
     vocabulary: tl.tensor,
     CHUNK: tl.constexpr,  # noqa: N803
     CHUNKS: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
-    """Return the first token at which the sum of all weights is above the target: step 11.
+    """Return the first kept token at which their sum is above the target: step 11.
 
-    Of all logits it reads only those of the chunk that has this token.
+    Tokens with a key above the bound are kept, and from each chunk onwards the first `left` of those with a
+    key at the bound. `sums` are the kept weights of the chunks. Of all logits it reads only those of the
+    chunk that has this token.
     """
     target = fraction(tl.sum(sums, 0), bits)
     chunk, _, _ = find_place(sums, tl.zeros((), tl.int64), target)
-    before = tl.sum(tl.where(tl.arange(0, CHUNKS) < chunk, sums, 0), 0)
+    chunks = tl.arange(0, CHUNKS)
+    before = tl.sum(tl.where(chunks < chunk, sums, 0), 0)
+    num_ties = tl.sum(tl.where(chunks == chunk, left, 0), 0)
     ids = chunk * CHUNK + tl.arange(0, CHUNK)
     _, z = read_logits(row, ids)
-    weights = tl.where(ids < vocabulary, weigh(z, peak, inverse, least), 0)
-    place, _, _ = find_place(weights, before, target)
+    key = to_digits(z)
+    is_tie = key == bound
+    is_kept = (key > bound) | (is_tie & (tl.cumsum(is_tie.to(tl.int32), 0) <= num_ties))
+    weights = weigh(z, peak, float_of(line + INVERSE), tl.load(line + LEAST))
+    place, _, _ = find_place(tl.where((ids < vocabulary) & is_kept, weights, 0), before, target)
     return chunk * CHUNK + place
 
 
@@ -91,23 +100,27 @@ def _draw_kernel(  # noqa: PLR0917
                 number, line, logits_ptr, entries_ptr, marks_ptr, fixed_ptr, masks_ptr,
                 logits_stride, entries_stride, vocabulary,
             )  # fmt: skip
-            least = tl.load(line + LEAST)
             bits = random_bits(tl.load(line + SEED), position)
             sums = load_plane(found, SUMS, num_chunks, CHUNKS)
-            if is_cut(line, vocabulary):
-                numbers = found + num_chunks * PLANES
+            total = tl.sum(sums, 0)
+            numbers = found + num_chunks * PLANES
+            has_bound = is_flat(line, numbers, vocabulary, ROOM)
+            if is_cut(line, vocabulary) & ~has_bound:
                 count = tl.load(numbers + NUM_CANDIDATES).to(tl.int32)
                 last = tl.load(numbers + LAST_BUCKET).to(tl.int32)
                 is_stored = count <= ROOM
                 end = tl.where(is_stored, count, vocabulary)
                 mine_ptr = values_ptr + number * ROOM
-                candidates = (mine_ptr, is_stored, end, last, peak, inverse, least)
-                total = tl.sum(sums, 0)
+                candidates = (mine_ptr, is_stored, end, last, peak, inverse, tl.load(line + LEAST))
                 place = draw_from_candidates(candidates, row, line, total, bits, vocabulary, BLOCK, TRIED)
                 token = tl.load(ids_ptr + number * ROOM + place, mask=is_stored, other=0)
                 token = tl.where(is_stored, token, place)
             else:
-                token = _draw_from_chunk(row, sums, peak, inverse, least, bits, vocabulary, CHUNK, CHUNKS)
+                bound = tl.full((), -1, tl.int64)  # below every key
+                left = tl.zeros((CHUNKS,), tl.int64)
+                if has_bound:
+                    bound, sums, left = share_bound(found, line, peak, total, num_chunks, CHUNKS)
+                token = _draw_from_chunk(row, line, peak, bound, sums, left, bits, vocabulary, CHUNK, CHUNKS)
         tl.store(known_ptr + slot * known_stride + position, token.to(tl.int64))
         tl.store(sampled_ptr + number, token.to(tl.int64))
         tl.store(sampled_ptr + tl.num_programs(0) + number, fault.to(tl.int64))

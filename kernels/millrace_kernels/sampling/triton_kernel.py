@@ -22,9 +22,10 @@ from millrace_kernels.sampling.triton_chunks import (
 )
 from millrace_kernels.sampling.triton_draw import _draw_kernel
 from millrace_kernels.sampling.triton_marks import _clear_kernel, _mark_kernel
+from millrace_kernels.sampling.triton_narrow import _narrow_kernel
 from millrace_kernels.sampling.triton_row import MOST_ENTRIES
 from millrace_kernels.sampling.triton_table import COLUMNS, lay_out
-from millrace_kernels.sampling.triton_weights import BUCKETS
+from millrace_kernels.sampling.triton_weights import BUCKETS, NUM_DIGITS
 from millrace_kernels.transfer import upload
 
 
@@ -48,7 +49,7 @@ def sample_recorded(logits: Tensor, table: Tensor, state: SlotState, sampled: Te
     table int64 [rows, COLUMNS] comes from `lay_out`, and no row has a mask of its step. A row with a negative
     slot draws nothing. `sampled` int64 [2, rows] receives the numbers of Sampled.
     """
-    _launch(logits, table, state, state.masks, work=_Work(True, True, True), sampled=sampled)
+    _launch(logits, table, state, state.masks, work=_Work(True, True, True, True), sampled=sampled)
 
 
 class _Work(NamedTuple):
@@ -57,6 +58,8 @@ class _Work(NamedTuple):
     is_changed: bool
     is_random: bool
     is_cut: bool
+    is_top_p_alone: bool
+    """Whether top_p alone cuts some row: this may be flat."""
 
     @classmethod
     def of(cls, draws: Draws, vocabulary: int) -> "_Work":
@@ -67,8 +70,10 @@ class _Work(NamedTuple):
         is_penalised = (asked["repetition"] != 1) | (asked["frequency"] != 0) | (asked["presence"] != 0)
         is_random = asked["inverse_temperature"] > 0
         is_top_k = (asked["top_k"] > 0) & (asked["top_k"] < vocabulary)
-        is_cut = is_random & (is_top_k | (asked["share"] < WHOLE))
-        return cls(bool(num_biases > 0 or is_penalised.any()), bool(is_random.any()), bool(is_cut.any()))
+        is_top_p = asked["share"] < WHOLE
+        is_changed = bool(num_biases > 0 or is_penalised.any())
+        others = (is_random, is_random & (is_top_k | is_top_p), is_random & is_top_p & ~is_top_k)
+        return cls(is_changed, *(bool(rows.any()) for rows in others))
 
 
 def _launch(
@@ -105,6 +110,10 @@ def _launch(
             *tables, buckets, values, ids, *strides, vocabulary,
             CHUNK=shape.chunk, CHUNKS=chunks, ROOM=shape.room, **options,
         )  # fmt: skip
+    for count in range(NUM_DIGITS.value + 1) if work.is_top_p_alone else ():
+        _narrow_kernel[grid](
+            *tables, *strides, vocabulary, count, CHUNK=shape.chunk, CHUNKS=chunks, ROOM=shape.room, **options
+        )
     _draw_kernel[(num_rows,)](
         *tables, values, ids, known, sampled, *strides, known.stride(0), vocabulary,
         CHUNK=shape.chunk, CHUNKS=chunks, ROOM=shape.room, BLOCK=shape.candidates, TRIED=shape.bounds,

@@ -9,6 +9,10 @@ from millrace_kernels.sampling.reference import SERIES
 BUCKETS: tl.constexpr = tl.constexpr(256)
 BUCKETS_OF_TWO: tl.constexpr = tl.constexpr(8)
 """The number of buckets for each halving of a weight."""
+DIGIT_BITS: tl.constexpr = tl.constexpr(6)
+RADIX: tl.constexpr = tl.constexpr(1 << DIGIT_BITS.value)
+NUM_DIGITS: tl.constexpr = tl.constexpr(-(-32 // DIGIT_BITS.value))
+"""Digits of a key, as unsigned: together they are all 32 bits, so they tell each float from all others."""
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)  # 1.5 · 2^23
 UNITS: tl.constexpr = tl.constexpr(8388608.0)  # 2^23: larger float32 numbers are integers
 LAST_ID: tl.constexpr = tl.constexpr((1 << 31) - 1)
@@ -54,6 +58,18 @@ def to_key(z: tl.tensor) -> tl.tensor:
 def from_key(key: tl.tensor) -> tl.tensor:
     """Return the float of a key."""
     return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def to_digits(z: tl.tensor) -> tl.tensor:
+    """Return int64 keys from 0 upwards, in the order of the floats."""
+    return to_key(z).to(tl.int64) + (1 << 31)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def from_digits(number: tl.tensor) -> tl.tensor:
+    """Return the float of such a key."""
+    return from_key((number - (1 << 31)).to(tl.int32))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

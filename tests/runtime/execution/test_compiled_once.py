@@ -28,7 +28,7 @@ from millrace_runtime.replica.trial import try_steps
 from tests.runtime.engine.engine_driver import request
 from tests.runtime.execution.conftest import SMALL
 
-UNSPECIALISED = {"num_rows", "number"}
+UNSPECIALISED = {"num_rows", "number", "count"}
 """compile_for_gpu.py checks that these are declared so."""
 
 
@@ -93,7 +93,7 @@ def test_the_trial_compiles_all_that_serving_needs(
     scheduler = Scheduler(executor.limits)
     try_steps(scheduler, executor)
     known = set(launches.kinds)
-    assert len(known) == 14
+    assert len(known) == 15
     for number in range(1, 40):
         one = request(number, range(1 + number * 7 % 100), max_tokens=3 + number % 5)
         sequences = [NewSequence(number, SAMPLINGS[number % len(SAMPLINGS)])]
