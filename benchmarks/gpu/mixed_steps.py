@@ -7,12 +7,17 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.rows import Figure, Row, at_most
 from benchmarks.gpu.serving import Driver, Served, record
 from benchmarks.gpu.whole_steps import CONTEXT, serve_large
 from millrace_fit.plan import choose_mixed_sizes
+from millrace_runtime.protocol.costly_draw import costly_sampling
+from millrace_runtime.protocol.sampling import Sampling
 
+GREEDY = Sampling(temperature=0.0)
 NUM_DECODES = 64
 PROMPTS = (16, 65, 128, 448)
 """With 64 decodes: 80, 129, 192 and 512 tokens. The second one has the most padding beyond 128 tokens."""
@@ -45,14 +50,15 @@ class MixedLoad:
         self._device = bench.device
         for slot in range(num_decodes):
             self.driver.start(slot, self._prompt(slot, context), is_computed=True)
-        self.submit(2)  # eager: the graphs are not recorded yet
+        # Eager, and with all that a draw can ask for: a recording launches every kernel of a draw.
+        self.submit(2, costly_sampling(self._vocabulary))
         executor.collect()
         record(executor)
 
-    def submit(self, length: int) -> None:
+    def submit(self, length: int, sampling: Sampling = GREEDY) -> None:
         """Submit a step with a new prompt. Nobody keeps its sequence."""
         slot = self._free.popleft()
-        self.driver.start(slot, self._prompt(slot, length))
+        self.driver.start(slot, self._prompt(slot, length), **msgspec.structs.asdict(sampling))
         self.driver.submit(self._longest)
         del self.driver.running[slot]
 

@@ -24,7 +24,7 @@ SHAPES = (
     *(SHAPE._replace(chunk=chunk, chunk_warps=warps) for chunk, warps in CHUNKS),
     *(SHAPE._replace(candidates=candidates, draw_warps=warps) for candidates, warps in SEARCHED),
 )
-DRAWS = ((64, "mixed"), (64, "plain"), (64, "cut"), (1, "plain"))
+DRAWS = ((64, "mixed"), (64, "plain"), (64, "cut"), (64, "flat"), (1, "plain"))
 
 
 def measure_shape(device: Device, shape: Shape, *, is_dry_run: bool) -> Iterator[float]:
