@@ -24,8 +24,10 @@ from millrace_kernels.sampling.triton_table import (
     INVERSE,
     LEAST,
     SHARE,
+    WHOLE_SHARE,
     float_of,
-    is_top_p_alone,
+    is_cut,
+    is_top_k,
 )
 from millrace_kernels.sampling.triton_weights import (
     DIGIT_BITS,
@@ -41,9 +43,11 @@ from millrace_kernels.sampling.triton_weights import (
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
 def is_flat(line: tl.tensor, numbers: tl.tensor, vocabulary: tl.tensor, ROOM: tl.constexpr) -> tl.tensor:  # noqa: N803
     """Return whether a row has more candidates than room, by top_p alone. It has no meaning with a fault."""
-    is_many = is_top_p_alone(line, vocabulary)
+    is_many = tl.load(line + SHARE) < WHOLE_SHARE  # most rows end here
     if is_many:
-        is_many = tl.load(numbers + NUM_CANDIDATES) > ROOM
+        is_many = is_cut(line, vocabulary) & ~is_top_k(line, vocabulary)
+        if is_many:
+            is_many = tl.load(numbers + NUM_CANDIDATES) > ROOM
     return is_many
 
 

@@ -67,12 +67,6 @@ def is_cut(line: tl.tensor, vocabulary: tl.tensor) -> tl.tensor:
     return (tl.load(line + SLOT) >= 0) & (float_of(line + INVERSE) > 0.0) & is_short
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def is_top_p_alone(line: tl.tensor, vocabulary: tl.tensor) -> tl.tensor:
-    """Return whether top_p alone cuts a row that draws at random."""
-    return is_cut(line, vocabulary) & ~is_top_k(line, vocabulary)
-
-
 def lay_out(draws: Draws, table: NDArray[np.int64]) -> None:
     """Write the kernels' table, int64 [rows, COLUMNS], with floats as their bits."""
     halves = draws.parameters.view(np.int32).reshape(-1, PARAMETERS.itemsize // 4)
