@@ -210,6 +210,7 @@ class Exchange:
     ) -> Generation:
         """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
+        check_ids(request, ready, replica.tokenizer.end_token_ids)
         write = writer.encode_delta if request.is_streaming else partial(self._collect, writer)
         generation = Generation(
             request,
@@ -224,7 +225,6 @@ class Exchange:
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage
-        check_ids(request, ready, replica.tokenizer.end_token_ids)
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)

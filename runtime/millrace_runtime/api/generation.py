@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from millrace_runtime.api.admission import Booking
 from millrace_runtime.api.answer.choice import Choice, Delta
@@ -205,9 +206,8 @@ class Generation:
         )
 
 
-def build_mask(tokens: Iterable[int], vocabulary_size: int) -> bytes:
-    """Return a mask that allows these tokens, laid out as those of `Executor.provide_masks`."""
-    mask = bytearray(mask_bytes(vocabulary_size))
-    for token in tokens:
-        mask[token >> 3] |= 1 << (token & 7)
-    return bytes(mask)
+def build_mask(packed: bytes, vocabulary_size: int) -> bytes:
+    """Return a mask that allows these packed tokens, laid out as those of `Executor.provide_masks`."""
+    is_allowed = np.zeros(8 * mask_bytes(vocabulary_size), dtype=bool)
+    is_allowed[np.frombuffer(packed, dtype="<i4")] = True
+    return np.packbits(is_allowed, bitorder="little").tobytes()

@@ -202,6 +202,7 @@ async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
         ({"allowed_token_ids": [262]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [999_999]}, "allowed_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"repetition_penalty": 0}, "repetition_penalty"),

@@ -18,6 +18,7 @@ from millrace_runtime.api.request.structured import read_grammar
 from millrace_runtime.chat.jobs import TextJob
 from millrace_runtime.chat.model_files import AuthorDefaults
 from millrace_runtime.grammar.source import GrammarSource
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.sampling import Sampling
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -77,8 +78,8 @@ class GenerationRequest:
     """Its seed is ignored: each sequence gets its own from `seed_of`."""
     unset: tuple[str, ...]
     """Fields of `sampling` of which the client says nothing: the model's author may."""
-    allowed_ids: tuple[int, ...] | None
-    """The only tokens that may be drawn; None: all."""
+    allowed_ids: bytes | None
+    """The only tokens that may be drawn, packed, because they may be 262,144; None: all."""
     min_tokens: int
     """Tokens before one that ends the sequence."""
     answer: AnswerWish
@@ -219,7 +220,7 @@ def build_request(
         sampling=_sampling(body, num_logprobs, prompt),
         # `top_p: 0` says how to draw: the author's temperature does not count beside it.
         unset=() if body.top_p == 0 else tuple(name for name in _AUTHORS if getattr(body, name) is None),
-        allowed_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        allowed_ids=None if body.allowed_token_ids is None else pack_tokens(body.allowed_token_ids),
         min_tokens=body.min_tokens or 0,
         answer=answer,
         seed=body.seed,

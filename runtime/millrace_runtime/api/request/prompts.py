@@ -4,6 +4,8 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
 from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.request.bad_words import ban, spell_words
@@ -173,17 +175,27 @@ def check_ids(request: GenerationRequest, ready: EngineReady, end_token_ids: Ite
         ("logit_bias", [token for token, value in bias.items() if value > -math.inf]),
         ("bad_words", [token for token, value in bias.items() if value == -math.inf]),
         ("bad_words", [token for word in request.bad_sequences for token in word]),
-        ("allowed_token_ids", request.allowed_ids or ()),
         ("stop_token_ids", request.stop_token_ids),
     ):
         _check_tokens(tokens, ready.vocabulary_size, param)
-    if request.allowed_ids is None:
-        return
-    free = {token for token in request.allowed_ids if bias.get(token, 0) > -math.inf}
-    if not free:
+    if request.allowed_ids is not None:
+        _check_allowed(request, request.allowed_ids, ready.vocabulary_size, end_token_ids)
+
+
+def _check_allowed(
+    request: GenerationRequest, packed: bytes, vocabulary_size: int, end_token_ids: Iterable[int]
+) -> None:
+    """Check the only tokens that may be drawn. Up to 262,144 sets and lookups would stop the event loop."""
+    allowed = np.frombuffer(packed, dtype="<i4")
+    _check_tokens((int(allowed.min()), int(allowed.max())), vocabulary_size, "allowed_token_ids")
+    is_free = np.zeros(vocabulary_size, dtype=bool)
+    is_free[allowed] = True
+    is_free[[token for token, value in request.sampling.bias.items() if value == -math.inf]] = False
+    if not is_free.any():
         raise BadRequestError("`bad_words` bans all of `allowed_token_ids`: allow another", param="bad_words")
-    ends = {*request.stop_token_ids, *(() if request.ignores_end else end_token_ids)}
-    if request.min_tokens and free <= ends:
+    ends = [*request.stop_token_ids, *(() if request.ignores_end else end_token_ids)]
+    is_free[[token for token in ends if token < vocabulary_size]] = False
+    if request.min_tokens and not is_free.any():
         raise BadRequestError(
             f"`allowed_token_ids` allows only tokens that end the answer, and `min_tokens` wants "
             f"{request.min_tokens} others before them: allow another token, or leave `min_tokens` out",
