@@ -33,6 +33,7 @@ from millrace_runtime.api.request.intent import GenerationRequest
 from millrace_runtime.api.request.prompts import (
     Prompts,
     check_ids,
+    check_scores,
     cut_prompts,
     fit_prompt,
     prove_grammar,
@@ -211,6 +212,7 @@ class Exchange:
         """Return the prompts' generation. Raises BadRequestError for one that does not fit the model."""
         replica = self._replica
         check_ids(request, ready, replica.tokenizer.end_token_ids)
+        check_scores(request, prompts, replica.settings.max_score_bytes)
         write = writer.encode_delta if request.is_streaming else partial(self._collect, writer)
         generation = Generation(
             request,

@@ -63,3 +63,8 @@ class ApiSettings:
     """Bytes of streams that wait for their clients. Above this, requests are answered 429."""
     body_seconds: float = ConnectionLimits.body_seconds
     """A body that takes longer to arrive is answered 408."""
+
+    @property
+    def max_score_bytes(self) -> int:
+        """Of one request's scored prompts, so that others have room beside it; more is answered 400."""
+        return self.max_event_bytes // 2

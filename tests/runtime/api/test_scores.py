@@ -8,12 +8,13 @@ import orjson
 import pytest
 
 from millrace_runtime.api.answer.prompt import Echo, PromptReader
+from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens
 from millrace_runtime.protocol.messages import SequenceOutput
 from millrace_runtime.protocol.step import PromptLogprobs
 from testing.text_model import build_sentencepiece, write_model
-from tests.runtime.api.served import Served
+from tests.runtime.api.served import Served, serve
 
 PROMPT = "öthe <|end|>st"
 """In the tokenizer of the tests: two bytes, a word, a space, a special token, a word."""
@@ -151,6 +152,35 @@ async def test_scores_that_wait_for_their_answers_end_hold_the_memory_of_streams
     await asking
     assert served.replica.admission.num_event_bytes == 0
     assert served.replica.admission.num_queued_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt_logprobs": 9, "n": 2}, "prompt_logprobs"),
+        ({"prompt_logprobs": 19}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 19}, "logprobs"),
+        ({"echo": True, "logprobs": 19, "stream": True}, "logprobs"),
+        ({"echo": True, "logprobs": 5, "prompt_logprobs": 13}, "prompt_logprobs"),
+        ({"prompt_logprobs": 18}, None),
+        ({"logprobs": 19, "n": 2, "max_tokens": 1}, None),
+        ({"messages": [{"role": "user", "content": "b" * 100}], "n": 9, "prompt_logprobs": 3}, None),
+    ],
+)
+async def test_scores_that_would_fill_the_memory_are_refused(
+    model_path: Path, fields: dict[str, Any], param: str | None
+) -> None:
+    """Of 100 tokens, with 75 bytes for each of theirs and of the likely ones."""
+    settings = ApiSettings(served_name="tiny", max_event_bytes=2 * 100 * 19 * 75)
+    body = {"max_tokens": 0} | ({} if "messages" in fields else {"prompt": "b" * 100}) | fields
+    path = "chat/completions" if "messages" in fields else "completions"
+    async with serve(model_path, settings) as served:
+        answer = await served.client.post(f"/v1/{path}", json=body)
+        assert (answer.status_code, answer.json().get("error", {}).get("param")) == (
+            400 if param else 200,
+            param,
+        )
+        assert not param or "send fewer" in answer.json()["error"]["message"]
 
 
 async def test_a_prompt_as_long_as_the_model_may_be_scored(served: Served) -> None:

@@ -28,6 +28,8 @@ from millrace_runtime.protocol.messages import EngineReady, Grammar
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
 _RETRY_SECONDS = 5
+_SCORE_BYTES = 75
+"""Of one log-probability of a prompt's token in an answer's JSON: measured with 20 likely tokens."""
 
 
 class Prompted(NamedTuple):
@@ -163,6 +165,30 @@ def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineR
         )
     _check_tokens(prompt, ready.vocabulary_size, "prompt")
     return min(limit - length, request.default_max_tokens) if max_tokens is None else max_tokens
+
+
+def check_scores(request: GenerationRequest, prompts: Prompts, max_bytes: int) -> None:
+    """Raise BadRequestError for log-probabilities of prompts that take more memory than one request may.
+
+    Each choice of a completion holds its prompt's, and the first choice of a chat.
+    """
+    wish, num_echoes = request.prompt, request.num_choices
+    fields = [("prompt_logprobs", wish.num_logprobs, 1 if request.answer.is_chat else num_echoes)]
+    if wish.is_echoed:
+        fields.append(("logprobs", request.sampling.num_logprobs, num_echoes))
+    num_tokens = sum(map(len, prompts))
+    sizes = {
+        param: num_tokens * num_holders * (number + 1) * _SCORE_BYTES
+        for param, number, num_holders in fields
+        if number is not None
+    }
+    if sum(sizes.values()) > max_bytes:
+        param = max(sizes, key=sizes.__getitem__)
+        raise BadRequestError(
+            f"the log-probabilities of {num_tokens} prompt tokens take some {sum(sizes.values())} bytes, and "
+            f"one request may take {max_bytes}: send fewer or shorter prompts, or a smaller `n` or `{param}`",
+            param=param,
+        )
 
 
 def check_ids(request: GenerationRequest, ready: EngineReady, end_token_ids: Iterable[int]) -> None:
