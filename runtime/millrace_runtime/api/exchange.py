@@ -161,7 +161,7 @@ class Exchange:
             self._accept,
             max_prompt_tokens=ready.max_model_length,
         )
-        request, prompts = cut_prompts(prompted, ready.max_model_length)
+        request, prompts = cut_prompts(prompted, ready.max_model_length, replica.tokenizer)
         form = choose_form(
             request.answer,
             replica.tokenizer,

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -69,11 +70,19 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         """Return each text's token ids. Raises TokenizingError."""
+        return [encoding.ids for encoding in self._encode(texts, add_special_tokens=add_special_tokens)]
+
+    @cached_property
+    def num_leading(self) -> int:
+        """Special tokens that `encode_batch` adds before each text. Raises TokenizingError."""
+        [encoding] = self._encode(["a"], add_special_tokens=True)
+        return len(list(takewhile(bool, encoding.special_tokens_mask)))
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[tokenizers.Encoding]:
         try:
-            encodings = self._native.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return self._native.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         except BaseException as error:  # noqa: BLE001  a panic of the native library is no Exception
             _translate(error)
-        return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: Sequence[int], *, hides_special: bool = True) -> str:
         """Return the tokens' text without special tokens; a broken character reads U+FFFD.
@@ -82,7 +91,7 @@ class Tokenizer:
         """
         try:
             return self._native.decode(tokens, skip_special_tokens=hides_special)
-        except BaseException as error:  # noqa: BLE001  as in encode_batch
+        except BaseException as error:  # noqa: BLE001  as in _encode
             _translate(error)
 
     def token_bytes(self, token: int) -> bytes:

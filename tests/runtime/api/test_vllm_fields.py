@@ -107,6 +107,18 @@ async def test_special_tokens_around_a_prompt_are_added_where_the_client_says(tm
                 sent = list(unpack_tokens(served.engine.seen[-1].prompt))
                 assert (sent[0] == end) == wanted
                 assert (await served.client.post("/tokenize", json=fields)).json()["tokens"] == sent
+        for fields, wanted, echo in (
+            ({"prompt": "abcd", "truncate_prompt_tokens": 3}, [end, 66, 67], "cd"),
+            ({"prompt": "abcd", "truncate_prompt_tokens": 1}, [end], ""),
+            ({"prompt": "abcd", "truncate_prompt_tokens": 5}, [end, 64, 65, 66, 67], "abcd"),
+            ({"prompt": "abcd", "truncate_prompt_tokens": 3, "add_special_tokens": False}, [65, 66, 67], "bcd"),
+            ({"prompt": [64, 65, 66], "truncate_prompt_tokens": 2}, [65, 66], "bc"),
+            ({"prompt": ["abcd", "d"], "truncate_prompt_tokens": 3}, [end, 67], "d"),
+        ):
+            for padding in ("", "x" * 200_000):
+                answer = await ask(served, fields | {"user": padding, "echo": True, "max_tokens": 1})
+                assert list(unpack_tokens(served.engine.seen[-1].prompt)) == wanted
+                assert answer["choices"][-1]["text"] == echo + "the"
 
 
 async def test_no_spaces_come_between_special_tokens(served: Served) -> None:

@@ -53,12 +53,14 @@ class AnswerWish:
 
 @dataclass(frozen=True)
 class PromptWish:
-    """What an answer has of its prompts."""
+    """What an answer has of its prompts, and what these are made of."""
 
     is_echoed: bool = False
     """Whether each text begins with its prompt."""
     texts: tuple[str, ...] = ()
     """The echoed prompts as the client wrote them; empty if the client sent token ids."""
+    has_leading: bool = False
+    """Whether each begins with the special tokens that the tokenizer adds before a text."""
     num_logprobs: int | None = None
     """Likely tokens beside each token of a whole answer's `prompt_logprobs`; None: it has none."""
 

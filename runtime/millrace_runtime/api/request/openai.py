@@ -39,16 +39,20 @@ def read_completion(data: bytes | bytearray) -> Reading:
     body = decode_body(data, CompletionBody)
     refuse_unsupported(body)
     prompts, num_prompts = _read_prompts(body)
-    # A prompt that may be cut is echoed by its tokens.
-    has_texts = isinstance(prompts, EncodeTexts) and not prompts.is_cut
-    texts = tuple(cast("EncodeTexts", prompts).texts) if body.echo and has_texts else ()
+    job = prompts if isinstance(prompts, EncodeTexts) else None
+    prompt = PromptWish(
+        is_echoed=bool(body.echo),
+        texts=tuple(job.texts) if job and body.echo else (),
+        has_leading=job is not None and job.adds_special_tokens,
+        num_logprobs=body.prompt_logprobs,
+    )
     request = build_request(
         body,
         num_prompts,
         body.max_tokens,
         _COMPLETION_TOKENS,
         body.logprobs,
-        prompt=PromptWish(is_echoed=bool(body.echo), texts=texts, num_logprobs=body.prompt_logprobs),
+        prompt=prompt,
     )
     return Reading(request, prompts)
 

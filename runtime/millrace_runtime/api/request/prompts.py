@@ -1,5 +1,6 @@
 """Turns a body into prompts of token ids that fit the model. The text worker does the long parts."""
 
+import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
@@ -20,6 +21,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerError,
 )
 from millrace_runtime.chat.jobs import EncodeTexts
+from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
@@ -124,12 +126,13 @@ async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
         raise GenerationError(str(error)) from error
 
 
-def cut_prompts(prompted: Prompted, max_model_length: int) -> Prompted:
+def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer) -> Prompted:
     """Return the last tokens of prompts that the client wants cut. Raises BadRequestError.
 
+    A cut text keeps the special tokens before it, as with transformers, and its echo is what is left of it.
     -1 leaves room for the tokens that are asked for, and for at least one.
     """
-    request = prompted.request
+    request, prompts = prompted
     if request.max_prompt_tokens is None:
         return prompted
     asked = request.default_max_tokens if request.max_tokens is None else max(1, request.max_tokens)
@@ -141,7 +144,16 @@ def cut_prompts(prompted: Prompted, max_model_length: int) -> Prompted:
             param="truncate_prompt_tokens",
         )
     kept = most if request.max_prompt_tokens == -1 else request.max_prompt_tokens
-    return prompted._replace(prompts=[prompt[-kept:] for prompt in prompted.prompts])
+    num_front = min(kept, tokenizer.num_leading) if request.prompt.has_leading else 0
+    texts, cut = list(request.prompt.texts), list(prompts)
+    for place, prompt in enumerate(prompts):
+        if len(prompt) > kept:
+            rest = prompt[len(prompt) - kept + num_front :]
+            cut[place] = [*prompt[:num_front], *rest]
+            if texts:
+                texts[place] = tokenizer.decode(rest, hides_special=False)
+    wish = dataclasses.replace(request.prompt, texts=tuple(texts))
+    return Prompted(dataclasses.replace(request, prompt=wish), cut)
 
 
 def fit_prompt(prompt: Sequence[int], request: GenerationRequest, ready: EngineReady) -> int:
