@@ -114,8 +114,6 @@ class Exchange:
         self._silent_since = time.monotonic()
         with self._body.watch(self._disconnect):
             request, prompts, form, grammar = await self._prepare(body, ready)
-            if (defaults := self._replica.settings.author_defaults) is not None:
-                request = request.with_defaults(defaults)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
             writer = self._open_writer(request, prompts, open_messages(request.answer, form))
@@ -161,6 +159,8 @@ class Exchange:
             self._accept,
             max_prompt_tokens=ready.max_model_length,
         )
+        if (defaults := replica.settings.author_defaults) is not None:
+            prompted = prompted._replace(request=prompted.request.with_defaults(defaults))
         request, prompts = cut_prompts(prompted, ready.max_model_length, replica.tokenizer)
         form = choose_form(
             request.answer,

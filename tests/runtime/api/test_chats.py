@@ -13,6 +13,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import AuthorDefaults, read_author_defaults
+from millrace_runtime.protocol.encoding import count_tokens
 from tests.runtime.api.served import REPLY, Served, serve
 
 HI = {"role": "user", "content": "hi"}
@@ -115,6 +116,10 @@ async def test_the_authors_sampling_counts_where_the_request_says_nothing(model_
         answer = await chats.create(model="tiny", messages=[HI])
         assert answer.usage.completion_tokens == 3
         await chats.create(model="tiny", messages=[HI], temperature=1, top_p=1, max_tokens=5)
+        for kept, length in ((-1, 197), (198, 198)):  # -1 leaves room for as many as the author says
+            long = [HI | {"content": "a" * 500}]
+            await chats.create(model="tiny", messages=long, extra_body={"truncate_prompt_tokens": kept})
+            assert count_tokens(served.engine.seen.pop().prompt) == length
         drawn = [prompt.sequences[0].sampling for prompt in served.engine.seen]
         assert [(d.temperature, d.top_k, d.top_p) for d in drawn] == [(0.01, 1, 0.5), (1.0, 1, 1.0)]
         listed = (await served.client.get("/v1/models")).json()["data"][0]["default_sampling"]

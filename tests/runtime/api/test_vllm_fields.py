@@ -48,6 +48,7 @@ async def test_a_prompt_is_cut_to_its_last_tokens(served: Served) -> None:
     long = "a" * 500
     for fields, length in (
         ({"truncate_prompt_tokens": 3}, 3),
+        ({"truncate_prompt_tokens": 190}, 190),
         ({"truncate_prompt_tokens": -1}, 200 - 16),
         ({"truncate_prompt_tokens": -1, "max_tokens": 150}, 50),
         ({"truncate_prompt_tokens": -1, "user": "x" * 200_000}, 200 - 16),
@@ -140,7 +141,7 @@ REFUSED = [
     ),
     ({"bad_words": ["a"], "allowed_token_ids": [64]}, "bad_words", "bans all"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least one"),
-    ({"truncate_prompt_tokens": 190}, "truncate_prompt_tokens", "takes 184 tokens"),
+    ({"truncate_prompt_tokens": 190, "max_tokens": 16}, "truncate_prompt_tokens", "takes 184 tokens"),
     ({"allowed_token_ids": [261], "min_tokens": 1}, "min_tokens", "only tokens that end"),
     ({"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 1}, "min_tokens", "only tokens that"),
 ]

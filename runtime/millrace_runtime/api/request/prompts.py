@@ -130,20 +130,22 @@ def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer)
     """Return the last tokens of prompts that the client wants cut. Raises BadRequestError.
 
     A cut text keeps the special tokens before it, as with transformers, and its echo is what is left of it.
-    -1 leaves room for the tokens that are asked for, and for at least one.
+    -1 leaves room for the tokens that are asked for; without a limit, and at least, for one.
     """
     request, prompts = prompted
     if request.max_prompt_tokens is None:
         return prompted
-    asked = request.default_max_tokens if request.max_tokens is None else max(1, request.max_tokens)
-    most = max_model_length - (asked if asked < max_model_length else 1)
-    if request.max_prompt_tokens > most:
+    kept, asked = request.max_prompt_tokens, request.max_tokens
+    if asked is None:  # a default takes what is left
+        asked = request.default_max_tokens if kept == -1 else 1
+    most = max_model_length - (max(1, asked) if asked < max_model_length else 1)
+    if kept > most:
         raise BadRequestError(
-            f"`truncate_prompt_tokens` is {request.max_prompt_tokens}, and beside the answer this model "
-            f"takes {most} tokens: ask for fewer, or for -1",
+            f"`truncate_prompt_tokens` is {kept}, and beside the answer this model takes {most} tokens: ask "
+            "for fewer, or for -1",
             param="truncate_prompt_tokens",
         )
-    kept = most if request.max_prompt_tokens == -1 else request.max_prompt_tokens
+    kept = most if kept == -1 else kept
     num_front = min(kept, tokenizer.num_leading) if request.prompt.has_leading else 0
     texts, cut = list(request.prompt.texts), list(prompts)
     for place, prompt in enumerate(prompts):
