@@ -83,6 +83,14 @@ async def test_the_tokens_of_prompt_and_answer_come_back_whole_and_streamed(
     assert "token_ids" not in str(await ask(served, body, path))
 
 
+async def test_a_stream_that_generates_nothing_has_its_prompts_tokens_once(served: Served) -> None:
+    asked = {"prompt": [64, 65], "echo": True, "max_tokens": 0, "return_token_ids": True, "stream": True}
+    for fields in ({}, {"logprobs": 1}):
+        text = (await served.client.post("/v1/completions", json=asked | fields)).text
+        chunks = [json.loads(line[6:])["choices"][0] for line in text.splitlines() if line.startswith("data: {")]
+        assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [[64, 65]]
+
+
 async def test_log_probabilities_may_name_tokens_by_their_ids(served: Served) -> None:
     by_id = {"return_tokens_as_token_ids": True, "max_tokens": 2}
     names = [f"token_id:{token}" for token in served.engine.reply[:2]]

@@ -221,7 +221,8 @@ class CompletionWriter(OpenAiWriter):
 
     def encode_delta(self, delta: Delta) -> bytes:
         """Return a chunk with the delta's text."""
-        is_first = 0 < delta.num_tokens == len(delta.token_ids)
+        has_begun = delta.num_tokens > 0 or delta.finish_reason is not None  # else it is of the prompt
+        is_first = has_begun and delta.num_tokens == len(delta.token_ids)
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
         return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
