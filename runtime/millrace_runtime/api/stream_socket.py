@@ -63,6 +63,7 @@ class StreamSocket:
                     self._handle(data)
                 except BadRequestError as error:
                     await self.send(None, error.encode()[1:-1])
+                await asyncio.sleep(0)  # a receive that needs not wait gives no other task a turn
         except WebSocketDisconnect:
             pass
         finally:

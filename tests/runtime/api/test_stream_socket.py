@@ -1,15 +1,20 @@
 """Requests over one WebSocket, and how they end."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
+from starlette.types import Message
+from starlette.websockets import WebSocket
 
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.api.stream_socket import StreamSocket
 from tests.runtime.api.served import REPLY, Served, serve
 
 TEXT: dict[str, Any] = {"prompt": "a", "max_tokens": 50, "stream": True}
@@ -115,6 +120,31 @@ async def test_a_failure_of_the_engine_is_an_error_of_its_request(served: Served
     async with connect(served) as socket:
         await socket.send_json({"id": "a", "request": TEXT})
         assert "not finite" in (await read_ends(socket, 1))[1]["a"]["error"]["message"]
+
+
+async def test_other_tasks_have_a_turn_between_any_two_messages(served: Served) -> None:
+    """A connection that has many messages waits for none of them."""
+    message, turns, seen = {"type": "websocket.receive", "text": '{"cancel": "a"}'}, 0, list[int]()
+
+    class Burst(WebSocket):
+        async def accept(self, *_: Any) -> None:
+            pass
+
+        async def receive(self) -> Message:
+            seen.append(turns)
+            return message if len(seen) < 50 else {"type": "websocket.disconnect"}
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    scope = {"type": "websocket", "headers": []}
+    await StreamSocket(served.replica, Burst(scope, AsyncMock(), AsyncMock())).serve()
+    counting.cancel()
+    assert len(set(seen)) == 50
 
 
 async def test_a_page_of_another_origin_gets_no_connection(model_path: Path) -> None:
