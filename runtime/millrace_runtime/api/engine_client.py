@@ -9,7 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 from millrace_runtime.api.answer.prompt import split_scores
-from millrace_runtime.api.errors import ClientGoneError, GenerationError, UnavailableError
+from millrace_runtime.api.errors import (
+    ClientGoneError,
+    GenerationError,
+    UnavailableError,
+    explain_fault,
+)
 from millrace_runtime.protocol.encoding import FrameDecoder, FrameError, encode_frame
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
@@ -41,7 +46,8 @@ class EventStream:
     The stream accepts outputs as they arrive, even while the reader is slow. So the metrics measure the
     engine and not the reader, an ended sequence counts as ended, and no single encoding is large. Iteration
     ends after the finish reason of the last sequence. It raises GenerationError when the engine ends or fails
-    on a sequence, and ClientGoneError after `disconnect`.
+    on a sequence, BadRequestError for a sequence that may have no token, and ClientGoneError after
+    `disconnect`.
     """
 
     def __init__(self, client: "EngineClient", accept: Accept, note_begun: NoteBegun) -> None:
@@ -103,7 +109,7 @@ class EventStream:
             self._open_ids.discard(output.sequence_id)
             self._client.forget(output.sequence_id)
         if output.finish_reason == FINISH_ERROR:
-            self.fail(GenerationError(output.error or "the engine failed on this sequence"))
+            self.fail(explain_fault(output.error))
             return
         try:
             events = self._accept(output, now)

@@ -16,6 +16,8 @@ from typing import Any
 
 import orjson
 
+from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED
+
 
 class ApiError(Exception):
     """A refusal or failure with the HTTP status to answer."""
@@ -110,3 +112,13 @@ class GenerationError(ApiError):
 
 class ClientGoneError(Exception):
     """The client closed its connection."""
+
+
+def explain_fault(fault: str | None) -> ApiError:
+    """Return what the client gets for the engine's fault on its sequence."""
+    if fault == FAULT_NOTHING_ALLOWED:
+        return BadRequestError(
+            "the request's fields together leave no token that may come next: loosen `bad_words`, "
+            "`allowed_token_ids`, `min_tokens` or the form that the answer must have"
+        )
+    return GenerationError(fault or "the engine failed on this sequence")

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
 from millrace_runtime.protocol.step import (
+    FAULT_NOTHING_ALLOWED,
     KvGroup,
     Limits,
     Placement,
@@ -34,7 +35,6 @@ from millrace_runtime.protocol.step import (
 POISON = -1
 """The content of a block before it is written."""
 FAULT_NOT_FINITE = "the logits are not finite"
-FAULT_NOTHING_ALLOWED = "the mask allows no token"
 
 NextToken = Callable[[list[list[int]]], int | None]
 """Maps the tokens that each KV group sees of a sequence to its next token, or to None for a fault."""

@@ -23,6 +23,7 @@ from millrace_runtime.execution.scoring import Scores
 from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import (
+    FAULT_NOTHING_ALLOWED,
     Limits,
     Placement,
     RowResult,
@@ -34,7 +35,7 @@ from millrace_runtime.protocol.step import (
 
 FAULTS = {
     NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
-    NOTHING_ALLOWED: "the sequence's masks and bias leave no token",
+    NOTHING_ALLOWED: FAULT_NOTHING_ALLOWED,
 }
 
 

@@ -97,6 +97,10 @@ class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """Theirs, as floats."""
 
 
+FAULT_NOTHING_ALLOWED = "the sequence's masks and bias leave no token"
+"""The fault of a row whose request asks for what can't be: its client is at fault."""
+
+
 class RowResult(msgspec.Struct, frozen=True, array_like=True):
     """A row's result. Results have the order of the plan's rows."""
 
@@ -112,7 +116,7 @@ class RowResult(msgspec.Struct, frozen=True, array_like=True):
     logprobs: list[TokenLogprobs] = []
     """One for each token if the sequence wants them, else empty."""
     fault: str | None = None
-    """Why this row failed (non-finite logits, a mask that allows nothing). Other rows are unaffected."""
+    """Why this row failed (non-finite logits, or FAULT_NOTHING_ALLOWED). Other rows are unaffected."""
     prompt_logprobs: PromptLogprobs | None = None
     """Of the prompt's tokens that follow the row's: those of its sequence that have none yet, if it wants
     them."""

@@ -47,6 +47,8 @@ class FakeEngine:
     pauses_after: int | None = None
     """Steps after which no more are made, until set again."""
     fails_sequences: bool = False
+    fault: str = "the logits are not finite"
+    """Why it fails sequences."""
     num_steps: int = 0
     is_loading: bool = False
     """While True it does not say that it is ready."""
@@ -123,7 +125,7 @@ class FakeEngine:
         top = [token, *range(1, 20)][: wanted or 0]
         numbers = [-0.5 - place for place in range(len(top))]
         logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, numbers)]
-        error = "the logits are not finite" if self.fails_sequences else None
+        error = self.fault if self.fails_sequences else None
         return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error, scores)
 
     def stats(self) -> Stats:

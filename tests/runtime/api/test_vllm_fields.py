@@ -10,6 +10,7 @@ from tokenizers import processors
 
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.protocol.encoding import unpack_tokens
+from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED
 from testing.text_model import END_TOKEN, build_byte_level, write_model
 from tests.runtime.api.served import REPLY, Served, serve
 
@@ -87,7 +88,9 @@ async def test_a_stream_that_generates_nothing_has_its_prompts_tokens_once(serve
     asked = {"prompt": [64, 65], "echo": True, "max_tokens": 0, "return_token_ids": True, "stream": True}
     for fields in ({}, {"logprobs": 1}):
         text = (await served.client.post("/v1/completions", json=asked | fields)).text
-        chunks = [json.loads(line[6:])["choices"][0] for line in text.splitlines() if line.startswith("data: {")]
+        chunks = [
+            json.loads(line[6:])["choices"][0] for line in text.splitlines() if line.startswith("data: {")
+        ]
         assert [chunk["prompt_token_ids"] for chunk in chunks if "prompt_token_ids" in chunk] == [[64, 65]]
 
 
@@ -120,7 +123,11 @@ async def test_special_tokens_around_a_prompt_are_added_where_the_client_says(tm
             ({"prompt": "abcd", "truncate_prompt_tokens": 3}, [end, 66, 67], "cd"),
             ({"prompt": "abcd", "truncate_prompt_tokens": 1}, [end], ""),
             ({"prompt": "abcd", "truncate_prompt_tokens": 5}, [end, 64, 65, 66, 67], "abcd"),
-            ({"prompt": "abcd", "truncate_prompt_tokens": 3, "add_special_tokens": False}, [65, 66, 67], "bcd"),
+            (
+                {"prompt": "abcd", "truncate_prompt_tokens": 3, "add_special_tokens": False},
+                [65, 66, 67],
+                "bcd",
+            ),
             ({"prompt": [64, 65, 66], "truncate_prompt_tokens": 2}, [65, 66], "bc"),
             ({"prompt": ["abcd", "d"], "truncate_prompt_tokens": 3}, [end, 67], "d"),
         ):
@@ -164,6 +171,22 @@ async def test_what_can_not_be_is_refused_by_name(
     assert (answer.status_code, error["param"]) == (400, param), error
     assert said in error["message"]
     assert served.engine.seen == []
+
+
+async def test_fields_that_together_leave_no_token_are_the_clients_fault(served: Served) -> None:
+    served.engine.fault, served.engine.fails_sequences = FAULT_NOTHING_ALLOWED, True
+    for path, body in (*PATHS, ("completions", {"prompt": "a", "stream": True})):
+        answer = await served.client.post(f"/v1/{path}", json=body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+        assert "loosen `bad_words`" in error["message"]
+    served.engine.fails_sequences, served.engine.pauses_after = False, served.engine.num_steps + 1
+    async with served.client.stream("POST", "/v1/completions", json=body) as streamed:
+        lines = streamed.aiter_lines()
+        await anext(lines)
+        served.engine.fails_sequences, served.engine.pauses_after = True, None
+        rest = [json.loads(line[6:]) async for line in lines if line.startswith("data: {")]
+    assert rest[-1]["error"]["type"] == "invalid_request_error"
 
 
 async def test_a_page_of_an_allowed_origin_reads_answers_and_streams(model_path: Path) -> None:

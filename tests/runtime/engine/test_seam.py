@@ -7,7 +7,16 @@ from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake
 from millrace_runtime.protocol.messages import FINISH_ERROR
-from millrace_runtime.protocol.step import KvGroup, Limits, Row, RowResult, SlotStart, StepPlan, StepResult
+from millrace_runtime.protocol.step import (
+    FAULT_NOTHING_ALLOWED,
+    KvGroup,
+    Limits,
+    Row,
+    RowResult,
+    SlotStart,
+    StepPlan,
+    StepResult,
+)
 from tests.runtime.engine.engine_driver import (
     VOCABULARY,
     Driver,
@@ -130,7 +139,7 @@ def test_a_mask_that_allows_nothing_ends_its_sequence() -> None:
     engine.add(request(1, [1, 2], max_tokens=9, grammar="a"))
     engine.run()
     assert (engine.texts[1], engine.finished[1]) == ([1, 1, 1], FINISH_ERROR)
-    assert engine.errors[1] == "the mask allows no token"
+    assert engine.errors[1] == FAULT_NOTHING_ALLOWED
 
 
 def test_a_whole_text_ends_its_sequence_and_a_fault_of_its_matcher_too() -> None:
