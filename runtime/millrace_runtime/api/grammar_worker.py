@@ -41,6 +41,8 @@ class _Process:
         self._process, self._reader, self._writer = process, reader, writer
         self._numbers = itertools.count()
         self._answers: dict[int, asyncio.Future[FromGrammarWorker]] = {}
+        self.has_ended = False
+        """Whether it answers nothing any more."""
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
@@ -53,11 +55,6 @@ class _Process:
                 f"the grammar worker can't be started: {error}", retry_after=_RETRY_SECONDS
             ) from error
         return cls(child.process, *await asyncio.open_connection(sock=child.sock))
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it answers nothing any more."""
-        return self._listening.done()
 
     async def ask(self, source: GrammarSource) -> FromGrammarWorker:
         """Return the answer for a grammar. A caller that leaves withdraws it. Raises UnavailableError."""
@@ -90,6 +87,7 @@ class _Process:
                             answer.set_result(message)
             logger.warning("the grammar worker ended: the next grammar starts another")
         finally:
+            self.has_ended = True  # before the wait for the process, in which a grammar may come
             self._writer.close()
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

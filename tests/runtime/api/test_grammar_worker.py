@@ -78,3 +78,16 @@ async def test_a_fork_that_ends_fails_its_proof_and_the_worker_all_of_them(worke
         with pytest.raises(error):
             await proof
         assert await prove(worker)
+
+
+async def test_a_grammar_that_comes_while_the_process_ends_starts_another(worker: GrammarWorker) -> None:
+    await prove(worker)
+    assert worker._starting is not None
+    process = worker._starting.result()
+    may_end, wait = asyncio.Event(), process._process.wait
+    process._process.wait = lambda: asyncio.gather(may_end.wait(), wait())  # type: ignore[assignment]
+    os.kill(pid_of(worker), signal.SIGKILL)
+    await wait_until_async("the end of its answers", process._writer.is_closing)
+    async with asyncio.timeout(30):
+        assert await prove(worker, 3)
+    may_end.set()
