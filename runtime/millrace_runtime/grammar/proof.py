@@ -20,6 +20,8 @@ MEMORY_BYTES: Final = 64 << 20
 MAX_BYTES: Final = 8 << 20
 """Of a compiled grammar. An object of 200 objects of five texts each takes 4 MB, and no public schema more.
 The engine frees a compiled grammar under its global lock: 2.5 ms a megabyte."""
+STACK_BYTES: Final = 1 << 20
+"""A grammar whose rules are nested deep overflows it here, and never the engine's larger stack."""
 _NICENESS = 5
 """For each level after the first: what takes long computes beside the model."""
 Compile = Callable[[str], object]
@@ -54,10 +56,11 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
 
 
 def limit_process(seconds: float, level: int) -> None:
-    """Have the kernel end this process after so many seconds of CPU time, or with too much memory."""
+    """Have the kernel end this process after so many seconds of CPU time, or with too much memory or stack."""
     os.nice(_NICENESS * level)
     data = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))
+    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -23,6 +23,8 @@ COMPILE_SECONDS = 30.0
 time at most, so only an engine without CPU time is as late."""
 LONG_SECONDS = 0.1
 """A grammar whose proof took longer is compiled in the thread of such ones."""
+STACK_BYTES = 8 << 20
+"""Of each thread: eight times what a grammar's proof had. The system's own default may be 2 MB."""
 _NICENESS = 10
 """Of that thread, and of that of slow masks: the model computes first."""
 
@@ -79,9 +81,9 @@ class GrammarCompiler:
         self._compile = compile_grammar
         self._wake = wake
         self._clock = clock
-        self._thread = ThreadPoolExecutor(1, "grammars")
-        self._long_thread = ThreadPoolExecutor(1, "long-grammars", _be_nice)
-        self._mask_thread = ThreadPoolExecutor(1, "slow-masks", _be_nice)
+        self._thread = _start_thread("grammars")
+        self._long_thread = _start_thread("long-grammars", _be_nice)
+        self._mask_thread = _start_thread("slow-masks", _be_nice)
         self._kept = KeptGrammars()
         self._waiting: list[_WaitingRequest] = []
 
@@ -127,6 +129,17 @@ class GrammarCompiler:
         stops = waiting.request.stop_token_ids
         forks = [root.fork(stops) for _ in waiting.request.sequences]
         return [PacedMatcher(fork, self._mask_thread, self._wake) for fork in forks]
+
+
+def _start_thread(name: str, initializer: Callable[[], None] | None = None) -> ThreadPoolExecutor:
+    """Return an executor of one thread, which runs already: a thread's stack is fixed at its start."""
+    before = threading.stack_size(STACK_BYTES)
+    try:
+        executor = ThreadPoolExecutor(1, name, initializer)
+        executor.submit(threading.get_ident)
+    finally:
+        threading.stack_size(before)
+    return executor
 
 
 def _be_nice() -> None:

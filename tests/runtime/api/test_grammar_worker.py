@@ -91,3 +91,10 @@ async def test_a_grammar_that_comes_while_the_process_ends_starts_another(worker
     async with asyncio.timeout(30):
         assert await prove(worker, 3)
     may_end.set()
+
+
+async def test_a_grammar_that_needs_a_deep_stack_is_refused(worker: GrammarWorker) -> None:
+    chain = "\n".join(f'T{number}: ("a" T{number + 1})? /[b-z]/' for number in range(600))
+    source = GrammarSource(GrammarKind.GRAMMAR, f"start: T0\n{chain}\nT600: /x/", "guided_grammar")
+    with pytest.raises(GrammarError, match="breaks the compiler"):
+        await worker.prove(source)

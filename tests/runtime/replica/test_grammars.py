@@ -1,5 +1,6 @@
 """Which grammars the engine compiles when, which it keeps, and whose sequences fail for one."""
 
+import ctypes
 import threading
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ import msgspec
 import pytest
 
 from millrace_runtime.protocol.messages import Grammar
-from millrace_runtime.replica.grammars import COMPILE_SECONDS, GrammarCompiler
+from millrace_runtime.replica.grammars import COMPILE_SECONDS, STACK_BYTES, GrammarCompiler
 from millrace_runtime.replica.kept_grammars import KeptGrammars
 from testing.polling import wait_until
 from tests.runtime.engine.engine_driver import AnyRoot, request
@@ -108,3 +109,26 @@ def test_the_grammars_that_were_used_last_are_kept_within_both_bounds() -> None:
     assert put("e", 10) == "cde"
     assert put("f", 200) == ""
     assert put("a", 100) == "a"
+
+
+def test_the_threads_have_a_stack_of_their_own_size() -> None:
+    before = threading.stack_size(1 << 20)
+    try:
+        gate = Gate()
+        assert threading.stack_size() == 1 << 20
+    finally:
+        threading.stack_size(before)
+    sizes = []
+    gate.compiler._compile = lambda _: sizes.append(_stack_bytes()) or AnyRoot()  # type: ignore[func-returns-value]
+    gate.ask(1, "short")
+    gate.ask(2, "long", seconds=1.5)
+    wait_until("both are compiled", lambda: len(gate.pop()) == 2)
+    assert sizes == [STACK_BYTES] * 2
+
+
+def _stack_bytes() -> int:
+    """Return the size of this thread's stack."""
+    libc, attributes, size = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.c_size_t()
+    libc.pthread_getattr_np(ctypes.c_ulong(threading.get_ident()), attributes)
+    libc.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+    return size.value
