@@ -121,7 +121,7 @@ NO_CALLS = {
                '<tool_call>{"name": "f", "arguments": "{}"}', '<tool_call>{"name": "\\ud800", "arguments":',
                '<tool_call>{"name": 1}'],
     "llama3": [f"I say {LLAMA}", '{"a": {"name": "f"}}', '{"name": "Ann", "age": 3}', "<|python_tag|>print()",
-               ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}"],
+               '{"name": "Ada"}', ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}"],
     "mistral": ["[TOOL_CALLS] no, [ARGS]{}", "[TOOL_CALLS]f[ARG", '[TOOL_CALLS] [{"a": 1}]', "a [TOOL_CALLS",
                 "[TOOL_CALLS]f[ARGS] no", f"[TOOL_CALLS]{'f' * 300}[ARGS]{{}}"],
     "qwen3_coder": ["<tool_call>\nno", "<tool_call> <function=", "<function=>a", "<function=a\n>", "<functio",

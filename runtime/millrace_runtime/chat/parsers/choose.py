@@ -26,7 +26,7 @@ TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     HARMONY: lambda _: HarmonyParser(splits_reasoning=False),
     "hermes": lambda _: HermesParser(),
     "kimi_k2": lambda _: NamedCallParser(KIMI_K2),
-    "llama3": lambda _: Llama3Parser(),
+    "llama3": Llama3Parser,
     "mistral": lambda _: MistralParser(),
     "qwen3_coder": Qwen3CoderParser,
 }

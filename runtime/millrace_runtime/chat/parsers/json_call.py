@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 
 from millrace_runtime.chat.parsers.answer import DeltaBuilder
@@ -70,14 +70,14 @@ class JsonCall:
     the object's text is held, because it is content if it is no call.
     """
 
-    def __init__(self, opening: str, out: DeltaBuilder, *, takes_other_keys: bool) -> None:
+    def __init__(self, opening: str, out: DeltaBuilder, names: Collection[str] | None) -> None:
         """`opening` is the text before the object, which is content with it.
 
-        Without `takes_other_keys`, an object with a key that calls do not have is no call.
+        With `names`, an object with another name, or with a key that calls do not have, is no call.
         """
         self.outcome: Outcome | None = None
         self._out = out
-        self._takes_other_keys = takes_other_keys
+        self._names = names
         self._held = [opening]
         self._state: Callable[[TextReader], bool] = self._expect_object
         self._string: list[str] = []
@@ -113,7 +113,7 @@ class JsonCall:
         if key is None:
             return False
         self._key = key
-        if self._takes_other_keys or self._has_begun or key in _KEYS_OF_CALLS:
+        if self._names is None or self._has_begun or key in _KEYS_OF_CALLS:
             return self._go(self._expect_colon)
         return self._fail()
 
@@ -137,7 +137,7 @@ class JsonCall:
         name = self._read_string(reader)
         if name is None:
             return False
-        if not name:
+        if not name or (self._names is not None and name not in self._names):
             return self._fail()
         self._name = name
         if self._arguments is not None:
@@ -232,10 +232,15 @@ class JsonFormatParser(StateParser):
     """The parser of a format that writes its calls as objects."""
 
     def _open_call(
-        self, opening: str, *, behind_call: State, behind_fault: State, takes_other_keys: bool = True
+        self,
+        opening: str,
+        *,
+        behind_call: State,
+        behind_fault: State,
+        names: Collection[str] | None = None,
     ) -> bool:
         """Read one object, then go to one of two states."""
-        call = JsonCall(opening, self._out, takes_other_keys=takes_other_keys)
+        call = JsonCall(opening, self._out, names)
 
         def read() -> bool:
             call.read(self._reader)

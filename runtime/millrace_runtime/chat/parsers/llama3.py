@@ -3,6 +3,7 @@
 import re
 
 from millrace_runtime.chat.parsers.json_call import JsonFormatParser
+from millrace_runtime.chat.parsers.parameter_types import Tools
 from millrace_runtime.chat.parsers.reader import SPACE, Markers
 
 _TAG = Markers("<|python_tag|>")
@@ -12,11 +13,13 @@ _BETWEEN_CALLS = re.compile(r"[\s;]*", re.ASCII)
 class Llama3Parser(JsonFormatParser):
     """Reads objects as long as they are calls. From the first other text on all is content.
 
-    No marker says that an object is a call, so one with a foreign key before its arguments is none.
+    No marker says that an object is a call, so one with a foreign key before its arguments is none, and
+    nor is one with another name than a tool's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Tools) -> None:
         super().__init__(self._expect_tag)
+        self._names = frozenset(str(tool["function"]["name"]) for tool in tools)
 
     def _expect_tag(self) -> bool:
         self._hold(SPACE)
@@ -36,7 +39,7 @@ class Llama3Parser(JsonFormatParser):
             opening,
             behind_call=self._skip_between,
             behind_fault=self._read_content,
-            takes_other_keys=False,
+            names=self._names,
         )
 
     def _skip_between(self) -> bool:
