@@ -209,6 +209,15 @@ def test_deep_arguments_pass() -> None:
     assert list_calls(rows) == [("f", f'{{"rows": "{"[" * 100_000}"}}')]
 
 
+def test_listed_values_say_a_type() -> None:
+    properties = {"a": {"enum": [1, 2]}, "b": {"const": 5}, "c": {"anyOf": [{"enum": ["x"]}]}}
+    tools = [{"function": {"name": "f", "parameters": {"properties": properties}}}]
+    parser = open_parser("qwen3_coder", None, tools=tools)
+    assert list_calls(split(parser, [write_values(a="1", b="5", c="3")])) == [
+        ("f", '{"a": 1, "b": 5, "c": "3"}')
+    ]
+
+
 def test_a_template_shows_its_format() -> None:
     chosen = {name: choose_tool_format(source) for name, source in TEMPLATES.items()}
     known = {"thinking": "hermes", "headers": "llama3"} | {name: name for name in TOOL_FORMATS}

@@ -8,6 +8,15 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 """A request's tools: `{"type": "function", "function": {"name": …, "parameters": …}}` each."""
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 """Templates show models their earlier arguments in Python's words."""
+_TYPES = {
+    bool: "boolean",
+    dict: "object",
+    float: "number",
+    int: "number",
+    list: "array",
+    str: "string",
+    type(None): "null",
+}
 _MAX_REFERENCES = 8
 """A schema that refers to itself ends there."""
 
@@ -26,8 +35,7 @@ class ParameterTypes:
     def list_texts(self, key: str) -> list[str] | None:
         """Return the only texts that the value may be; None: any."""
         schema = self._resolve(self._properties.get(key))
-        values = [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
-        return [value for value in values if isinstance(value, str)] or None
+        return [value for value in _list_values(schema) if isinstance(value, str)] or None
 
     def needs_whole(self, key: str) -> bool:
         """Whether the value's JSON depends on its whole text."""
@@ -48,11 +56,14 @@ class ParameterTypes:
         return set(self._list_types(self._properties.get(key))) or {"string"}
 
     def _list_types(self, schema: Any) -> Iterator[str]:
-        """Yield the types that a schema names, also for its alternatives."""
+        """Yield the types that a schema names, or those of its values, also for its alternatives."""
         known = self._resolve(schema)
         for alternative in (known, *_as_list(known.get("anyOf")), *_as_list(known.get("oneOf"))):
-            types = self._resolve(alternative).get("type")
+            inner = self._resolve(alternative)
+            types = inner.get("type")
             yield from (name for name in [types, *_as_list(types)] if isinstance(name, str))
+            if types is None:
+                yield from (_TYPES[type(value)] for value in _list_values(inner))
 
     def _resolve(self, schema: Any) -> Mapping[str, Any]:
         """Return a schema, or the definition that it refers to."""
@@ -80,6 +91,11 @@ def _find_schema(tools: Tools, name: str) -> Mapping[str, Any]:
         if function["name"] == name:
             return _as_mapping(function.get("parameters"))
     return {}
+
+
+def _list_values(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the only values that a schema allows; none: it does not list them."""
+    return [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
