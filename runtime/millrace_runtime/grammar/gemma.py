@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool
 
-_SCALARS = {"integer", "number", "boolean", "null"}
+_SCALARS = ["integer", "number", "boolean", "null"]
 _KEY = write_regex(r'[^:,{}\[\]<"\s]+')
 _SCALAR = write_regex(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
 
@@ -32,12 +33,15 @@ class _ValueWriter:
         known = schema if isinstance(schema, Mapping) else {}
         if isinstance(reference := known.get("$ref"), str):
             return self._write_definition(reference)
-        if "enum" in known or "const" in known:
-            return write_choice([self._write_known(value) for value in known.get("enum") or [known["const"]]])
-        if alternatives := known.get("anyOf") or known.get("oneOf"):
-            return write_choice([self.write(alternative) for alternative in alternatives])
+        if "const" in known:
+            return self._write_known(known["const"])
+        if "enum" in known:
+            return write_choice(list(map(self._write_known, _read_list(known, "enum"))))
+        for key in ("anyOf", "oneOf"):
+            if key in known:
+                return write_choice(list(map(self.write, _read_list(known, key))))
         types = known.get("type", "object" if "properties" in known else None)
-        listed = types if isinstance(types, list) else [types]
+        listed = _read_list(known, "type") if isinstance(types, list) else [types]
         return write_choice([self._write_type(name, known) for name in listed])
 
     def _write_definition(self, reference: str) -> str:
@@ -57,7 +61,11 @@ class _ValueWriter:
             return f'"[" ({item} ("," {item})*)? "]"'
         if name in _SCALARS:
             return write_json({**schema, "type": name})
-        return self._write_object(schema) if name == "object" else self._write_any()
+        if name == "object":
+            return self._write_object(schema)
+        if name is None:
+            return self._write_any()
+        raise GrammarError(f"`{name}` is no `type` of JSON schema")
 
     def _write_object(self, schema: Mapping[str, Any]) -> str:
         """Return the expression of an object, with its properties in their order."""
@@ -94,3 +102,9 @@ class _ValueWriter:
         return self._lark.define(
             "any_object", f'"{{" ({_KEY} ":" any_value ("," {_KEY} ":" any_value)*)? "}}"'
         )
+
+
+def _read_list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    if not isinstance(value := schema[key], list) or not value:
+        raise GrammarError(f"`{key}` is not a list with at least one element")
+    return value

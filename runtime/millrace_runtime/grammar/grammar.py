@@ -7,8 +7,9 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.lark import SPACE
+from millrace_runtime.grammar.lark import SPACE, write_text
 from millrace_runtime.grammar.reasoning import ANSWER
+from millrace_runtime.grammar.schema import drop_unknown_formats
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
 _BLANK_LINES = re.compile(r"\n{3,}")
@@ -43,13 +44,14 @@ def _write_answer(kind: GrammarKind, source: str) -> str:
 
 def _write_schema(source: str) -> str:
     try:
-        return LLMatcher.grammar_from_json_schema(source, defaults={"whitespace_pattern": SPACE})
-    except ValueError as error:
+        schema = drop_unknown_formats(json.loads(source))
+        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": SPACE})
+    except (ValueError, RecursionError) as error:
         raise GrammarError(f"it is no JSON schema: {error}") from error
 
 
 def _write_choice(source: str) -> str:
-    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in json.loads(source))
+    texts = " | ".join(map(write_text, json.loads(source)))
     return LLMatcher.grammar_from_lark(f"start: {texts}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.schema import drop_unknown_formats
 from millrace_runtime.grammar.source import MAX_BYTES
 
 SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
@@ -30,6 +31,8 @@ class LarkWriter:
         self._names: dict[str, str] = {}
         """The names of the rules that `add` has added, by what stands behind them."""
         self._num_letters = 0
+        self._marks: dict[str, str] = {}
+        """What `mark` has returned: it compares a marker with each added token, of which Gemma has 6,000."""
 
     def knows(self, marker: str) -> bool:
         """Whether a marker is a token of its own."""
@@ -37,6 +40,11 @@ class LarkWriter:
 
     def mark(self, marker: str) -> str:
         """Return the expression of a marker. It may begin with an added token."""
+        if marker not in self._marks:
+            self._marks[marker] = self._write_mark(marker)
+        return self._marks[marker]
+
+    def _write_mark(self, marker: str) -> str:
         token = max((text for text in self._added_ids if marker.startswith(text)), key=len, default="")
         rest = marker.removeprefix(token)
         written = [f"<[{self._added_ids[token]}]>"] if token else []
@@ -101,13 +109,14 @@ class LarkWriter:
 
 
 def write_text(text: str) -> str:
-    """Return the expression of a text."""
-    return json.dumps(text, ensure_ascii=False)
+    """Return the expression of a text. Lark takes no DEL, which JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def write_json(schema: Mapping[str, Any]) -> str:
     """Return the expression of JSON by a schema."""
-    return f"%json {msgspec.json.encode({**schema, 'x-guidance': {'whitespace_pattern': SPACE}}).decode()}"
+    known = {**drop_unknown_formats(schema), "x-guidance": {"whitespace_pattern": SPACE}}
+    return f"%json {msgspec.json.encode(known).decode()}"
 
 
 def write_regex(pattern: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_text
+from millrace_runtime.grammar.schema import has_reference
 
 _DEFINITIONS = ("$defs", "definitions")
 
@@ -56,9 +57,15 @@ def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) 
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     written = []
     for key, known in properties.items():
-        value = _write_value(key, definitions | (known if isinstance(known, dict) else {}), tool.values, form)
+        value = _write_value(key, _define(known, definitions), tool.values, form)
         written.append(lark.add("parameter", f"{form.begin(key)} {value}") + "?" * (key not in required))
     return " ".join(written)
+
+
+def _define(known: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a parameter's schema as a document of its own, with the definitions if it refers to any."""
+    schema = known if isinstance(known, dict) else {}
+    return {**definitions, **schema} if has_reference(schema) else schema
 
 
 def _write_value(key: str, schema: Mapping[str, Any], values: TextValues, form: ParameterForm) -> str:

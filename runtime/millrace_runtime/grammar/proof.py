@@ -56,7 +56,7 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
 
 
 def limit_process(seconds: float, level: int) -> None:
-    """Have the kernel end this process after so many seconds of CPU time, or with too much memory or stack."""
+    """Have the kernel end this process after so many seconds of CPU time, or with too much memory."""
     os.nice(_NICENESS * level)
     data = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))

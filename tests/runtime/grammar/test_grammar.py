@@ -38,8 +38,20 @@ FITTING = [
         ['{"b":"x"}', '{"a":10}', '{"a":  1}'],
     ),
     ("schema", '{"type":"object"}', ["{}", '{"ä": [1, {"b": "\\n"}]}'], ["[]", '{"a"}']),
+    ("schema", '{"type":"string","format":"path","default":{"format":"x"}}', ['"a"'], ["1"]),
+    (
+        "schema",
+        '{"properties":{"format":{"format":"date"}}}',
+        ['{"format":"2026-01-02"}'],
+        ['{"format":"x"}'],
+    ),
     ("regex", r"a/\d{2}|\w", ["a/12", "z"], ["a/1", "a/123", ""]),
-    ("choice", json.dumps(["yes", 'n"o\\', "viel😀\nicht"]), ["yes", 'n"o\\', "viel😀\nicht"], ["ye", "no"]),
+    (
+        "choice",
+        json.dumps(["yes", 'n"o\\', "viel😀\nicht", "\x7f"]),
+        ["yes", 'n"o\\', "viel😀\nicht", "\x7f"],
+        ["ye", "no"],
+    ),
     ("grammar", 'start: "a" b*\nb: /[0-9]/ | "(" start ")"', ["a", "a1(a2)"], ["a(", "1"]),
     ("grammar", 'root ::= "x" digit-rule+\ndigit-rule ::= [0-9]', ["x1", "x123"], ["x", "xx"]),
 ]
