@@ -5,22 +5,25 @@ from millrace_runtime.grammar.lark import LarkWriter
 
 ANSWER = "answer"
 """What the bound answer is called in the grammar of the text before it."""
+BOUND = f"@{ANSWER}"
+"""The expression of that answer alone."""
 _BREAKS = "/\\n{0,4}/"
 
 
-def write_thought(lark: LarkWriter, opening: str, closing: str, *, is_open: bool) -> str:
-    """Return the grammar of reasoning between two markers, with the answer behind it.
+def write_thought(lark: LarkWriter, opening: str, closing: str, answer: str = BOUND, *, is_open: bool) -> str:
+    """Return the grammar of reasoning between two markers, with an answer behind it, an expression.
 
     `is_open`: the prompt has opened it. Else the answer may come without.
     """
     rest = f"{lark.until(closing)} {_BREAKS}"
-    return lark.write(f"{rest} @{ANSWER}" if is_open else f"({lark.mark(opening)} {rest})? @{ANSWER}")
+    return lark.write(f"{rest} {answer}" if is_open else f"({lark.mark(opening)} {rest})? {answer}")
 
 
-def write_channels(lark: LarkWriter, *, is_call: bool) -> str:
-    """Return the grammar of gpt-oss's messages, with the answer behind them.
+def write_channels(lark: LarkWriter, answer: str) -> str:
+    """Return the grammar of gpt-oss's messages, with an answer behind them: the expression of a message."""
+    return lark.write(f"{harmony.write_messages(lark)} {answer}")
 
-    `is_call`: the answer is a message itself; else it is the text of one.
-    """
-    begin = "" if is_call else harmony.write_final(lark)
-    return lark.write(f"{harmony.write_messages(lark)} {begin} @{ANSWER}")
+
+def write_final(lark: LarkWriter) -> str:
+    """Return the expression of gpt-oss's message whose text is the bound answer."""
+    return f"{harmony.write_final(lark)} {BOUND}"

@@ -7,8 +7,10 @@ from millrace_runtime.grammar.call_formats import (
     match_name,
     write_object,
 )
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
-from millrace_runtime.grammar.parameters import Tools
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_regex, write_text
+from millrace_runtime.grammar.parameters import CallableTool, Tools
+from millrace_runtime.grammar.reasoning import BOUND, write_final
+from millrace_runtime.grammar.schema import move_references
 
 _LLAMA_TAG = "<|python_tag|>"
 
@@ -20,11 +22,18 @@ def write_forced(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_cal
             return lark.write(_write_llama_calls(lark, tools, is_one_call=True))
         case "harmony":
             return lark.write(harmony.write_call(lark, tools))
-    known = choose_call_format(tool_format, lark)
-    section = f"{lark.mark(known.opening)} {_write_section(known, lark, tools, is_one_call=is_one_call)}"
-    if known.section is not None or is_one_call:
-        return lark.write(section)
-    return lark.write(f"{section} ({write_text(known.between)} {section})*")
+    return lark.write(_write_marked_calls(tool_format, tools, lark, is_one_call=is_one_call))
+
+
+def write_either(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
+    """Return the expression of calls as `write_forced` has them, or of the answer that the client binds."""
+    match tool_format:
+        case "llama3":
+            calls = write_choice([_write_llama_json(tool) for tool in tools])
+            return f"({lark.mark(_LLAMA_TAG)}? {calls} | {BOUND})"
+        case "harmony":
+            return f"({harmony.write_call(lark, tools)} | {write_final(lark)})"
+    return f"({_write_marked_calls(tool_format, tools, lark, is_one_call=is_one_call)} | {BOUND})"
 
 
 def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
@@ -37,6 +46,14 @@ def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
     known = choose_call_format(tool_format, lark)
     section = f"{lark.until(known.opening)} {_write_section(known, lark, tools, is_one_call=False)}"
     return lark.write(f"({section})* {lark.without(known.opening)}")
+
+
+def _write_marked_calls(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
+    known = choose_call_format(tool_format, lark)
+    section = f"{lark.mark(known.opening)} {_write_section(known, lark, tools, is_one_call=is_one_call)}"
+    if known.section is not None or is_one_call:
+        return section
+    return f"{section} ({write_text(known.between)} {section})*"
 
 
 def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
@@ -52,6 +69,19 @@ def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_
 def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
     call = lark.add("call", write_choice([write_object(tool, "parameters") for tool in tools]))
     return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})*"
+
+
+def _write_llama_json(tool: CallableTool) -> str:
+    """Return the expression of a call in the words of JSON alone.
+
+    The compiler reads the longest word, so the pattern of a call's beginning would hide the same beginning
+    of the client's own JSON.
+    """
+    parameters = move_references(tool.schema, "#/properties/parameters")
+    keys = {"name": {"const": tool.name}, "parameters": parameters}
+    return write_json(
+        {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    )
 
 
 def _write_llama_answer(lark: LarkWriter, tools: Tools) -> str:

@@ -219,3 +219,45 @@ async def test_a_call_that_can_not_be_forced_is_refused(
         answer = await served.client.post("/v1/chat/completions", json=ask)
         assert answer.status_code == 400
         assert said in answer.json()["error"]["message"]
+
+
+BESIDE = [
+    ("chat/completions", {"messages": HI, "tools": [FIND], "response_format": {
+        "type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}),
+    ("responses", {"input": "hi", "tools": [{"type": "function", "name": "find", "parameters": SCHEMA}],
+        "text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}}),
+    ("messages", {"max_tokens": 9, "messages": HI, "tools": [{"name": "find", "input_schema": SCHEMA}],
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "body"), BESIDE)
+@pytest.mark.parametrize("tool_format", ["hermes", "llama3", "harmony"])
+async def test_a_typed_answer_may_be_a_call_instead(
+    tmp_path: Path, tool_format: str, path: str, body: dict[str, Any]
+) -> None:
+    async with serve_answer(tmp_path, CALL, tool_format=tool_format) as served:
+        answer = await served.client.post(f"/v1/{path}", json=body | {"model": "tiny"})
+        assert answer.status_code == 200, answer.text
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert "@answer" in bound.text
+        assert "find" in bound.text
+
+
+async def test_calls_without_a_marker_and_a_form_that_is_no_schema_exclude_each_other(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, CALL, tool_format="llama3") as served:
+        ask = {"messages": HI, "tools": [FIND], "guided_regex": "a"}
+        error = (await served.client.post("/v1/chat/completions", json=ask)).json()["error"]
+        assert (error["param"], "exclude each other" in error["message"]) == ("guided_regex", True)
+
+
+async def test_a_tool_of_many_nested_definitions_is_refused(tmp_path: Path) -> None:
+    links = {
+        f"d{number}": {"items": {"$ref": f"#/$defs/d{number + 1}"}, "type": "array"} for number in range(400)
+    }
+    schema = {**SCHEMA, "properties": {"a": {"$ref": "#/$defs/d0"}}, "$defs": links}
+    tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
+    async with serve_answer(tmp_path, CALL, tool_format="functiongemma") as served:
+        ask = {"messages": HI, "tools": [tool], "tool_choice": "required"}
+        answer = await served.client.post("/v1/chat/completions", json=ask)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_grammar")

@@ -1,13 +1,16 @@
 """Grammars of answers with calls and reasoning: what fits them, where markers are tokens and where text."""
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, open_parser
@@ -18,9 +21,9 @@ from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.matcher import Vocabulary
 from millrace_runtime.grammar.parameters import CallableTool
-from millrace_runtime.grammar.reasoning import write_channels, write_thought
+from millrace_runtime.grammar.reasoning import write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind
-from millrace_runtime.grammar.tools import write_forced, write_free
+from millrace_runtime.grammar.tools import write_either, write_forced, write_free
 from testing.text_model import build_byte_level, write_model
 from tests.runtime.grammar.fitting import Fitting
 
@@ -226,11 +229,25 @@ def test_an_answer_is_bound_behind_its_reasoning(kind: GrammarKind, source: str,
     ] == []
     assert [opened.fits(text.removeprefix("<think>")) for text in good] == [False, True, True]
     begin = "<|channel|>{}<|message|>"
-    messages = model.open(source, write_channels(model.lark, is_call=False), kind)
+    messages = model.open(source, write_channels(model.lark, write_final(model.lark)), kind)
     final = begin.format("final") + answer
     assert messages.fits(final)
     assert messages.fits(f"{begin.format('analysis')}Hm. {{<|end|><|start|>assistant{final}")
     assert not messages.fits(answer)
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_an_answer_may_be_a_call_or_what_the_client_binds(tool_format: str, *, has_tokens: bool) -> None:
+    model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
+    lark = model.lark
+    answer = lark.write(write_either(tool_format, list_tools(), lark, is_one_call=True))
+    schema = {"properties": {"name": {"type": "string"}}, "additionalProperties": False, "type": "object"}
+    grammar = model.open(json.dumps(schema), answer, GrammarKind.SCHEMA)
+    final = "<|channel|>final<|message|>" if tool_format == "harmony" else ""
+    good = [f'{final}{{"name": "Ada"}}', f"{final}{{}}", write_calls(form, form.write("find", GOOD[1]))]
+    bad = ["", "Hi", f'{final}{{"name": 1}}', write_calls(form, form.write("find", BAD[0]))]
+    assert [text for text in good if not grammar.fits(text)] == []
+    assert [text for text in bad if grammar.fits(text)] == []
 
 
 NODE = {"type": "object", "properties": {"to": {"$ref": "#/$defs/Node"}, "n": {"type": "integer"}}}
@@ -273,8 +290,56 @@ def test_gemma_writes_nested_values_without_json() -> None:
 
 
 def test_tools_that_make_a_grammar_too_long_are_refused() -> None:
-    numbers = {f"p{number}": {"type": "integer"} for number in range(200)}
+    numbers = {f"p{number}": {"$ref": "#/$defs/Large"} for number in range(200)}
     schema = {"type": "object", "properties": numbers, "$defs": {"Large": {"enum": ["x" * 1000]}}}
     tool = CallableTool("f", schema, ParameterTypes([{"function": {"name": "f", "parameters": schema}}], "f"))
     with pytest.raises(GrammarError, match="shorten it"):
         write_forced("qwen3_coder", [tool], LarkWriter({}), is_one_call=True)
+
+
+def test_a_parameter_has_the_definitions_that_it_refers_to() -> None:
+    integer = {"type": "integer"}
+    schema = {"properties": {"a": integer, "b": {"$ref": "#/$defs/Large"}}, "$defs": {"Large": integer}}
+    tool = CallableTool("f", schema, ParameterTypes([{"function": {"name": "f", "parameters": schema}}], "f"))
+    assert write_forced("glm45", [tool], LarkWriter({}), is_one_call=True).count("$defs/") == 1
+    assert write_forced("glm45", [tool], LarkWriter({}), is_one_call=True).count('"$defs"') == 1
+
+
+WORDS = ["enum", "const", "anyOf", "oneOf", "type", "items", "required", "properties", "$ref", "$defs"]
+JSON = st.recursive(
+    st.sampled_from([None, True, 5, "object", "string", "array", "#/$defs/a"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from([*WORDS, "a"]), inner),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.sampled_from(["type", "a", "$defs"]), JSON), st.sampled_from(sorted(TOOL_FORMATS)))
+def test_any_parameters_are_written_or_refused(parameters: dict[str, Any], tool_format: str) -> None:
+    schema = {"type": "object", "properties": parameters, **parameters}
+    tools = [{"function": {"name": "f", "parameters": schema}}]
+    tool = CallableTool("f", schema, ParameterTypes(tools, "f"))
+    for write in (write_forced, write_either):
+        with contextlib.suppress(GrammarError):
+            write(tool_format, [tool], LarkWriter({}), is_one_call=False)
+
+
+@pytest.mark.parametrize("schema", [{"enum": []}, {"enum": 5}, {"anyOf": 5}, {"type": {}}, {"type": [{}]}])
+def test_gemma_refuses_a_schema_that_is_none(schema: dict[str, Any]) -> None:
+    tool = CallableTool("f", {**ANY, "properties": {"a": schema}}, ParameterTypes([], "f"))
+    with pytest.raises(GrammarError, match=r"list|`type`"):
+        write_forced("gemma4", [tool], LarkWriter({}), is_one_call=True)
+
+
+def test_a_marker_is_looked_up_once() -> None:
+    class Counted(dict[str, int]):
+        num_reads = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.num_reads += 1
+            return super().__iter__()
+
+    added = Counted({"<a>": 1})
+    lark = LarkWriter(added)
+    assert [lark.mark("<a>b") for _ in range(3)] == ['<[1]> "b"'] * 3
+    assert added.num_reads == 1

@@ -14,9 +14,9 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
-from millrace_runtime.grammar.reasoning import write_channels, write_thought
+from millrace_runtime.grammar.reasoning import BOUND, write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
-from millrace_runtime.grammar.tools import write_forced, write_free
+from millrace_runtime.grammar.tools import write_either, write_forced, write_free
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
@@ -94,24 +94,28 @@ def _find_reasoning(reasoning_format: str | None, tokenizer: Tokenizer, prompt: 
 def choose_grammar(
     request: GenerationRequest, form: AnswerForm, added_ids: Mapping[str, int]
 ) -> GrammarSource | None:
-    """Return the grammar of the answer: the client's, or that of its calls, behind the reasoning.
+    """Return the grammar of the answer, behind the reasoning: the client's, that of calls, or of either.
 
     `added_ids` are the tokenizer's added tokens. Raises BadRequestError.
     """
+    lark, name = LarkWriter(added_ids), form.reasoning_format
     try:
         source = _choose_answer(request, form, added_ids)
-    except GrammarError as error:
+        if source is None or (source.field == "tools" and form.tool_format == HARMONY):
+            return source
+        answer = _write_answer(request, form, source, lark)
+    except (GrammarError, RecursionError) as error:
+        why = error if isinstance(error, GrammarError) else "they are nested too deep: make them flatter"
         raise BadRequestError(
-            f"`tools` can't be used: {error}", param="tools", code="invalid_grammar"
+            f"`tools` can't be used: {why}", param="tools", code="invalid_grammar"
         ) from error
-    if source is None or (source.field == "tools" and form.tool_format == HARMONY):
-        return source
-    lark, name = LarkWriter(added_ids), form.reasoning_format
     if HARMONY in {form.tool_format, name}:
-        return dataclasses.replace(source, before=write_channels(lark, is_call=source.field == "tool_choice"))
-    if name is None or form.reasoning is Reasoning.OVER:
-        return source
-    before = write_thought(lark, *REASONING_MARKERS[name], is_open=form.reasoning is Reasoning.OPEN)
+        before = write_channels(lark, answer)
+    elif name is not None and form.reasoning is not Reasoning.OVER:
+        is_open = form.reasoning is Reasoning.OPEN
+        before = write_thought(lark, *REASONING_MARKERS[name], answer, is_open=is_open)
+    else:
+        before = "" if answer == BOUND else lark.write(answer)
     return dataclasses.replace(source, before=before)
 
 
@@ -128,8 +132,30 @@ def _choose_answer(
         return GrammarSource(GrammarKind.LARK, lark, "tool_choice")
     if not wish.strict or request.grammar is not None:
         return request.grammar
-    tools = [_read_tool(tool, wish.tools, is_strict=_name_of(tool) in wish.strict) for tool in wish.tools]
-    return GrammarSource(GrammarKind.LARK, write_free(tool_format, tools, LarkWriter(added_ids)), "tools")
+    lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
+    return GrammarSource(GrammarKind.LARK, lark, "tools")
+
+
+def _write_answer(
+    request: GenerationRequest, form: AnswerForm, source: GrammarSource, lark: LarkWriter
+) -> str:
+    """Return the expression of the answer that `source` binds, or of calls instead where they may come."""
+    wish = request.answer
+    if source is not request.grammar or wish.tools is None or form.tool_format is None:
+        is_text = source.field != "tool_choice" and HARMONY in form.formats
+        return write_final(lark) if is_text else BOUND
+    if form.tool_format == "llama3" and source.kind is not GrammarKind.SCHEMA:
+        raise BadRequestError(
+            f"this model's calls are JSON without a marker, so `tools` and `{source.field}` exclude each "
+            "other: send a JSON schema, or `tool_choice: none`",
+            param=source.field,
+        )
+    return write_either(form.tool_format, _list_tools(wish), lark, is_one_call=wish.is_one_call)
+
+
+def _list_tools(wish: AnswerWish) -> list[CallableTool]:
+    tools = wish.tools or []
+    return [_read_tool(tool, tools, is_strict=_name_of(tool) in wish.strict) for tool in tools]
 
 
 def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
