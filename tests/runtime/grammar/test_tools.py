@@ -313,7 +313,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["type", "a", "$defs"]), JSON), st.sampled_from(sorted(TOOL_FORMATS)))
 def test_any_parameters_are_written_or_refused(parameters: dict[str, Any], tool_format: str) -> None:
     schema = {"type": "object", "properties": parameters, **parameters}
