@@ -14,6 +14,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 from millrace_kernels.native.abi import Library
 from millrace_kernels.sampling import (
     native,
+    triton_candidates,
     triton_draw,
     triton_kernel,
     triton_logprobs,
@@ -227,7 +228,7 @@ def _little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 FLAT = [
     {"temperature": 1e3, "top_p": 0.0}, {"temperature": 1e3, "top_p": 0.3, "seed": 1, "frequency": 0.3},
-    {"temperature": 1e3, "top_p": 0.999999, "seed": 3, "min_p": 0.996},
+    {"temperature": 1e3, "top_p": 0.999999, "seed": 3, "min_p": 0.99},
 ]  # fmt: skip
 """Of a few tens of logits that are not far apart, all are in the bucket of the largest one."""
 
@@ -251,6 +252,19 @@ def test_triton_keeps_the_first_ties_of_flat_rows() -> None:
     asked = [{"top_p": top_p, "seed": 5 + row} for row, (top_p, _) in enumerate(cases)]
     draws = draws_of(asked, [(0, 0, row, NO_MASK) for row in range(len(cases))])
     check_on_gpu((logits, draws, state_of(KNOWN.clone(), 90), None))
+
+
+def test_triton_has_room_where_top_k_wants_more_tokens_than_are_likely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mask leaves three tokens, a low temperature one: else one program reads the whole row again."""
+    small = Shape(chunk=32, room=8, candidates=32, marked=32, markers=1)
+    monkeypatch.setattr(triton_shape, "SHAPE", small)
+    monkeypatch.setattr(triton_candidates, "read_logits", None)
+    logits = torch.linspace(-9, 9, 90)[torch.randperm(90, generator=torch.Generator().manual_seed(1))]
+    rows = [{"temperature": 0.03, "top_k": 20, "seed": 1}, {"temperature": 0.03, "top_k": 60, "top_p": 0.9}]
+    draws = draws_of(rows, [(0, 0, 1 + row, NO_MASK) for row in range(2)])
+    check_on_gpu((logits.repeat(2, 1), draws, state_of(KNOWN.clone(), 90), None))
 
 
 def test_triton_tells_faults_and_takes_no_masks() -> None:

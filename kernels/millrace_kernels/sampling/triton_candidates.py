@@ -24,13 +24,14 @@ def _read(candidates: tl.tuple, row: tl.tuple, at: tl.tensor) -> tuple[tl.tensor
 
     They are stored, or else found among the whole row: then `at` are ids.
     """
-    values_ptr, is_stored, end, last, peak, inverse, _least = candidates
+    values_ptr, is_stored, end, last, peak, inverse, least = candidates
     if is_stored:
         is_there = at < end
         z = tl.load(values_ptr + at, mask=is_there, other=float("-inf"))
     else:
         _x, z = read_logits(row, at)
-        is_there = (at < end) & (bucket_of(z, peak, inverse) <= last)
+        has_weight = (at < end) & (weigh(z, peak, inverse, least) > 0)
+        is_there = has_weight & (bucket_of(z, peak, inverse) <= last)
     return z, is_there
 
 
@@ -141,6 +142,7 @@ def draw_from_candidates(  # noqa: PLR0917
     candidates: tl.tuple,
     row: tl.tuple,
     line: tl.tensor,
+    num_candidates: tl.tensor,
     total: tl.tensor,
     bits: tl.tensor,
     vocabulary: tl.tensor,
@@ -155,7 +157,7 @@ def draw_from_candidates(  # noqa: PLR0917
     end = to_key(peak).to(tl.int64) + 1
     has_top_k = is_top_k(line, vocabulary)
     if has_top_k:
-        top_k = tl.load(line + TOP_K)
+        top_k = tl.minimum(tl.load(line + TOP_K), num_candidates)  # the others have no weight
         bound, above = _search(candidates, row, bound, end, top_k, BLOCK, TRIED, True)
         num_ties = top_k - above
         each = weigh(from_key(bound.to(tl.int32)), peak, inverse, least)

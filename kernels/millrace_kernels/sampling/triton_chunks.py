@@ -160,7 +160,8 @@ def _weigh_kernel(  # noqa: PLR0917
             weights = tl.where(ids < vocabulary, weigh(z, peak, inverse, tl.load(line + LEAST)), 0)
             tl.store(found + num_chunks * SUMS + chunk, tl.sum(weights, 0))
             if is_cut(line, vocabulary):
-                counts = tl.histogram(bucket_of(z, peak, inverse), BUCKETS, mask=ids < vocabulary)
+                # A token without weight is no candidate: a mask leaves 128,000, and top_k may want them.
+                counts = tl.histogram(bucket_of(z, peak, inverse), BUCKETS, mask=weights > 0)
                 buckets = open_buckets(buckets_ptr, number, num_chunks) + tl.arange(0, BUCKETS)
                 tl.atomic_add(buckets, counts, mask=counts > 0)
                 tl.store(buckets + (1 + chunk) * BUCKETS, tl.cumsum(counts, 0))
@@ -219,7 +220,9 @@ def _gather_kernel(  # noqa: PLR0917
                 )  # fmt: skip
                 ids = chunk * CHUNK + tl.arange(0, CHUNK)
                 _x, z = read_logits(row, ids)
-                is_kept = (ids < vocabulary) & (bucket_of(z, peak, float_of(line + INVERSE)) <= last)
+                inverse = float_of(line + INVERSE)
+                has_weight = (ids < vocabulary) & (weigh(z, peak, inverse, tl.load(line + LEAST)) > 0)
+                is_kept = has_weight & (bucket_of(z, peak, inverse) <= last)
                 place = begin + tl.cumsum(is_kept.to(tl.int32), 0) - 1
                 has_room = is_kept & (place < ROOM)
                 tl.store(values_ptr + number * ROOM + place, z, mask=has_room)

@@ -112,7 +112,9 @@ def _draw_kernel(  # noqa: PLR0917
                 end = tl.where(is_stored, count, vocabulary)
                 mine_ptr = values_ptr + number * ROOM
                 candidates = (mine_ptr, is_stored, end, last, peak, inverse, tl.load(line + LEAST))
-                place = draw_from_candidates(candidates, row, line, total, bits, vocabulary, BLOCK, TRIED)
+                place = draw_from_candidates(
+                    candidates, row, line, count, total, bits, vocabulary, BLOCK, TRIED
+                )
                 token = tl.load(ids_ptr + number * ROOM + place, mask=is_stored, other=0)
                 token = tl.where(is_stored, token, place)
             else:
