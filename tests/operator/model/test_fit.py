@@ -101,7 +101,7 @@ async def test_the_nearest_setting_is_told_as_the_manifest_has_it(spec: dict[str
 @pytest.mark.parametrize(
     ("facts", "spec", "words"),
     [
-        (FACTS, {"maxModelLength": 131072}, "it fits with spec.engine.maxModelLength: 36144"),
+        (FACTS, {"maxModelLength": 131072}, "it fits with spec.engine.maxModelLength: 36640"),
         (FACTS, {"maxSequences": 256, "maxBatchedTokens": 16}, "write spec.engine.maxBatchedTokens: 256 or"),
         (WINDOWED, {}, "write spec.engine.maxModelLength: 4096"),
     ],
@@ -239,7 +239,7 @@ async def test_a_cache_that_is_tight_is_a_warning_with_what_fits() -> None:
     await world.settle()
     assert len(world.pods()) == 2
     assert world.status["model"]["fit"] == "Tight"
-    assert "34,928 tokens" in world.status["model"]["fitMessage"]
+    assert "36,640 tokens" in world.status["model"]["fitMessage"]
 
 
 async def test_an_accelerator_that_is_not_known_stays_unknown_and_starts() -> None:

@@ -115,10 +115,10 @@ def test_submit_does_not_wait_and_a_step_is_seen_to_come_forward(executor: Local
     gate, reached = threading.Event(), threading.Event()
     run = executor._runner.run
 
-    def held(*arguments: Any) -> Any:
+    def held(*arguments: Any, **named: Any) -> Any:
         reached.set()
         assert gate.wait(10)
-        return run(*arguments)
+        return run(*arguments, **named)
 
     executor._runner.run = held  # type: ignore[method-assign]
     executor.submit(masked_plan(0, 0.0))
@@ -141,7 +141,7 @@ def test_seconds_are_the_devices_own(executor: LocalExecutor) -> None:
 
 
 def test_what_fails_in_the_thread_is_raised_by_collect(executor: LocalExecutor) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("out of memory")
 
     executor._runner.run = fail  # type: ignore[method-assign]
