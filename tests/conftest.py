@@ -22,3 +22,6 @@ for ending, numbers in {"": NUM_EXAMPLES, "-slow": NUM_SLOW, "-slowest": NUM_SLO
             suppress_health_check=UNHURRIED,
         )
 settings.load_profile("fast")
+
+collect_ignore = ["clients"]
+"""`make test-clients` runs these in an environment of their own."""

@@ -28,3 +28,13 @@ def test_the_files_of_a_test_of_a_file_and_of_a_folder() -> None:
         "tests/cli/test_command.py",
         "tests/testing/test_lanes.py",
     ]
+
+
+def test_units_leave_out_the_tests_with_other_peoples_clients() -> None:
+    """Their environment is not this one, and their conftest.py does not load here."""
+    others = [path for path in (ROOT / "tests").iterdir() if path.name not in ("clients", "testing")]
+    ignored = [f"--ignore={path}" for path in others if path.is_dir()]
+    command = render_command(LANES["units"], "units", ["-n", "0", "--collect-only", *ignored, "tests"])
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "tests/clients" not in done.stdout
