@@ -24,6 +24,18 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheLayer:
+    """A layer's part of the KV cache, and the part of it that a token sees."""
+
+    number: int
+    """Of the layer, from 0."""
+    group: int = 0
+    """The KV group, whose block tables the layer reads."""
+    window: int | None = None
+    """A token sees itself and the `window` - 1 before it; None: all before it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Angles:
     """The rotary angles of every position, one table for all layers."""
 
@@ -171,13 +183,13 @@ class Step(Protocol):
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
 
-    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
         """Rotate queries and keys by their positions, and store keys and values in the layer's KV cache.
 
         qkv [tokens, (heads + 2 kv_heads) * head_dim]. Returns the queries, [tokens, heads * head_dim].
         """
 
-    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Attend causally over the layer's KV cache, each row to its own sequence."""
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
-from millrace_kernels.step import Angles, Format, Heads, Matrix, Shares, SideBySide
+from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Shares, SideBySide
 
 _HEAD_ROWS = 512
 """Of a head, widened at once: 4 MB of 2,048 columns."""
@@ -170,16 +170,16 @@ class TensorStep:
         """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))
 
-    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
         """Rotate and write with the device's kernel."""
-        cache = self.kv_caches[layer]
+        cache = self.kv_caches[layer.number]
         return self.kernels.rotary_kv_write(qkv, heads, self.positions, angles.table, cache, self.cache_slots)
 
-    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Count the layer, and attend as planned for the step."""
         self.on_layer()
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
-        return self.attend(rows, self.kv_caches[layer], scale).flatten(1)
+        return self.attend(rows, self.kv_caches[layer.number], scale).flatten(1)
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Multiply, and return the products in float32, never rounded to x's type."""

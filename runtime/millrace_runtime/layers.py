@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_fit.config import LinearScaling, Llama3Scaling, RotaryScaling
-from millrace_kernels.step import Angles, Heads, Matrix, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, Heads, Matrix, Shares, Step
 
 
 class Embedding:
@@ -72,7 +72,7 @@ class RMSNorm:
 class Attention:
     """Rotates queries and keys, stores keys and values, and attends. It has no weights."""
 
-    def __init__(self, layer: int, heads: Heads, angles: Angles) -> None:
+    def __init__(self, layer: CacheLayer, heads: Heads, angles: Angles) -> None:
         self._layer, self._heads, self._angles = layer, heads, angles
         self._scale = heads.head_dim**-0.5
 

@@ -8,7 +8,7 @@ import torch
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.recorder import Record, Recorder, record
-from millrace_kernels.step import Angles, Format, Heads
+from millrace_kernels.step import Angles, CacheLayer, Format, Heads
 
 WIDTH = 64
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=16)
@@ -34,7 +34,7 @@ Forward = Callable[[Recorder, Weights, torch.Tensor, torch.Tensor], torch.Tensor
 
 
 def turn(step: Recorder, weights: "Weights", y: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    return step.rotary_kv_write(step.linear(y, weights.tall), 0, HEADS, Angles(table))
+    return step.rotary_kv_write(step.linear(y, weights.tall), CacheLayer(0), HEADS, Angles(table))
 
 
 WRONG: dict[str, tuple[Forward, str]] = {
@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[Forward, str]] = {
     ),
     "a residual turned": (
         lambda step, w, _, y: step.rotary_kv_write(
-            step.linear_add(y, w.tall, step.embed(w.wide_table)), 0, HEADS, ANGLES
+            step.linear_add(y, w.tall, step.embed(w.wide_table)), CacheLayer(0), HEADS, ANGLES
         ),
         r"bfloat16 of 128 are needed, not of torch.float32 of 128, in rotary_kv_write: pass the result",
     ),
@@ -68,11 +68,11 @@ WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
         "of 128 are needed, not of torch.float32 of 64",
     ),
     "queries of another width": (
-        lambda step, w, _, y: step.attention(step.linear(y, w.tall), 0, HEADS, 1.0),
+        lambda step, w, _, y: step.attention(step.linear(y, w.tall), CacheLayer(0), HEADS, 1.0),
         "attention: pass the result of rotary_kv_write",
     ),
     "a row too narrow for queries, keys and values": (
-        lambda step, w, _, y: step.rotary_kv_write(step.linear(y, w.square), 0, HEADS, ANGLES),
+        lambda step, w, _, y: step.rotary_kv_write(step.linear(y, w.square), CacheLayer(0), HEADS, ANGLES),
         "of 128 are needed, not of torch.* of 64, in rotary_kv_write",
     ),
     "angles for half of a head": (
@@ -144,7 +144,7 @@ WRONG_IN_LOGITS: dict[str, tuple[Logits, str]] = {
         "ROTARY_KV_WRITE has rows for all tokens",
     ),
     "what draws attending": (
-        lambda step, w, x, _: step.attention(step.rms_norm(x, w.norm, 1e-5), 0, HEADS, 1.0),
+        lambda step, w, x, _: step.attention(step.rms_norm(x, w.norm, 1e-5), CacheLayer(0), HEADS, 1.0),
         "ATTENTION has rows for all tokens",
     ),
 }

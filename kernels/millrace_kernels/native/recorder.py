@@ -11,7 +11,7 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, Format, Heads, Matrix, Shares, SideBySide, parts_of
+from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Shares, SideBySide, parts_of
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -132,7 +132,7 @@ class Recorder:
             raise RecordError("a gate and its factor must have one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
-    def rotary_kv_write(self, qkv: Tensor, layer: int, heads: Heads, angles: Angles) -> Tensor:
+    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
         """Record the rotation and the KV write as one operation."""
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
         advice = "rotary_kv_write: pass the result of linear for queries, keys and values"
@@ -141,15 +141,15 @@ class Recorder:
         width, length = heads.num_heads * head_dim, angles.table.shape[1]
         kind = abi.Kind.ROTARY_KV_WRITE
         return self._write(
-            kind, qkv, width, self.dtype, weight=angles.table, layer=layer, heads=heads, length=length
+            kind, qkv, width, self.dtype, weight=angles.table, layer=layer.number, heads=heads, length=length
         )
 
-    def attention(self, query: Tensor, layer: int, heads: Heads, scale: float) -> Tensor:
+    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Record attention."""
         width = heads.num_heads * heads.head_dim
         _require(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
         return self._write(
-            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
+            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer.number, heads=heads
         )
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:

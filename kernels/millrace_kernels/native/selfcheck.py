@@ -16,7 +16,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, Format, Heads, Matrix, Packer, Step
+from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 BOUNDS = {
@@ -66,8 +66,8 @@ class Layer:
         """Return hidden states. Uses every operation of a step."""
         x = step.embed(self.table)
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
-        query = step.rotary_kv_write(qkv, 0, self.heads, self.angles)
-        mixed = step.attention(query, 0, self.heads, self.heads.head_dim**-0.5)
+        query = step.rotary_kv_write(qkv, CacheLayer(0), self.heads, self.angles)
+        mixed = step.attention(query, CacheLayer(0), self.heads, self.heads.head_dim**-0.5)
         x = step.linear_add(mixed, self.output, x)
         gated = step.linear_silu_mul(step.rms_norm(x, self.norm, 1e-5), self.gate_up)
         return step.linear_add(gated, self.down, x)

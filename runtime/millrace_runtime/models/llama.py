@@ -13,7 +13,7 @@ from torch import Tensor
 from millrace_fit.config import Family, LlamaConfig, parse_llama_config
 from millrace_fit.shard import ALONE, Cut, Shard, whole
 from millrace_kernels.linear.quantized_reference import GROUP
-from millrace_kernels.step import Angles, Heads, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, Heads, Shares, Step
 from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
 from millrace_runtime.models.model import Architecture, KvShape, Weights
 
@@ -27,7 +27,7 @@ class LlamaAttention:
         prefix, mine = f"model.layers.{layer}.self_attn", cut_attention(config, shard)
         parts = {f"{prefix}.q_proj": mine.query, f"{prefix}.k_proj": mine.kv, f"{prefix}.v_proj": mine.kv}
         self.qkv = Linear(weights.matrix(parts, whole(config.width), has_bias=config.has_qkv_bias))
-        self.attention = Attention(layer, mine.heads, angles)
+        self.attention = Attention(CacheLayer(layer), mine.heads, angles)
         part, has_bias = {f"{prefix}.o_proj": whole(config.width)}, config.has_output_bias and shard.is_first
         self.output = Linear(weights.matrix(part, mine.query, has_bias=has_bias))
 
