@@ -1,7 +1,7 @@
 """Models with random weights, made where they are needed: no checkpoint lies on a disk."""
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 from millrace_fit.shard import Cut
 from millrace_kernels.step import Matrix
 from millrace_kernels.tensor_step import TensorPacker
+from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
-from millrace_runtime.models.registry import find_architecture
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -68,6 +68,7 @@ class RandomWeights:
     def __init__(self, device: torch.device, dtype: torch.dtype, made_on: torch.device) -> None:
         """They are drawn on the device `made_on`. A GPU draws billions in a second, but other ones."""
         self.device = device
+        self.names: Collection[str] = ()
         self._packer, self._made_on = TensorPacker(dtype, device), made_on
 
     def vector(self, name: str, size: int) -> Tensor:

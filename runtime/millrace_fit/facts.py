@@ -3,22 +3,15 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Final
 
-from millrace_fit.config import (
-    FAMILIES,
-    MAX_COUNT,
-    LinearScaling,
-    Llama3Scaling,
-    LlamaConfig,
-    RotaryScaling,
-    find_architecture_name,
-    parse_llama_config,
-)
 from millrace_fit.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.errors import ArchitectureError, FactsError
+from millrace_fit.families.registry import declare, find_family
 from millrace_fit.headers import StoredTensor
+from millrace_fit.shape import DecoderShape
+from millrace_fit.shape_json import read_count, read_shape, write_shape
 from millrace_fit.tensors import find_fault
 
 MAX_FAULT: Final = 400
@@ -39,7 +32,7 @@ class ModelFacts:
     """The count of numbers in the files, by the types in their headers."""
     served_type: str
     """The type in which a replica serves the weights and keeps the KV cache, such as bfloat16."""
-    shape: LlamaConfig | None
+    shape: DecoderShape | None
     """None for an unsupported architecture."""
     fault: str | None
     """Why no replica can serve the model, in a sentence."""
@@ -51,7 +44,14 @@ class ModelFacts:
 
     def to_json(self) -> str:
         """Return one line of less than 1,800 bytes in UTF-8."""
-        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+        values = {
+            "architecture": self.architecture,
+            "stored": dict(self.stored),
+            "served_type": self.served_type,
+            "shape": None if self.shape is None else write_shape(self.shape),
+            "fault": self.fault,
+        }
+        return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFacts":
@@ -61,9 +61,9 @@ class ModelFacts:
             shape, fault = values["shape"], values["fault"]
             return cls(
                 architecture=shorten(str(values["architecture"]), MAX_NAME),
-                stored={str(name): _read_count(count, least=0) for name, count in values["stored"].items()},
+                stored={str(name): read_count(count, least=0) for name, count in values["stored"].items()},
                 served_type=str(values["served_type"]),
-                shape=None if shape is None else _read_shape(shape),
+                shape=None if shape is None else read_shape(shape),
                 fault=None if fault is None else shorten(str(fault)),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -82,9 +82,9 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
         stored[tensor.dtype] += tensor.num_numbers
     shape, served_type, fault = None, "", None
     try:
-        name = find_architecture_name(config)
-        shape = parse_llama_config(config, FAMILIES[name])
-        fault = find_fault(shape, tensors)
+        name = find_family(config).architecture
+        family, shape = declare(config)
+        fault = find_fault(family, shape, tensors)
         served_type = choose_served_type(config, choose_stored_type(stored))
     except ArchitectureError as error:
         name, fault = _name_architecture(config), str(error)
@@ -115,46 +115,3 @@ def shorten(text: str, most: int = MAX_FAULT) -> str:
 
 def _count_bytes(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
-
-
-def _read_shape(values: Mapping[str, Any]) -> LlamaConfig:
-    known = {name: values[name] for name in LlamaConfig.__dataclass_fields__}
-    shape = LlamaConfig(**(known | {"scaling": _read_scaling(values["scaling"])}))
-    for name, kind in get_type_hints(LlamaConfig).items():
-        value = getattr(shape, name)
-        if kind is int or (name == "window" and value is not None):
-            _read_count(value, least=1)
-        elif kind is float:
-            _read_factor(value)
-        elif kind is bool and not isinstance(value, bool):
-            raise ValueError(name)
-    if shape.num_heads % shape.num_kv_heads:
-        raise ValueError("num_heads")
-    return shape
-
-
-def _read_count(value: Any, least: int) -> int:
-    """Return a reported count. Raises ValueError if it can be no count."""
-    if type(value) is not int or not least <= value <= MAX_COUNT:
-        raise ValueError(value)
-    return value
-
-
-def _read_factor(value: Any) -> float:
-    """Return a reported factor. Raises ValueError if no config can have it."""
-    if type(value) not in (int, float) or not 0 < value <= MAX_COUNT:  # and not NaN
-        raise ValueError(value)
-    return float(value)
-
-
-def _read_scaling(values: Mapping[str, Any] | None) -> RotaryScaling | None:
-    if values is None:
-        return None
-    if "original_length" not in values:
-        return LinearScaling(_read_factor(values["factor"]))
-    return Llama3Scaling(
-        _read_factor(values["factor"]),
-        _read_factor(values["low_frequency_factor"]),
-        _read_factor(values["high_frequency_factor"]),
-        _read_count(values["original_length"], least=1),
-    )

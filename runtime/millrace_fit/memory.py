@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_fit.config import LlamaConfig
 from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.kv_cache import BLOCK_SIZE, block_numbers, count_blocks
+from millrace_fit.modules import GROUP, Module, list_layer, list_outer
 from millrace_fit.settings import FROM_CHECKPOINT, Device, Settings
+from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape
 from millrace_fit.shard import Shard
 
-GROUP: Final = 32
-"""Inputs with one scale in INT4, and the unit of columns for each worker: `linear/quantized_reference.py`."""
 LANES: Final = 16
 """Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
 GPU_OVERHEAD: Final = 768 << 20
@@ -25,7 +24,7 @@ EXCHANGE_OVERHEAD: Final = 512 << 20
 class Weights:
     """A model's weights in their served type, shared by the devices of the settings."""
 
-    config: LlamaConfig
+    shape: DecoderShape
     served_type: str
     settings: Settings
 
@@ -42,12 +41,12 @@ class Weights:
 
     def count_bytes(self, shard: Shard) -> int:
         """Return the bytes of a device's weights. Raises ArchitectureError if they can't be shared so."""
+        weights, item_bytes, device = self.settings.weights, self.item_bytes, self.settings.device
         matrices = sum(
-            matrix.count * matrix_bytes(matrix, self.settings.weights, self.item_bytes, self.settings.device)
-            for matrix in list_matrices(self.config, shard)
+            matrix.count * matrix_bytes(matrix, weights, item_bytes, device)
+            for matrix in list_matrices(self.shape, shard)
         )
-        norms = (2 * self.config.num_layers + 1) * self.config.width
-        return matrices + norms * self.item_bytes
+        return matrices + _count_vectors(self.shape) * item_bytes
 
     @property
     def most_bytes(self) -> int:
@@ -62,9 +61,7 @@ class Weights:
     @property
     def block_bytes(self) -> int:
         """Bytes of a block of the KV cache over all layers, on the device with the most KV heads."""
-        heads = (shard.cut_heads(self.config.num_heads, self.config.num_kv_heads) for shard in self.shards)
-        most = max(cut.kv.size for cut in heads)
-        return block_numbers(self.config.num_layers, most, self.config.head_dim) * self.item_bytes
+        return max(_count_block(self.shape, shard) for shard in self.shards) * self.item_bytes
 
     @property
     def token_bytes(self) -> int:
@@ -86,24 +83,54 @@ class Matrix:
     """Whether it is an embedding or a head, which have 8 bits if the others have 4."""
 
 
-def list_matrices(config: LlamaConfig, shard: Shard) -> Iterator[Matrix]:
-    """Yield a worker's matrices, as `models/llama.py` cuts them.
+def list_matrices(shape: DecoderShape, shard: Shard) -> Iterator[Matrix]:
+    """Yield a worker's matrices.
 
     Raises ArchitectureError if so many workers can't share the model.
     """
-    width, layers, heads = (
-        config.width,
-        config.num_layers,
-        shard.cut_heads(config.num_heads, config.num_kv_heads),
+    for module, count in _count_modules(shape):
+        if module.columns is None:
+            continue
+        outputs = sum(part.rows.cut(shard).size for part in module.parts)
+        yield Matrix(
+            outputs,
+            module.columns.cut(shard).size,
+            count * module.count,
+            has_bias=module.adds_bias(shard),
+            is_gated=module.is_gated,
+            is_table=module.is_table,
+        )
+
+
+def _count_modules(shape: DecoderShape) -> Iterator[tuple[Module, int]]:
+    """Yield each kind of module, with the count of layers that have it."""
+    for module in list_outer(shape):
+        yield module, 1
+    for layer, count in shape.counted:
+        for module in list_layer(shape.width, layer):
+            yield module, count
+
+
+def _count_vectors(shape: DecoderShape) -> int:
+    """Return the count of numbers in all norms."""
+    return sum(
+        count * part.rows.size
+        for module, count in _count_modules(shape)
+        if module.columns is None
+        for part in module.parts
     )
-    query, kv = heads.query.size * config.head_dim, heads.kv.size * config.head_dim
-    mlp, rows = shard.cut(config.mlp_width, GROUP).size, shard.cut(config.vocabulary_size, 1).size
-    adds_output, adds_mlp = (has and shard.is_first for has in (config.has_output_bias, config.has_mlp_bias))
-    yield Matrix(query + 2 * kv, width, layers, has_bias=config.has_qkv_bias)
-    yield Matrix(width, query, layers, has_bias=adds_output)
-    yield Matrix(2 * mlp, width, layers, has_bias=config.has_mlp_bias, is_gated=True)
-    yield Matrix(width, mlp, layers, has_bias=adds_mlp)
-    yield Matrix(rows, width, 1 if config.is_tied else 2, is_table=True)
+
+
+def _count_block(shape: DecoderShape, shard: Shard) -> int:
+    """Return the count of numbers in a block over all layers, on one device."""
+    return sum(
+        block_numbers(count, _cut_kv_heads(layer.attention, shard), layer.attention.head_dim)
+        for layer, count in shape.counted
+    )
+
+
+def _cut_kv_heads(attention: AttentionShape, shard: Shard) -> int:
+    return shard.cut_heads(attention.num_heads, attention.num_kv_heads).kv.size
 
 
 def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) -> int:
@@ -149,46 +176,55 @@ _NUM_BIASES = 2048
 """
 
 
-def tables_bytes(config: LlamaConfig, settings: Settings, length: int) -> int:
+def tables_bytes(shape: DecoderShape, settings: Settings, length: int) -> int:
     """Return the bytes of the tables beside weights and KV cache, for sequences of up to `length` tokens.
 
     They are the rotary angles (`layers.py`), and each slot's tokens, blocks, biases and mask
     (`execution/slots.py`).
     """
-    angles = _FLOAT * length * config.head_dim
-    numbers, mask = length + 1 + count_blocks(length) + _NUM_BIASES, 4 * -(-config.vocabulary_size // 32)
+    angles = _FLOAT * length * _find_angles(shape)
+    numbers, mask = length + 1 + count_blocks(length) + _NUM_BIASES, 4 * -(-shape.vocabulary_size // 32)
     return angles + settings.num_sequences * (_LONG * numbers + mask)
 
 
-def step_bytes(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
+def step_bytes(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
     """Return the bytes of the largest step's results, and of the results in flight with it."""
     if settings.device == "cuda":
-        return _step_on_gpu(config, item_bytes, settings, shard, length)
-    return _step_on_cpu(config, item_bytes, settings, shard)
+        return _step_on_gpu(shape, item_bytes, settings, shard, length)
+    return _step_on_cpu(shape, item_bytes, settings, shard)
 
 
-def _step_on_gpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
+def _step_on_gpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
     """The step of `execution/kv_cache.py`: two are in flight, and the first one still holds its logits."""
     num_rows = min(settings.num_sequences, settings.num_batched_tokens)
     num_tokens = num_rows * min(settings.num_batched_tokens // num_rows, length - 1)
-    scores = num_rows * config.vocabulary_size
-    layers = num_tokens * (item_bytes * _layer_numbers(config, shard) + _LONG * _NUMBERS_OF_A_TOKEN)
+    scores = num_rows * shape.vocabulary_size
+    layers = num_tokens * (item_bytes * _layer_numbers(shape, shard) + _LONG * _NUMBERS_OF_A_TOKEN)
     head = scores * _head_bytes(item_bytes, shard)
-    found = _BUCKETS_BYTES + _DIGITS_BYTES + _CHUNK_BYTES * -(-config.vocabulary_size // _CHUNK)
+    found = _BUCKETS_BYTES + _DIGITS_BYTES + _CHUNK_BYTES * -(-shape.vocabulary_size // _CHUNK)
     draw = 2 * scores * _FLOAT + num_rows * (2 * _FLOAT * _CANDIDATES + found)
     return scores * _FLOAT + max(layers, head, draw)
 
 
-def _layer_numbers(config: LlamaConfig, shard: Shard) -> int:
+def _find_angles(shape: DecoderShape) -> int:
+    """Return the angles of each position, twice: a cosine and a sine for each. 0 if no layer has any."""
+    return max(kind.attention.head_dim if kind.attention.has_rotary else 0 for kind in shape.kinds)
+
+
+def _layer_numbers(shape: DecoderShape, shard: Shard) -> int:
+    """Return the count of numbers that the largest kind of layer holds for each token at its peak."""
+    return max(_kind_numbers(shape.width, kind, shard) for kind in shape.kinds)
+
+
+def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     """Return the count of numbers that a layer holds for each token at its peak.
 
     Beside the residual and the normed input these are the projections, rotated queries and the result of
     attention; or `gate`, `up` and their product. A single worker adds to the residual in place. With several,
     a product, its sum and the previous residual have memory of their own.
     """
-    heads, width = shard.cut_heads(config.num_heads, config.num_kv_heads), config.width
-    query, kv = heads.query.size * config.head_dim, heads.kv.size * config.head_dim
-    mlp = shard.cut(config.mlp_width, GROUP).size
+    query, kv = _cut_attention(layer.attention, shard)
+    mlp = _cut_mlp(layer, shard)
     if shard.count == 1:
         return 2 * width + max(3 * query + 2 * kv, 3 * mlp)
     attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
@@ -204,16 +240,29 @@ def _head_bytes(item_bytes: int, shard: Shard) -> int:
     return widened + _FLOAT if shard.count == 1 else 2 * _FLOAT + -(-2 * _FLOAT // shard.count)
 
 
-def _step_on_cpu(config: LlamaConfig, item_bytes: int, settings: Settings, shard: Shard) -> int:
+def _step_on_cpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard) -> int:
     """The buffers of `native/workspace.py`: residual, its norm, projections, gated product, and logits.
 
     There are two buffers of a gated product's size, because the next norm takes the first free one. With
     rounded weights it takes the buffer of rounded inputs.
     """
-    heads, width = shard.cut_heads(config.num_heads, config.num_kv_heads), config.width
-    projected = (heads.query.size + 2 * heads.kv.size) * config.head_dim
-    mlp = shard.cut(config.mlp_width, GROUP).size
+    width = shape.width
+    parts = [_cut_attention(kind.attention, shard) for kind in shape.kinds]
+    projected = max(query + 2 * kv for query, kv in parts)
+    mlp = max(_cut_mlp(kind, shard) for kind in shape.kinds)
     is_rounded = settings.weights != FROM_CHECKPOINT
     beside = _GROUP_BYTES * width // GROUP if is_rounded else item_bytes * mlp
     of_token = _FLOAT * width + item_bytes * (width + projected + mlp) + beside
-    return settings.num_batched_tokens * of_token + settings.num_sequences * config.vocabulary_size * _FLOAT
+    return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT
+
+
+def _cut_attention(attention: AttentionShape, shard: Shard) -> tuple[int, int]:
+    """Return the widths of a worker's query heads and KV heads."""
+    heads = shard.cut_heads(attention.num_heads, attention.num_kv_heads)
+    return heads.query.size * attention.head_dim, heads.kv.size * attention.head_dim
+
+
+def _cut_mlp(layer: LayerShape, shard: Shard) -> int:
+    """Return the width of a worker's part of the MLP, or of all experts that a token goes to."""
+    times = layer.mlp.num_chosen if isinstance(layer.mlp, ExpertsShape) else 1
+    return times * shard.cut(layer.mlp.width, GROUP).size

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_fit.config import LlamaConfig
 from millrace_fit.errors import NoRoomError
 from millrace_fit.kv_cache import (
     BLOCK_SIZE,
@@ -19,6 +18,7 @@ from millrace_fit.kv_cache import (
 )
 from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights, step_bytes, tables_bytes
 from millrace_fit.settings import Settings
+from millrace_fit.shape import DecoderShape
 
 CLOSE_SIZES: Final = 8
 WIDE_SIZES: Final = 16
@@ -98,12 +98,12 @@ class MemoryPlan:
         return self.taken + (self.cache.num_bytes if self.cache else 0) > self.total
 
 
-def plan_memory(config: LlamaConfig, served_type: str, settings: Settings, total: int) -> MemoryPlan:
+def plan_memory(shape: DecoderShape, served_type: str, settings: Settings, total: int) -> MemoryPlan:
     """Return the plan of each device of `total` bytes, or of a pod's limit on CPUs.
 
     Raises ArchitectureError if so many devices can't share the model.
     """
-    weights = Weights(config, served_type, settings)
+    weights = Weights(shape, served_type, settings)
     return _plan_gpu(weights, total) if settings.device == "cuda" else _plan_cpu(weights, total)
 
 
@@ -161,21 +161,21 @@ def _share_host(left: int, text: int, count: int) -> Budget:
 
 
 def _tables(weights: Weights, longest: int) -> int:
-    return tables_bytes(weights.config, weights.settings, longest)
+    return tables_bytes(weights.shape, weights.settings, longest)
 
 
 def _step(weights: Weights, longest: int) -> int:
-    config, settings = weights.config, weights.settings
-    return max(step_bytes(config, weights.item_bytes, settings, shard, longest) for shard in weights.shards)
+    shape, settings = weights.shape, weights.settings
+    return max(step_bytes(shape, weights.item_bytes, settings, shard, longest) for shard in weights.shards)
 
 
 def _find_longest(weights: Weights, budget: Budget) -> int:
     """Return the longest sequence for the plan. The free memory before the weights limits it."""
     asked = weights.settings.max_model_length
     try:
-        return plan_cache(_demand(weights, weights.config.max_length), budget).max_model_length
+        return plan_cache(_demand(weights, weights.shape.max_length), budget).max_model_length
     except NoRoomError:
-        return asked or weights.config.max_length
+        return asked or weights.shape.max_length
 
 
 def _demand(weights: Weights, longest: int) -> CacheDemand:

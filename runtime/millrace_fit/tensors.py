@@ -1,4 +1,4 @@
-"""The tensors that a Llama-family checkpoint must and may have, as `models/llama.py` reads them.
+"""The tensors that a checkpoint must and may have, by its family and its shape.
 
 If not all files were seen, the tensors are those that config.json describes.
 """
@@ -8,23 +8,27 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from millrace_fit.config import FAMILIES, LlamaConfig, find_architecture_name, parse_llama_config
 from millrace_fit.dtypes import STORED_TYPES
 from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.family import Family, Names, name_part
+from millrace_fit.families.registry import declare
 from millrace_fit.headers import StoredTensor
+from millrace_fit.modules import Module, list_modules
+from millrace_fit.shape import DecoderShape
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 """Names with shapes."""
 
 
-def find_fault(config: LlamaConfig, stored: Mapping[str, StoredTensor]) -> str | None:
+def find_fault(family: Family, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> str | None:
     """Return why a replica would refuse these tensors, in a sentence; None if it reads all of them."""
-    needed = set[str]()
-    for name, shape in list_needed(config):  # one by one: config.json may count layers without end
-        if fault := _find_fault_of_one(name, shape, stored.get(name)):
+    names, needed = family.choose_names(stored), set[str]()
+    for name, dims in list_needed(shape, names):
+        if fault := _find_fault_of_one(name, dims, stored.get(name)):
             return fault
         needed.add(name)
-    left = stored.keys() - needed - set(_list_unread(config))
+    left = stored.keys() - needed - set(list_unread(family, shape, names))
+    left = {name for name in left if not name.startswith(family.beside)}
     if left:
         return (
             f"config.json describes a model without the tensor {min(left)}, one of {len(left)} that would be "
@@ -52,55 +56,33 @@ def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | 
     return None
 
 
-def list_needed(config: LlamaConfig) -> Shapes:
+def list_needed(shape: DecoderShape, names: Names) -> Shapes:
     """Yield the tensors that a checkpoint must have, in the order of a model's layers."""
-    width = config.width
-    yield "model.embed_tokens.weight", (config.vocabulary_size, width)
-    for layer in range(config.num_layers):
-        prefix = f"model.layers.{layer}"
-        yield f"{prefix}.input_layernorm.weight", (width,)
-        yield from _list_attention(config, f"{prefix}.self_attn")
-        yield f"{prefix}.post_attention_layernorm.weight", (width,)
-        yield from _list_mlp(config, f"{prefix}.mlp")
-    yield "model.norm.weight", (width,)
-    if not config.is_tied:
-        yield "lm_head.weight", (config.vocabulary_size, width)
+    for layer, module in list_modules(shape):
+        for expert in range(module.count):
+            yield from _list_stored(module, names, layer, expert)
 
 
-def _list_attention(config: LlamaConfig, prefix: str) -> Shapes:
-    query, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    for name, rows in (("q_proj", query), ("k_proj", kv), ("v_proj", kv)):
-        yield from _list_linear(f"{prefix}.{name}", rows, config.width, has_bias=config.has_qkv_bias)
-    yield from _list_linear(f"{prefix}.o_proj", config.width, query, has_bias=config.has_output_bias)
+def _list_stored(module: Module, names: Names, layer: int | None, expert: int) -> Shapes:
+    columns = () if module.columns is None else (module.columns.size,)
+    for part in module.parts:
+        name = name_part(names, part, layer, expert)
+        yield f"{name}.weight", (part.rows.size, *columns)
+        if module.has_bias:
+            yield f"{name}.bias", (part.rows.size,)
 
 
-def _list_mlp(config: LlamaConfig, prefix: str) -> Shapes:
-    for name in ("gate_proj", "up_proj"):
-        yield from _list_linear(
-            f"{prefix}.{name}", config.mlp_width, config.width, has_bias=config.has_mlp_bias
-        )
-    yield from _list_linear(
-        f"{prefix}.down_proj", config.width, config.mlp_width, has_bias=config.has_mlp_bias
-    )
-
-
-def _list_linear(name: str, rows: int, columns: int, *, has_bias: bool) -> Shapes:
-    yield f"{name}.weight", (rows, columns)
-    if has_bias:
-        yield f"{name}.bias", (rows,)
-
-
-def _list_unread(config: LlamaConfig) -> Iterator[str]:
+def list_unread(family: Family, shape: DecoderShape, names: Names) -> Iterator[str]:
     """Yield the tensors that a replica skips: a tied head, and old checkpoints' rotary frequencies."""
-    if config.is_tied:
-        yield "lm_head.weight"
-    yield "model.rotary_emb.inv_freq"
-    for layer in range(config.num_layers):
-        yield f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"
+    if shape.is_tied:
+        yield f"{names['head']}.weight"
+    for name in family.unread:
+        for layer in range(shape.num_layers) if "{layer}" in name else (None,):
+            yield name.format(layer=layer)
 
 
 MAX_ASSUMED: Final = 100_000
-"""Tensors of ten thousand layers. config.json may have a count that fits into no memory."""
+"""config.json may have counts of layers and experts that fit into no memory."""
 
 
 def assume_tensors(
@@ -111,15 +93,14 @@ def assume_tensors(
     For an unsupported model it returns no others. None if the type of the others is unknown.
     """
     try:
-        shape = parse_llama_config(config, FAMILIES[find_architecture_name(config)])
+        family, shape = declare(config)
     except ArchitectureError:
         return dict(seen)
     stored_type = _choose_type(config, seen)
     if stored_type is None:
         return None
-    needed = {
-        name: StoredTensor(stored_type, dims) for name, dims in islice(list_needed(shape), MAX_ASSUMED + 1)
-    }
+    listed = islice(list_needed(shape, family.choose_names(seen)), MAX_ASSUMED + 1)
+    needed = {name: StoredTensor(stored_type, dims) for name, dims in listed}
     return None if len(needed) > MAX_ASSUMED else needed | dict(seen)
 
 

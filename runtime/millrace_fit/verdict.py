@@ -79,7 +79,7 @@ def judge(
 def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
     """Return why a replica refuses the settings, as `execution/loading.py`, `build.py` and its flags do."""
     assert facts.shape is not None
-    own, window = facts.shape.max_length, facts.shape.window
+    own, window = facts.shape.max_length, facts.shape.windows[-1]
     length = settings.max_model_length or own
     if settings.weights != FROM_CHECKPOINT and not can_round(settings.device):
         return f"weights in {settings.weights} have no kernels for GPUs yet: leave them {FROM_CHECKPOINT}"
@@ -102,7 +102,9 @@ def _find_fault_of_workers(facts: ModelFacts, settings: Settings, wording: Wordi
     """Return why so many workers can't share the model's heads, with any memory."""
     assert facts.shape is not None
     try:
-        Shard(0, settings.tensor_parallel).cut_heads(facts.shape.num_heads, facts.shape.num_kv_heads)
+        for kind in facts.shape.kinds:
+            heads = kind.attention
+            Shard(0, settings.tensor_parallel).cut_heads(heads.num_heads, heads.num_kv_heads)
     except ArchitectureError as error:
         return f"{error} ({wording.workers.format('N')})"
     return None

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from millrace_fit.config import LinearScaling, Llama3Scaling, RotaryScaling
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 from millrace_kernels.step import Angles, CacheLayer, Heads, Matrix, Shares, Step
 
 
@@ -91,6 +91,8 @@ def rotary_angles(
     table = torch.empty((2, *turns.shape))
     torch.cos(turns, out=table[0])
     torch.sin(turns, out=table[1])
+    if isinstance(scaling, YarnScaling):
+        table *= scaling.magnitude
     return Angles(table.to(device))
 
 
@@ -104,6 +106,10 @@ def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> 
             return frequencies / factor
         case Llama3Scaling():
             return _stretch(frequencies, scaling)
+        case YarnScaling():
+            low, high = scaling.find_ramp(head_dim, theta)
+            stretched = ((torch.arange(head_dim // 2) - low) / (high - low)).clamp(0.0, 1.0)
+            return frequencies / scaling.factor * stretched + frequencies * (1.0 - stretched)
 
 
 def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:

@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 
 from millrace_fetch.cli.local_look import read_local_head
 from millrace_fetch.plan.head import describe_head
-from millrace_fit.config import LlamaConfig
 from millrace_fit.facts import ModelFacts
 from millrace_fit.headers import StoredTensor
+from millrace_fit.shape import DecoderShape
 from tests.runtime.execution.conftest import TINY, random_weights, weight_shapes
 
 MEDIUM: dict[str, Any] = TINY | {
@@ -83,7 +83,7 @@ def read_facts(folder: Path) -> ModelFacts:
     return describe_head(read_local_head(folder))
 
 
-def shape_of(facts: ModelFacts) -> LlamaConfig:
+def shape_of(facts: ModelFacts) -> DecoderShape:
     """The shape of a model that is served."""
     assert facts.fault is None
     assert facts.shape is not None

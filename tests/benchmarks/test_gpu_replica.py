@@ -19,14 +19,15 @@ from benchmarks.gpu.served.counts import Counts, find_faults, read_counts
 from benchmarks.gpu.served.measures import MEASURES, measure_all
 from benchmarks.gpu.served.streams import Stream, find_fault, measure_pace
 from benchmarks.gpu.served.workload import DRY
-from millrace_fit.config import FAMILIES, parse_llama_config
+from millrace_fit.families.registry import declare
 from millrace_fit.tensors import list_needed
 
 
 def test_a_checkpoint_has_every_tensor_once(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     num_bytes = write_checkpoint(folder, TINY_SERVED, torch.device("cpu"))
-    needed = dict(list_needed(parse_llama_config(TINY_SERVED, FAMILIES["LlamaForCausalLM"])))
+    family, shape = declare(TINY_SERVED)
+    needed = dict(list_needed(shape, family.names[0]))
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     assert index.keys() == needed.keys()
     assert num_bytes == sum(2 * math.prod(shape) for shape in needed.values())

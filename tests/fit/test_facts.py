@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from millrace_fetch.cli.local_look import write
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head
-from millrace_fit.config import MAX_COUNT
+from millrace_fit.errors import FactsError
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
+from millrace_fit.families.fields import MAX_COUNT, MOST_LAYERS
 from millrace_fit.headers import ITEM_BITS, StoredTensor
 from testing.checkpoints.models import LLAMA_8B, stored_of
 
@@ -25,6 +26,7 @@ def make_largest(text: str) -> Resolved:
     counts = {name: MAX_COUNT for name, value in LLAMA_8B.items() if type(value) is int}
     rotary = {"factor": 1e15 / 3, "low_freq_factor": 1 / 3, "high_freq_factor": 2 / 3}
     rotary |= {"rope_type": "llama3", "original_max_position_embeddings": MAX_COUNT}
+    counts["num_hidden_layers"] = MOST_LAYERS
     config = LLAMA_8B | counts | {"head_dim": 2, "rope_scaling": rotary, "rms_norm_eps": 1e-300 / 3}
     tensors = {text: StoredTensor("F32", (MAX_COUNT,))}
     facts = find_facts(config, tensors)
@@ -73,3 +75,43 @@ def test_a_number_that_no_model_has_is_refused_by_its_name() -> None:
     assert facts.fault is not None
     assert facts.fault.startswith("config.json has vocab_size 1000")
     assert facts.shape is None
+
+
+OLDER = {
+    "vocabulary_size": 128256, "width": 4096, "mlp_width": 14336, "num_layers": 32, "num_heads": 32,
+    "num_kv_heads": 8, "head_dim": 128, "epsilon": 1e-05, "theta": 500000.0,
+    "scaling": {"factor": 8.0, "low_frequency_factor": 1.0, "high_frequency_factor": 4.0,
+                "original_length": 8192},
+    "max_length": 131072, "window": None, "is_tied": False, "has_qkv_bias": False, "has_output_bias": False,
+    "has_mlp_bias": False,
+}  # fmt: skip
+"""The shape as versions before `DecoderShape` wrote it."""
+
+
+def test_facts_of_older_and_newer_versions_are_read() -> None:
+    facts = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
+    told = json.loads(facts.to_json())
+    assert ModelFacts.from_json(json.dumps(told | {"shape": OLDER})) == facts
+    newer = json.loads(facts.to_json())
+    newer["shape"]["kinds"][0]["attention"] |= {"has_sinks": True}
+    newer["shape"] |= {"logit_cap": 30.0}
+    assert ModelFacts.from_json(json.dumps(newer | {"license": "MIT"})) == facts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kinds": []},
+        {"runs": []},
+        {"runs": [[[1], 32]]},
+        {"runs": [[[0], 10**6]]},
+        {"kinds": [{"attention": {"num_heads": 3, "num_kv_heads": 2, "head_dim": 8}, "mlp": {"width": 1}}]},
+        {"kinds": [{"attention": {"num_heads": 2, "num_kv_heads": 2, "head_dim": 8}, "mlp": {}}]},
+        {"is_tied": "no"},
+        {"theta": None},
+    ],
+)
+def test_facts_that_no_version_writes_are_refused(change: dict[str, object]) -> None:
+    told = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
+    with pytest.raises(FactsError):
+        ModelFacts.from_json(json.dumps(told | {"shape": told["shape"] | change}))

@@ -4,7 +4,7 @@ Shapes and calls are those of the real model and the real executor, so their byt
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
@@ -31,7 +31,7 @@ from millrace_runtime.execution.kv_cache import largest_plan
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
-from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.protocol.step import KvGroup, Limits, Placement
 from testing.checkpoints.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
 
@@ -42,6 +42,7 @@ class FakeWeights:
     """Weights of the right shapes on a GPU, in bfloat16."""
 
     device = GPU
+    names: Collection[str] = ()
 
     def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
         return make(size)
@@ -152,7 +153,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
         shard = Shard(0, count)
         architecture = find_architecture(raw, shard)
         model = architecture.build(FakeWeights(), length)
-        angles = 4 * length * shape.head_dim
+        angles = 4 * length * shape.kinds[0].attention.head_dim
         told = Weights(shape, facts.served_type, settings)
         assert peak.now == told.count_bytes(shard) + angles
         blocks = KvGroup(-(-settings.num_batched_tokens // 16))

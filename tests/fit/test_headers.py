@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millrace_fit.errors import FactsError, FitError, HeaderError
 from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.families.fields import MOST_LAYERS
 from millrace_fit.headers import MAX_HEADER_BYTES, StoredTensor, parse_header, read_length
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
 
@@ -99,10 +100,10 @@ def test_no_config_does_more_than_be_refused(change: dict[str, Any]) -> None:
 
 
 def test_layers_that_no_file_has_take_no_memory() -> None:
-    """Whoever writes config.json may count more layers than any machine has bytes."""
+    """Whoever writes config.json counts layers."""
     tracemalloc.start()
     try:
-        facts = find_facts(LLAMA_8B | {"num_hidden_layers": 100_000}, {})
+        facts = find_facts(LLAMA_8B | {"num_hidden_layers": MOST_LAYERS}, {})
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -137,12 +138,12 @@ def test_other_text_is_no_facts(text: str) -> None:
     ("name", "value"),
     [
         ("max_length", 10**30),
-        ("num_heads", 0),
-        ("num_kv_heads", 3),
+        ("attention", {"num_heads": 0}),
+        ("attention", {"num_kv_heads": 3}),
         ("width", "4096"),
-        ("num_layers", True),
-        ("head_dim", 1.5),
-        ("window", -1),
+        ("runs", [[[0], True]]),
+        ("attention", {"head_dim": 1.5}),
+        ("attention", {"window": -1}),
         ("is_tied", 1),
         ("theta", 1e20),
         ("theta", 10**30),
@@ -161,9 +162,12 @@ def test_other_text_is_no_facts(text: str) -> None:
         ),
     ],
 )
-def test_a_shape_that_no_model_has_is_no_facts(name: str, value: object) -> None:
+def test_a_shape_that_no_model_has_is_no_facts(name: str, value: Any) -> None:
     values = json.loads(find_facts(LLAMA_8B, stored_of(LLAMA_8B)).to_json())
-    values["shape"][name] = value
+    if name == "attention":
+        values["shape"]["kinds"][0]["attention"] |= value
+    else:
+        values["shape"][name] = value
     with pytest.raises(FactsError):
         ModelFacts.from_json(json.dumps(values))
 

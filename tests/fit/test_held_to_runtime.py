@@ -23,7 +23,7 @@ from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import block_bytes
 from millrace_runtime.execution.loading import FORMATS, read_config
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.decoder import find_architecture
 from testing.checkpoints.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, tell_sizes
 from testing.checkpoints.models import MEDIUM, read_facts, shape_of, stored_of, write_model
 

@@ -61,7 +61,7 @@ def test_json_has_the_same_in_bytes() -> None:
     first = written["accelerators"][0]
     assert first["answer"] == "Tight"
     assert first["plan"]["weights"] == 16060522496
-    assert written["facts"]["shape"]["num_layers"] == 32
+    assert written["facts"]["shape"]["runs"] == [[[0], 32]]
 
 
 @pytest.mark.parametrize(

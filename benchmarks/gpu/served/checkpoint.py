@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.weights import BASE, LLAMA_8B
-from millrace_fit.config import FAMILIES, find_architecture_name, parse_llama_config
+from millrace_fit.families.registry import declare
 from millrace_fit.tensors import list_needed
 
 NUM_FILES = 8
@@ -62,8 +62,8 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], device: torch.devi
 
 def write_weights(folder: Path, config: Mapping[str, Any], device: torch.device) -> int:
     """Write the weights' files and their index. Return their bytes. Raises OSError without room."""
-    shape = parse_llama_config(config, FAMILIES[find_architecture_name(config)])
-    files = plan_files(list(list_needed(shape)), NUM_FILES)
+    family, shape = declare(config)
+    files = plan_files(list(list_needed(shape, family.names[0])), NUM_FILES)
     num_bytes = sum(tensors[-1].end for tensors in files.values())
     if (free := shutil.disk_usage(folder).free) < num_bytes:
         raise OSError(f"{folder} has {free} bytes free and the weights take {num_bytes}: make room there")

@@ -33,6 +33,11 @@ class Reader:
             self._add(name, _open(path / name))
 
     @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._places.keys()
+
+    @property
     def stored_type(self) -> torch.dtype:
         """The stored type of most weights."""
         sizes: Counter[str] = Counter()
@@ -100,7 +105,7 @@ class CheckpointWeights:
     """A checkpoint's tensors, packed for the kernels as the model's constructor asks for them."""
 
     def __init__(self, reader: Reader, packer: Packer) -> None:
-        self.device = packer.device
+        self.device, self.names = packer.device, reader.names
         self._reader, self._packer = reader, packer
 
     def vector(self, name: str, size: int) -> Tensor:

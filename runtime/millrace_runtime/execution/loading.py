@@ -30,8 +30,8 @@ from millrace_runtime.execution.errors import (
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
-from millrace_runtime.models.registry import find_architecture
 from millrace_runtime.protocol.step import KvGroup, Limits, StepSize
 
 Log = Callable[[str], None]

@@ -1,6 +1,6 @@
 """The interface between models and the loader, cache and runner: the same for every architecture."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,8 @@ class Weights(Protocol):
     """
 
     device: torch.device
+    names: Collection[str]
+    """Of all tensors that are stored."""
 
     def vector(self, name: str, size: int) -> Tensor:
         """Return a tensor [size], such as a norm's scale."""

@@ -26,7 +26,9 @@ from tests.operator.model.test_resolve import EXTERNAL, FIRST, MAIN
 from tests.operator.test_argocd_health import judge
 
 FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
-WINDOWED = replace(FACTS, shape=replace(FACTS.shape, window=4096))
+_KIND = FACTS.shape.kinds[0]
+_WINDOWED_KIND = replace(_KIND, attention=replace(_KIND.attention, window=4096))
+WINDOWED = replace(FACTS, shape=replace(FACTS.shape, kinds=(_WINDOWED_KIND,)))
 GPU = {"limits": {"nvidia.com/gpu": 1}}
 
 

@@ -13,7 +13,7 @@ from millrace_runtime.execution.build import build_executor
 from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.decoder import find_architecture
 from tests.runtime.execution.conftest import TINY
 
 Make = Callable[..., Path]

@@ -25,7 +25,7 @@ from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
-from millrace_runtime.models.registry import find_architecture
+from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.sampling import Sampling

@@ -1,22 +1,17 @@
-"""Greedy output against transformers: at the first divergent token each side's token must be among
-the other's most likely."""
+"""Greedy output of Llama and its kin against transformers."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
 
-from millrace_runtime.protocol.step import RowResult
 from stories_training.generator import HELD_OUT_SEED, generate_document
 from stories_training.tokens import encode_document
 from stories_training.train import FOLDER
+from tests.runtime.execution.greedy import check_greedy, prompt
 
-TOP = 3
-LENGTH = 12
 MODELS = [
     pytest.param({}, id="grouped, untied"),
     pytest.param({"tie_word_embeddings": True, "num_key_value_heads": 6}, id="ungrouped, tied"),
@@ -46,37 +41,6 @@ MODELS = [
 ]  # fmt: skip
 
 
-def prompt(length: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    tokens: list[int] = torch.randint(0, 199, (length,), generator=generator).tolist()
-    return tokens
-
-
-def expected_logits(model: Any, tokens: list[int]) -> torch.Tensor:
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
-
-
-def generate(driver: Any, slot: int, chunk: int, count: int) -> list[RowResult]:
-    results: list[RowResult] = []
-    while len(results) < count:
-        results += [r for r in driver.advance(chunk) if r.slot == slot and r.tokens]
-    return results
-
-
-def check(logits: torch.Tensor, num_prompt: int, results: list[RowResult]) -> None:
-    """Teacher-forced by our own tokens: each of ours among theirs, and theirs among ours."""
-    for step, result in enumerate(results):
-        theirs = logits[num_prompt - 1 + step]
-        [token], [logprobs] = result.tokens, result.logprobs
-        if theirs.argmax().item() != token:
-            assert token in theirs.topk(TOP).indices.tolist(), step
-            assert theirs.argmax().item() in logprobs.top_tokens, step
-        drawn = theirs.log_softmax(-1)[token].item()
-        assert logprobs.drawn == pytest.approx(drawn, abs=2e-3)
-
-
 @pytest.mark.parametrize("changes", MODELS)
 def test_greedy_agrees_with_transformers_alone_crowded_and_chunked(
     make_model: Callable[..., Path], make_driver: Callable[..., Any], changes: dict[str, Any]
@@ -90,21 +54,3 @@ def test_greedy_agrees_with_transformers_on_the_shipped_model(make_driver: Calla
     for seed in range(HELD_OUT_SEED, HELD_OUT_SEED + 20):
         tokens += encode_document(tokenizer, generate_document(seed))
     check_greedy(FOLDER, tokens[:277], make_driver)
-
-
-def check_greedy(path: Path, tokens: list[int], make_driver: Callable[..., Any]) -> None:
-    """Alone, in a crowd with small chunks, and token by token, by one executor."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
-    driver, outputs = make_driver(path), []
-    for chunk, crowd in ((512, 0), (37, 5), (1, 0)):
-        known = tokens if chunk > 1 else tokens[:20]
-        driver.start(3, known, num_logprobs=TOP)
-        for other in range(crowd):
-            driver.start(4 + other, prompt(10 + 60 * other, other + 1))
-        results = generate(driver, 3, chunk, LENGTH)
-        drawn = [result.tokens[0] for result in results]
-        check(expected_logits(model, known + drawn), len(known), results)
-        outputs.append(drawn)
-        for slot in list(driver.held):
-            driver.release(slot)
-    assert outputs[0] == outputs[1]

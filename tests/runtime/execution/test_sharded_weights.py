@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from millrace_fit.config import LLAMA, QWEN2, Family
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.shard import Cut, Shard, whole
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
@@ -23,7 +22,7 @@ from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config
-from millrace_runtime.models.llama import llama_architecture
+from millrace_runtime.models.decoder import find_architecture
 
 CPU = torch.device("cpu")
 LENGTH = 40
@@ -60,9 +59,9 @@ class OneOfThreads:
         return parts
 
 
-def compute(path: Path, family: Family, shard: Shard, group: Group) -> Tensor:
+def compute(path: Path, shard: Shard, group: Group) -> Tensor:
     """Return the logits of every token, as one shard's worker has them at the end."""
-    architecture = llama_architecture(family, read_config(path), shard)
+    architecture = find_architecture(read_config(path), shard)
     reader = Reader(path)
     model = architecture.build(CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), LENGTH)
     reader.check_all_read()
@@ -80,12 +79,12 @@ def compute(path: Path, family: Family, shard: Shard, group: Group) -> Tensor:
     return model.logits(model.forward(step), step)
 
 
-def compute_together(path: Path, family: Family, count: int) -> list[Tensor]:
+def compute_together(path: Path, count: int) -> list[Tensor]:
     """Return every worker's logits."""
     threads = Threads(count)
     with ThreadPoolExecutor(count) as pool:
         jobs = [
-            pool.submit(compute, path, family, Shard(index, count), OneOfThreads(threads, index))
+            pool.submit(compute, path, Shard(index, count), OneOfThreads(threads, index))
             for index in range(count)
         ]
     return [job.result() for job in jobs]
@@ -93,23 +92,20 @@ def compute_together(path: Path, family: Family, count: int) -> list[Tensor]:
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize(
-    ("family", "changes"),
+    "changes",
     [
-        (LLAMA, {"num_attention_heads": 12, "num_key_value_heads": 4}),
-        (LLAMA, {"num_attention_heads": 12, "num_key_value_heads": 1, "tie_word_embeddings": True}),
-        (
-            LLAMA,
-            {"num_attention_heads": 6, "num_key_value_heads": 6, "attention_bias": True, "mlp_bias": True},
-        ),
-        (QWEN2, {"num_attention_heads": 5, "num_key_value_heads": 5, "architectures": ["Qwen2ForCausalLM"]}),
+        {"num_attention_heads": 12, "num_key_value_heads": 4},
+        {"num_attention_heads": 12, "num_key_value_heads": 1, "tie_word_embeddings": True},
+        {"num_attention_heads": 6, "num_key_value_heads": 6, "attention_bias": True, "mlp_bias": True},
+        {"num_attention_heads": 5, "num_key_value_heads": 5, "architectures": ["Qwen2ForCausalLM"]},
     ],
 )
 def test_workers_together_compute_what_the_model_does(
-    make_model: Callable[..., Path], family: Family, changes: dict[str, Any], count: int
+    make_model: Callable[..., Path], changes: dict[str, Any], count: int
 ) -> None:
     path = make_model(intermediate_size=136, **changes)  # units of 32: 4 whole ones, and a quarter
-    expected = compute(path, family, Shard(), Alone())
-    found = compute_together(path, family, count)
+    expected = compute(path, Shard(), Alone())
+    found = compute_together(path, count)
     torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-4)
     for other in found[1:]:
         assert torch.equal(other, found[0])
@@ -118,7 +114,7 @@ def test_workers_together_compute_what_the_model_does(
 def test_workers_that_would_have_no_tokens_are_refused(make_model: Callable[..., Path]) -> None:
     path = make_model(vocab_size=2, num_attention_heads=4, num_key_value_heads=4)
     with pytest.raises(ArchitectureError, match="can't be shared by 3 workers"):
-        compute(path, LLAMA, Shard(2, 3), Alone())
+        compute(path, Shard(2, 3), Alone())
 
 
 @pytest.mark.parametrize("form", list(Format))

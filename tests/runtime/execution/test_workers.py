@@ -16,7 +16,7 @@ from millrace_runtime.execution.parallel.heartbeats import Watch
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.step import Placement, Row, StepPlan
 from testing.polling import wait_until
-from tests.runtime.execution.test_parity import check_greedy, generate, prompt
+from tests.runtime.execution.greedy import check_greedy, generate, prompt
 
 MODELS = {
     "grouped, untied": {"num_attention_heads": 8, "num_key_value_heads": 4},

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from millrace_fit.config import Llama3Scaling
+from millrace_fit.rotary import Llama3Scaling
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_runtime.layers import rotary_angles

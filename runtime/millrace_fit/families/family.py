@@ -1,0 +1,72 @@
+"""What a family declares: its name in config.json, its shape, and its tensors' names in files."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from millrace_fit.families.fields import Fields
+from millrace_fit.modules import Module, Part
+from millrace_fit.shape import DecoderShape
+
+Names = Mapping[str, str]
+"""By the name of a module's part: the tensor's name in files, without `.weight`."""
+
+LLAMA_NAMES: Final[Names] = MappingProxyType(
+    {
+        "embedding": "model.embed_tokens",
+        "attention_norm": "model.layers.{layer}.input_layernorm",
+        "query": "model.layers.{layer}.self_attn.q_proj",
+        "key": "model.layers.{layer}.self_attn.k_proj",
+        "value": "model.layers.{layer}.self_attn.v_proj",
+        "query_norm": "model.layers.{layer}.self_attn.q_norm",
+        "key_norm": "model.layers.{layer}.self_attn.k_norm",
+        "output": "model.layers.{layer}.self_attn.o_proj",
+        "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
+        "gate": "model.layers.{layer}.mlp.gate_proj",
+        "up": "model.layers.{layer}.mlp.up_proj",
+        "down": "model.layers.{layer}.mlp.down_proj",
+        "router": "model.layers.{layer}.mlp.gate",
+        "expert_gate": "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
+        "expert_up": "model.layers.{layer}.mlp.experts.{expert}.up_proj",
+        "expert_down": "model.layers.{layer}.mlp.experts.{expert}.down_proj",
+        "norm": "model.norm",
+        "head": "lm_head",
+    }
+)
+UNREAD: Final = ("model.rotary_emb.inv_freq", "model.layers.{layer}.self_attn.rotary_emb.inv_freq")
+"""Old checkpoints' rotary frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture of config.json."""
+
+    architecture: str
+    parse: Callable[[Fields], DecoderShape]
+    """Raises ArchitectureError, which names the field."""
+    names: tuple[Names, ...] = (LLAMA_NAMES,)
+    """The spellings of its tensors; a checkpoint has one of them."""
+    unread: tuple[str, ...] = UNREAD
+    """Names of tensors that may be stored and are not used."""
+    beside: tuple[str, ...] = ()
+    """The beginnings of the names of other parts' tensors, such as a vision tower's."""
+    text_field: str | None = None
+    """The field of config.json that has the text model's config; None: config.json itself has it."""
+
+    def choose_names(self, stored: Collection[str]) -> Names:
+        """Return the spelling of a checkpoint with these tensors."""
+        known = (names for names in self.names if f"{names['embedding']}.weight" in stored)
+        return next(known, self.names[0])
+
+
+def name_part(names: Names, part: Part, layer: int | None, expert: int | None = None) -> str:
+    """Return a tensor's name in files, without `.weight` or `.bias`."""
+    return names[part.name].format(layer=layer, expert=expert)
+
+
+def name_experts(names: Names, module: Module, layer: int | None) -> list[list[str]]:
+    """Return the names of a module's parts, for each of its experts."""
+    return [
+        [name_part(names, part, layer, expert) for part in module.parts] for expert in range(module.count)
+    ]

@@ -1,0 +1,132 @@
+"""Reads the parts of a decoder that nearly all families have, by the names that they have in config.json."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.rope import read_rope
+from millrace_fit.shape import (
+    AttentionShape,
+    DecoderShape,
+    ExpertsShape,
+    LayerShape,
+    MlpShape,
+    describe_layers,
+)
+
+
+def read_decoder(
+    fields: Fields,
+    layers: Sequence[LayerShape],
+    *,
+    theta: float = 10000.0,
+    max_length: int,
+    epsilon: float = 1e-6,
+    is_tied: bool = False,
+) -> DecoderShape:
+    """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError."""
+    _refuse_unsupported(fields)
+    kinds, runs = describe_layers(layers)
+    rope = read_rope(fields, theta, max_length)
+    return DecoderShape(
+        vocabulary_size=fields.count("vocab_size"),
+        width=fields.count("hidden_size"),
+        epsilon=fields.number("rms_norm_eps", epsilon),
+        theta=rope.theta,
+        scaling=rope.scaling,
+        max_length=rope.max_length,
+        is_tied=fields.flag("tie_word_embeddings", default=is_tied),
+        kinds=kinds,
+        runs=runs,
+    )
+
+
+def read_attention(
+    fields: Fields,
+    *,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    has_head_norms: bool = False,
+    has_bias: bool = False,
+    has_output_bias: bool = False,
+) -> AttentionShape:
+    """Return attention over all tokens. Raises ArchitectureError.
+
+    `num_kv_heads` and `head_dim` are the family's defaults; None: as many as heads, and the width over the
+    heads.
+    """
+    num_heads, width = fields.count("num_attention_heads"), fields.count("hidden_size")
+    # null means as many as heads, whatever the default is.
+    default = num_heads if "num_key_value_heads" in fields else num_kv_heads
+    num_kv_heads = fields.count("num_key_value_heads", default or num_heads)
+    head_dim = fields.count("head_dim", head_dim or max(1, width // num_heads))
+    if num_heads % num_kv_heads or head_dim % 2:
+        raise ArchitectureError(
+            f"config.json has {num_heads} attention heads over {num_kv_heads} key-value heads of {head_dim}: "
+            "the first must be a multiple of the second, the third even"
+        )
+    return AttentionShape(
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        has_head_norms=has_head_norms,
+        has_bias=has_bias,
+        has_output_bias=has_output_bias,
+    )
+
+
+def read_mlp(fields: Fields, *, has_bias: bool = False) -> MlpShape:
+    """Return a gated MLP. Raises ArchitectureError."""
+    return MlpShape(fields.count("intermediate_size"), has_bias)
+
+
+def read_window(fields: Fields, *, default: int | None = None) -> int | None:
+    """Return the sliding window; None without one. Raises ArchitectureError."""
+    if fields.raw.get("sliding_window", default) is None:
+        return None
+    return fields.count("sliding_window", default)
+
+
+def read_windows(fields: Fields, *, num_unwindowed: int, default: int | None = 4096) -> Iterator[int | None]:
+    """Yield each layer's window, as Qwen's configs have them. Raises ArchitectureError.
+
+    `layer_types` names all; without it the first `max_window_layers` have none.
+    """
+    window = read_window(fields, default=default) if fields.flag("use_sliding_window") else None
+    num_layers = fields.num_layers
+    kinds = fields.items("layer_types", num_layers, "full_attention", "sliding_attention")
+    if kinds is None:
+        num_unwindowed = fields.count("max_window_layers", num_unwindowed, least=0)
+        kinds = ["full_attention"] * min(num_layers, num_unwindowed)
+        kinds += ["sliding_attention"] * (num_layers - len(kinds))
+    for kind in kinds:
+        if kind == "sliding_attention" and window is None and "layer_types" in fields:
+            raise ArchitectureError(
+                "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
+            )
+        yield window if kind == "sliding_attention" else None
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    fields.refuse("hidden_act", unless=("silu", None), advice='only "silu" is supported')
+    quantization: Any = fields.raw.get("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+        named = f" ({method})" if method else ""
+        raise ArchitectureError(
+            f"config.json has a quantization_config{named}; quantised checkpoints are not supported yet: "
+            "serve the unquantised one"
+        )
+
+
+def read_experts(
+    fields: Fields, name: str, num_experts: int, num_chosen: int, width: int, *, is_normalised: bool
+) -> ExpertsShape:
+    """Return a mixture of experts, whose count has this name. The numbers are the family's defaults.
+
+    Raises ArchitectureError.
+    """
+    num_experts = fields.count(name, num_experts)
+    num_chosen = fields.count("num_experts_per_tok", num_chosen, most=num_experts)
+    return ExpertsShape(num_experts, num_chosen, width, is_normalised)

@@ -1,0 +1,19 @@
+"""Qwen 2 and 2.5: Llama with biases on queries, keys and values, and windows in the later layers."""
+
+from dataclasses import replace
+
+from millrace_fit.families.family import Family
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_windows
+from millrace_fit.shape import DecoderShape, LayerShape
+
+
+def parse(fields: Fields) -> DecoderShape:
+    """Return the shape."""
+    attention, mlp = read_attention(fields, num_kv_heads=32, has_bias=True), read_mlp(fields)
+    windows = read_windows(fields, num_unwindowed=28)
+    layers = [LayerShape(replace(attention, window=window), mlp) for window in windows]
+    return read_decoder(fields, layers, max_length=32768)
+
+
+QWEN2 = Family("Qwen2ForCausalLM", parse)

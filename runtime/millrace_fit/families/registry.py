@@ -1,0 +1,54 @@
+"""The families that are served, by their names in config.json."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.family import Family
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.llama import LLAMA
+from millrace_fit.families.mistral import MISTRAL
+from millrace_fit.families.qwen2 import QWEN2
+from millrace_fit.shape import DecoderShape
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    family.architecture: family
+    for family in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+    )
+}
+
+
+class Declared(NamedTuple):
+    """A model as its config.json and its family declare it."""
+
+    family: Family
+    shape: DecoderShape
+
+
+def find_family(raw: Mapping[str, Any]) -> Family:
+    """Return the first family that a config.json names. Raises ArchitectureError."""
+    names = raw.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ArchitectureError(f"config.json has architectures {names!r}; it must be a list of names")
+    for name in names:
+        if name in FAMILIES:
+            return FAMILIES[name]
+    asked = ", ".join(names) or "none"
+    raise ArchitectureError(
+        f"config.json names the architecture {asked}; supported are {', '.join(sorted(FAMILIES))}"
+    )
+
+
+def declare(raw: Mapping[str, Any]) -> Declared:
+    """Return what a config.json describes. Raises ArchitectureError, which names the field."""
+    family = find_family(raw)
+    if family.text_field is None:
+        return Declared(family, family.parse(Fields(raw)))
+    text = raw.get(family.text_field)
+    if not isinstance(text, Mapping):
+        raise ArchitectureError(f"config.json has {family.text_field} {text!r}; it must be an object")
+    shared = {name: raw[name] for name in ("quantization_config", "tie_word_embeddings") if name in raw}
+    return Declared(family, family.parse(Fields({**text, **shared})))

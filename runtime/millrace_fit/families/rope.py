@@ -1,0 +1,133 @@
+"""Reads the rotary position embedding of a config.json."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.fields import Fields
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
+
+_ORIGINAL: Final = "original_max_position_embeddings"
+KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "default": frozenset(),
+    "linear": frozenset({"factor"}),
+    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}),
+    "yarn": frozenset(
+        {
+            "factor",
+            "beta_fast",
+            "beta_slow",
+            "attention_factor",
+            "mscale",
+            "mscale_all_dim",
+            "truncate",
+            _ORIGINAL,
+        }
+    ),
+}
+"""The numbers of each kind of rotary scaling."""
+
+
+class Rope(NamedTuple):
+    """The base and the scaling of the angles, and the positions for which both are made."""
+
+    theta: float
+    scaling: RotaryScaling | None
+    max_length: int
+
+
+def read_rope(fields: Fields, theta: float, max_length: int) -> Rope:
+    """Return base, scaling and length, from rope_theta with rope_scaling or from the newer rope_parameters.
+
+    If a config has both spellings, transformers reads only the older one. `theta` and `max_length` are the
+    family's own, for a config without them. Raises ArchitectureError.
+    """
+    raw = fields.raw
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
+    if kind not in KEYS:
+        *others, last = (f'"{name}"' for name in KEYS)
+        raise ArchitectureError(
+            f'config.json has rope_type "{kind}"; supported are {", ".join(others)} and {last}'
+        )
+    _refuse_unread(rope, kind)
+    _refuse_partial(raw)
+    length = fields.count("max_position_embeddings", max_length)
+    base = (fields if rope.get("rope_theta") is None else Fields(rope)).number("rope_theta", theta)
+    scaling = _read_scaling(Fields(rope), kind, _find_original(fields, rope, length))
+    if isinstance(scaling, YarnScaling):
+        # As vLLM does: people add YaRN to a config and leave its length as it was.
+        length = max(length, int(scaling.factor * scaling.original_length))
+    return Rope(base, scaling, length)
+
+
+def _find_original(fields: Fields, rope: Mapping[str, Any], length: int) -> int:
+    """Return the length before the scaling. Outside of the scaling's object it counts more."""
+    if fields.has(_ORIGINAL):
+        return fields.count(_ORIGINAL)
+    return Fields(rope).count(_ORIGINAL, length)
+
+
+def _read_scaling(rope: Fields, kind: str, original: int) -> RotaryScaling | None:
+    match kind:
+        case "linear":
+            return LinearScaling(rope.number("factor"))
+        case "llama3":
+            return _read_llama3(rope, original)
+        case "yarn":
+            return _read_yarn(rope, original)
+    return None
+
+
+def _read_llama3(rope: Fields, original: int) -> Llama3Scaling:
+    low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+    if low >= high:
+        raise ArchitectureError(
+            f"config.json has low_freq_factor {low} and high_freq_factor {high}: the first must be lower"
+        )
+    return Llama3Scaling(rope.number("factor"), low, high, original)
+
+
+def _read_yarn(rope: Fields, original: int) -> YarnScaling:
+    factor = rope.number("factor")
+    fast = rope.number("beta_fast") if rope.has("beta_fast") else 32.0
+    slow = rope.number("beta_slow") if rope.has("beta_slow") else 1.0
+    if slow > fast:
+        raise ArchitectureError(
+            f"config.json has beta_fast {fast} and beta_slow {slow}: the second must not be higher"
+        )
+    magnitude, is_truncated = _read_magnitude(rope, factor), rope.flag("truncate", default=True)
+    return YarnScaling(factor, fast, slow, original, magnitude, is_truncated)
+
+
+def _read_magnitude(rope: Fields, factor: float) -> float:
+    """Return the factor of cosines and sines; its default is the paper's 0.1 ln(factor) + 1."""
+    if rope.has("attention_factor"):
+        return rope.number("attention_factor")
+    if rope.raw.get("mscale") and rope.raw.get("mscale_all_dim"):
+        one, all_dimensions = rope.number("mscale"), rope.number("mscale_all_dim")
+        return _scale(factor, one) / _scale(factor, all_dimensions)
+    return _scale(factor, 1.0)
+
+
+def _scale(factor: float, strength: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
+
+
+def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
+    """Raise ArchitectureError for an unread number that would change the angles."""
+    _refuse_partial(rope)
+    read = KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+    for name in sorted(rope.keys() - read):
+        if rope[name] is not None:
+            raise ArchitectureError(
+                f'config.json has {name} {rope[name]!r} for rope_type "{kind}", which is not supported'
+            )
+
+
+def _refuse_partial(raw: Mapping[str, Any]) -> None:
+    if (factor := raw.get("partial_rotary_factor")) not in (None, 1):
+        raise ArchitectureError(f"config.json has partial_rotary_factor {factor!r}; only 1 is supported")

@@ -1,0 +1,145 @@
+"""The list of a decoder's tensors: each one's size, its role, and how workers share it.
+
+Loader, memory, shards and formats all follow from it. Names in files are the family's.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape, MlpShape
+from millrace_fit.shard import Cut, Shard, whole
+
+GROUP: Final = 32
+"""Inputs with one scale in INT4, and the unit of columns for each worker: `linear/quantized_reference.py`."""
+
+
+class Role(enum.Enum):
+    """What a module does in the model."""
+
+    EMBEDDING = "embedding"
+    ATTENTION_NORM = "attention norm"
+    QKV = "queries, keys and values"
+    QUERY_NORM = "norm of each query head"
+    KEY_NORM = "norm of each key head"
+    OUTPUT = "attention's output"
+    MLP_NORM = "MLP's norm"
+    GATE_UP = "gate and its factor"
+    DOWN = "MLP's output"
+    ROUTER = "router"
+    EXPERTS_GATE_UP = "gate and its factor, of each expert"
+    EXPERTS_DOWN = "output of each expert"
+    NORM = "last norm"
+    HEAD = "head"
+
+
+class Axis(NamedTuple):
+    """The rows or the columns of a tensor, and how workers share them."""
+
+    size: int
+    unit: int = 0
+    """Workers have whole units; 0: each has all."""
+    heads: AttentionShape | None = None
+    """Units are this attention's query heads."""
+    is_kv: bool = False
+    """Units are KV heads instead."""
+
+    def cut(self, shard: Shard) -> Cut:
+        """Return a worker's part. Raises ArchitectureError if it can't have one."""
+        if self.heads is not None:
+            mine = shard.cut_heads(self.heads.num_heads, self.heads.num_kv_heads)
+            return (mine.kv if self.is_kv else mine.query).times(self.heads.head_dim)
+        return shard.cut(self.size, self.unit) if self.unit else whole(self.size)
+
+
+class Part(NamedTuple):
+    """One stored tensor of a module."""
+
+    name: str
+    """As families name it."""
+    rows: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """Tensors that are one operation of the model: projections of the same input lie one below the other."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    columns: Axis | None = None
+    """None for vectors, such as a norm's scale."""
+    has_bias: bool = False
+    is_gated: bool = False
+    """Whether its two parts are a gate and its factor."""
+    is_summed: bool = False
+    """Whether workers have columns of it, so that only one of them adds the bias."""
+    is_table: bool = False
+    """Whether it has a row for each token of the vocabulary."""
+    count: int = 1
+    """Such modules in a layer: one for each expert."""
+
+    def adds_bias(self, shard: Shard) -> bool:
+        """Whether a worker reads the bias."""
+        return self.has_bias and (shard.is_first or not self.is_summed)
+
+
+def list_modules(shape: DecoderShape) -> Iterator[tuple[int | None, Module]]:
+    """Yield each module with its layer's number, in the order in which the model runs; None: in no layer."""
+    for module in list_outer(shape):
+        if module.role is Role.NORM:
+            yield from ((number, one) for number, one in _list_inner(shape))
+        yield None, module
+
+
+def _list_inner(shape: DecoderShape) -> Iterator[tuple[int, Module]]:
+    for number, layer in enumerate(shape.layers):
+        for module in list_layer(shape.width, layer):
+            yield number, module
+
+
+def list_outer(shape: DecoderShape) -> Iterator[Module]:
+    """Yield the modules outside of layers. A tied head is no module of its own."""
+    rows, width = Axis(shape.vocabulary_size, 1), Axis(shape.width)
+    yield Module(Role.EMBEDDING, (Part("embedding", rows),), width, is_table=True)
+    yield Module(Role.NORM, (Part("norm", width),))
+    if not shape.is_tied:
+        yield Module(Role.HEAD, (Part("head", rows),), width, is_table=True)
+
+
+def list_layer(width: int, layer: LayerShape) -> Iterator[Module]:
+    """Yield the modules of a layer."""
+    yield Module(Role.ATTENTION_NORM, (Part("attention_norm", Axis(width)),))
+    yield from _list_attention(Axis(width), layer.attention)
+    yield Module(Role.MLP_NORM, (Part("mlp_norm", Axis(width)),))
+    match layer.mlp:
+        case MlpShape():
+            yield from _list_mlp(Axis(width), layer.mlp)
+        case ExpertsShape():
+            yield from _list_experts(Axis(width), layer.mlp)
+
+
+def _list_attention(width: Axis, shape: AttentionShape) -> Iterator[Module]:
+    query, kv = Axis(shape.query, heads=shape), Axis(shape.kv, heads=shape, is_kv=True)
+    parts = (Part("query", query), Part("key", kv), Part("value", kv))
+    yield Module(Role.QKV, parts, width, has_bias=shape.has_bias)
+    if shape.has_head_norms:
+        yield Module(Role.QUERY_NORM, (Part("query_norm", Axis(shape.head_dim)),))
+        yield Module(Role.KEY_NORM, (Part("key_norm", Axis(shape.head_dim)),))
+    output = (Part("output", width),)
+    yield Module(Role.OUTPUT, output, query, has_bias=shape.has_output_bias, is_summed=True)
+
+
+def _list_mlp(width: Axis, shape: MlpShape) -> Iterator[Module]:
+    inner, has_bias = Axis(shape.width, GROUP), shape.has_bias
+    parts = (Part("gate", inner), Part("up", inner))
+    yield Module(Role.GATE_UP, parts, width, has_bias=has_bias, is_gated=True)
+    yield Module(Role.DOWN, (Part("down", width),), inner, has_bias=has_bias, is_summed=True)
+
+
+def _list_experts(width: Axis, shape: ExpertsShape) -> Iterator[Module]:
+    inner, count = Axis(shape.width, GROUP), shape.num_experts
+    yield Module(Role.ROUTER, (Part("router", Axis(count)),), width)
+    parts = (Part("expert_gate", inner), Part("expert_up", inner))
+    yield Module(Role.EXPERTS_GATE_UP, parts, width, is_gated=True, count=count)
+    yield Module(Role.EXPERTS_DOWN, (Part("expert_down", width),), inner, is_summed=True, count=count)

@@ -1,0 +1,133 @@
+"""A decoder of tokens: layers of attention and MLP, each normalised before and added after.
+
+Its shape is the family's (`millrace_fit/families/`). Llama is the pattern (Touvron et al., 2023).
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from millrace_fit.families.registry import Declared, declare
+from millrace_fit.modules import Role
+from millrace_fit.shape import AttentionShape, DecoderShape
+from millrace_fit.shard import ALONE, Shard
+from millrace_kernels.step import Angles, CacheLayer, Heads, Shares, Step
+from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
+from millrace_runtime.models.model import Architecture, KvShape, Weights
+from millrace_runtime.models.modules import DecoderModules, Modules
+
+
+class SelfAttention:
+    """Grouped-query self-attention."""
+
+    def __init__(self, modules: Modules, heads: Heads, cache: CacheLayer, angles: Angles) -> None:
+        self.qkv = Linear(modules.matrix(Role.QKV))
+        self.attention = Attention(cache, heads, angles)
+        self.output = Linear(modules.matrix(Role.OUTPUT))
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + attention(x), each [tokens, width]."""
+        return self.output.add_to(residual, self.attention(self.qkv(x, step), step), step)
+
+
+class MLP:
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.gate_up = GatedLinear(modules.matrix(Role.GATE_UP))
+        self.down = Linear(modules.matrix(Role.DOWN))
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + MLP(x), each [tokens, width]."""
+        return self.down.add_to(residual, self.gate_up(x, step), step)
+
+
+class Layer:
+    """Attention and MLP, each normalised before and added after."""
+
+    def __init__(
+        self, modules: Modules, heads: Heads, cache: CacheLayer, angles: Angles, epsilon: float
+    ) -> None:
+        self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilon)
+        self.attention = SelfAttention(modules, heads, cache, angles)
+        self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilon)
+        self.mlp = MLP(modules)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [tokens, width] to the same shape."""
+        x = self.attention.add_to(x, self.attention_norm(x, step), step)
+        return self.mlp.add_to(x, self.mlp_norm(x, step), step)
+
+
+class Decoder:
+    """The model: computes hidden states from tokens, and logits from hidden states."""
+
+    def __init__(self, declared: Declared, shard: Shard, weights: Weights, length: int) -> None:
+        shape, modules = declared.shape, DecoderModules(declared, weights, shard)
+        shares = share_rows(shard, shape.vocabulary_size)
+        table = modules.outer.table(Role.EMBEDDING)
+        self.embedding = Embedding(table, shares)
+        self.layers = _build_layers(shape, modules, length)
+        self.norm = RMSNorm(modules.outer.vector(Role.NORM), shape.epsilon)
+        self.head = Head(table if shape.is_tied else modules.outer.table(Role.HEAD), shares)
+        modules.skip_unread()
+
+    def forward(self, step: Step) -> Tensor:
+        """Return the hidden states of the step's tokens, [tokens, width]."""
+        x = self.embedding(step)
+        for layer in self.layers:
+            x = layer(x, step)
+        return x
+
+    def logits(self, hidden: Tensor, step: Step) -> Tensor:
+        """Return float32 logits [rows, vocabulary] of chosen hidden states [rows, width]."""
+        return self.head(self.norm(hidden, step), step)
+
+
+def _build_layers(shape: DecoderShape, modules: DecoderModules, length: int) -> list[Layer]:
+    angles: dict[int, Angles] = {}
+    """By the size of a head."""
+    layers = []
+    for number, kind in enumerate(shape.layers):
+        mine, heads = modules.layer(number, kind), cut_heads(kind.attention, modules.shard)
+        if heads.head_dim not in angles:
+            device = modules.weights.device
+            angles[heads.head_dim] = rotary_angles(heads.head_dim, shape.theta, length, shape.scaling, device)
+        layers.append(Layer(mine, heads, CacheLayer(number), angles[heads.head_dim], shape.epsilon))
+    return layers
+
+
+def cut_heads(attention: AttentionShape, shard: Shard) -> Heads:
+    """Return a worker's heads. Raises ArchitectureError if they can't be shared so."""
+    mine = shard.cut_heads(attention.num_heads, attention.num_kv_heads)
+    return Heads(mine.query.size, mine.kv.size, attention.head_dim)
+
+
+def share_rows(shard: Shard, total: int) -> Shares | None:
+    """Return how all workers share a table's rows; None for a single worker.
+
+    Raises ArchitectureError if a worker would have none.
+    """
+    if shard.count == 1:
+        return None
+    parts = [Shard(index, shard.count).cut(total, 1) for index in range(shard.count)]
+    return Shares(shard.index, (0, *(part.end for part in parts)))
+
+
+def find_architecture(raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:
+    """Return the architecture of a config.json. Raises ArchitectureError, which names the field.
+
+    It is the shard's part of the model: all workers of a group run its steps together.
+    """
+    declared = declare(raw)
+    shape = declared.shape
+    heads = [cut_heads(kind.attention, shard) for kind in shape.layers]
+    return Architecture(
+        vocabulary_size=shape.vocabulary_size,
+        max_length=shape.max_length,
+        window=shape.windows[-1],
+        kv_shapes=tuple(KvShape(one.num_kv_heads, one.head_dim) for one in heads),
+        build=partial(Decoder, declared, shard),
+    )

@@ -1,0 +1,88 @@
+"""Reads a decoder's modules from a checkpoint: the family names their tensors, the shard cuts them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from millrace_fit.families.family import Names, name_part
+from millrace_fit.families.registry import Declared
+from millrace_fit.modules import Module, Role, list_layer, list_outer
+from millrace_fit.shape import LayerShape
+from millrace_fit.shard import Shard
+from millrace_fit.tensors import list_unread
+from millrace_kernels.step import Matrix
+from millrace_runtime.models.model import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Modules:
+    """The modules of one layer, or those outside of layers, by their roles."""
+
+    weights: Weights
+    names: Names
+    shard: Shard
+    layer: int | None
+    modules: Mapping[Role, Module]
+
+    def vector(self, role: Role) -> Tensor:
+        """Read a norm's scale."""
+        part = self.modules[role].parts[0]
+        return self.weights.vector(f"{self._name(role)}.weight", part.rows.size)
+
+    def matrix(self, role: Role) -> Matrix:
+        """Read this worker's part of one or several projections, as one matrix."""
+        module = self.modules[role]
+        assert module.columns is not None, "a vector is no matrix"
+        has_bias, columns = module.adds_bias(self.shard), module.columns.cut(self.shard)
+        if module.has_bias and not has_bias:
+            for part in module.parts:
+                self.weights.skip(f"{name_part(self.names, part, self.layer)}.bias")
+        cuts = {name_part(self.names, part, self.layer): part.rows.cut(self.shard) for part in module.parts}
+        if not module.is_gated:
+            return self.weights.matrix(cuts, columns, has_bias=has_bias)
+        (gate, rows), (up, _) = cuts.items()
+        return self.weights.gated_matrix(gate, up, rows, columns.size, has_bias=has_bias)
+
+    def table(self, role: Role) -> Matrix:
+        """Read this worker's rows of a table."""
+        module = self.modules[role]
+        assert module.columns is not None, "a vector is no table"
+        rows = module.parts[0].rows.cut(self.shard)
+        return self.weights.table(self._name(role), rows, module.columns.size)
+
+    def _name(self, role: Role) -> str:
+        return name_part(self.names, self.modules[role].parts[0], self.layer)
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderModules:
+    """All modules of a checkpoint."""
+
+    declared: Declared
+    weights: Weights
+    shard: Shard
+
+    @property
+    def outer(self) -> Modules:
+        """The modules outside of layers."""
+        modules = {module.role: module for module in list_outer(self.declared.shape)}
+        return Modules(self.weights, self._names, self.shard, None, modules)
+
+    def layer(self, number: int, kind: LayerShape) -> Modules:
+        """Return the modules of a layer."""
+        modules = {module.role: module for module in list_layer(self.declared.shape.width, kind)}
+        return Modules(self.weights, self._names, self.shard, number, modules)
+
+    @property
+    def _names(self) -> Names:
+        return self.declared.family.choose_names(self.weights.names)
+
+    def skip_unread(self) -> None:
+        """Leave out what a checkpoint may have and the model does not use."""
+        family, shape = self.declared
+        for name in list_unread(family, shape, self._names):
+            self.weights.skip(name)
+        for name in self.weights.names:
+            if name.startswith(family.beside):
+                self.weights.skip(name)
