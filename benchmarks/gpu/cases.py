@@ -35,6 +35,11 @@ ROUNDING = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 """Absolute and relative. bfloat16 has 8 bits, and some operations round twice."""
 EXACT = {torch.float32: 0.0}
 TIMED_TOKENS = (64, 4096)
+PLAIN_HEADS: dict[str, Any] = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+NORMED_HEADS = PLAIN_HEADS | {"is_normed": True}
+TIMED_ROTARY: tuple[Shape, ...] = tuple(
+    {"tokens": count, **heads} for heads in (PLAIN_HEADS, NORMED_HEADS) for count in TIMED_TOKENS
+)
 
 
 class Shapes(NamedTuple):
@@ -172,15 +177,19 @@ OPERATIONS: dict[str, Operation] = {
         inputs.make_rotary_kv_write,
         Shapes(
             real=(
-                {"tokens": 1, "heads": 32, "kv_heads": 8, "head_dim": 128},
-                {"tokens": 64, "heads": 32, "kv_heads": 8, "head_dim": 128},
-                {"tokens": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128},
+                {"tokens": 1, **PLAIN_HEADS},
+                *TIMED_ROTARY,
                 {"tokens": 257, "heads": 14, "kv_heads": 2, "head_dim": 64},
-                {"tokens": 33, "heads": 3, "kv_heads": 3, "head_dim": 80},
+                {"tokens": 33, "heads": 3, "kv_heads": 3, "head_dim": 80, "is_normed": True},
+                {"tokens": 64, **NORMED_HEADS, "is_turned": False},
+                {"tokens": 64, **PLAIN_HEADS, "is_turned": False},
             ),
-            dry=({"tokens": 5, "heads": 3, "kv_heads": 1, "head_dim": 12},),
+            dry=tuple(
+                {"tokens": 5, "heads": 3, "kv_heads": 1, "head_dim": 10} | kind
+                for kind in ({}, {"is_normed": True}, {"is_turned": False})
+            ),
         ),
-        timed=tuple({"tokens": count, "heads": 32, "kv_heads": 8, "head_dim": 128} for count in TIMED_TOKENS),
+        timed=TIMED_ROTARY,
     ),
     "rms_norm": Operation(
         load("rms_norm"),

@@ -13,7 +13,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.sampling.state import SlotState, pack_bias
-from millrace_kernels.step import Heads
+from millrace_kernels.step import HeadNorms, Heads
 
 Read = Callable[[Any], Tensor]
 SAMPLINGS: tuple[dict[str, Any], ...] = (
@@ -113,20 +113,29 @@ def pick_attention(call: Call, row: int) -> Call:
 
 
 def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
-    arena: Arena, dtype: torch.dtype, tokens: int, heads: int, kv_heads: int, head_dim: int
+    arena: Arena,
+    dtype: torch.dtype,
+    tokens: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    is_normed: bool = False,
+    is_turned: bool = True,
 ) -> Call:
     """Make a projection of all heads. Every fifth token pads, and the cache's other lines are NaN."""
     shape = Heads(heads, kv_heads, head_dim)
     qkv = arena.normal((tokens, (heads + 2 * kv_heads) * head_dim), dtype)
     turns = arena.normal((tokens + 7, head_dim // 2), torch.float32, scale=100.0)
-    table = arena.copy(torch.stack((turns.cos(), turns.sin())))
+    table = arena.copy(torch.stack((turns.cos(), turns.sin()))) if is_turned else None
     positions = arena.copy(arena.permutation(tokens + 7)[:tokens])
     num_blocks = -(-tokens // BLOCK_SIZE) + 3
     slots = arena.copy(arena.permutation(num_blocks * BLOCK_SIZE)[:tokens])
     slots[4::5] = -1
     cache = arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype)
+    norms = HeadNorms(*(arena.normal((head_dim,), dtype) for _ in "qk"), 1e-6) if is_normed else None
     return Call(
-        (qkv, shape, positions, table, cache, slots),
+        (qkv, shape, positions, table, cache, slots, norms),
         read=lambda query: torch.cat((query.flatten(), cache.flatten())),
         changed=cache,
     )

@@ -18,7 +18,7 @@ from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import silu_mul_reference
-from millrace_kernels.step import Heads
+from millrace_kernels.step import HeadNorms, Heads
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
 """Takes query, a layer's kv_cache and scale; returns the output. Planned once for all layers of a step."""
@@ -54,7 +54,10 @@ class Kernels(NamedTuple):
 
     plan_attention: Callable[[QueryRows, Tensor, int, int], Attend]
     """Takes rows, block tables [lines, width], num_kv_heads and block_size. Returns an Attend."""
-    rotary_kv_write: Callable[[Tensor, Heads, Tensor, Tensor, Tensor, Tensor], Tensor]
+    rotary_kv_write: Callable[
+        [Tensor, Heads, Tensor, Tensor | None, Tensor, Tensor, HeadNorms | None], Tensor
+    ]
+    """Takes qkv, heads, positions, a table of angles, a layer's kv_cache, cache slots, and norms."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]

@@ -8,7 +8,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -51,6 +51,16 @@ class Angles:
     def sin(self) -> Tensor:
         """[length, head_dim / 2]"""
         return self.table[1]
+
+
+class HeadNorms(NamedTuple):
+    """The norms of a layer's queries and keys: each head is normalised by itself."""
+
+    query: Tensor
+    """[head_dim] of the model's type: the scale of each query head's numbers."""
+    key: Tensor
+    """The same of each key head."""
+    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +193,17 @@ class Step(Protocol):
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
 
-    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
-        """Rotate queries and keys by their positions, and store keys and values in the layer's KV cache.
+    def rotary_kv_write(
+        self,
+        qkv: Tensor,
+        layer: CacheLayer,
+        heads: Heads,
+        angles: Angles | None,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Normalise queries and keys, rotate them by their positions, and store keys and values in the cache.
 
+        Without `norms` they are not normalised, without `angles` not rotated.
         qkv [tokens, (heads + 2 kv_heads) * head_dim]. Returns the queries, [tokens, heads * head_dim].
         """
 

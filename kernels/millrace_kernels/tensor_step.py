@@ -17,7 +17,7 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.select import Attend, Kernels
-from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Shares, SideBySide
+from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads, Matrix, Shares, SideBySide
 
 _HEAD_ROWS = 512
 """Of a head, widened at once: 4 MB of 2,048 columns."""
@@ -170,10 +170,17 @@ class TensorStep:
         """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))
 
-    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
-        """Rotate and write with the device's kernel."""
-        cache = self.kv_caches[layer.number]
-        return self.kernels.rotary_kv_write(qkv, heads, self.positions, angles.table, cache, self.cache_slots)
+    def rotary_kv_write(
+        self,
+        qkv: Tensor,
+        layer: CacheLayer,
+        heads: Heads,
+        angles: Angles | None,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Normalise, rotate and write with the device's kernel."""
+        table, cache = None if angles is None else angles.table, self.kv_caches[layer.number]
+        return self.kernels.rotary_kv_write(qkv, heads, self.positions, table, cache, self.cache_slots, norms)
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Count the layer, and attend as planned for the step."""

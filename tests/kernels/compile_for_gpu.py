@@ -29,7 +29,12 @@ SPANS = {"LEAST_KEYS": LEAST_KEYS, "MOST_SPANS": MOST_SPANS, "KEYS_UNIT": KEYS_U
 DECODE = {"KV_HEADS": KV_HEADS, "BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False} | SPANS
 PREFILL = {"BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False}
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-ROTARY = {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
+ROTARY = [
+    {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
+    | {"HAS_NORMS": has_norms, "HAS_ANGLES": has_angles}
+    for has_norms in (False, True)
+    for has_angles in (False, True)
+]
 
 
 class Case(NamedTuple):
@@ -87,7 +92,7 @@ SAMPLING_CASES = [
 def cases(dtype: str) -> list[Case]:
     return [
         *(case for shape in SHAPES + WIDEST[dtype] for case in attention_cases(TYPES[dtype], *shape)),
-        Case("rotary_kv_write.triton_kernel", "rotary_kv_write", ROTARY),
+        *(Case("rotary_kv_write.triton_kernel", "rotary_kv_write", constants) for constants in ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
         *SAMPLING_CASES,

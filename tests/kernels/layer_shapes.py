@@ -4,6 +4,10 @@ from millrace_kernels.native.selfcheck import Case
 from millrace_kernels.step import Heads
 
 SHAPES = {
+    "no norms": Case(is_normed=False),
+    "no rotary": Case(heads=Heads(4, 2, 6), is_turned=False),
+    "neither norms nor rotary": Case(heads=Heads(3, 1, 10), is_normed=False, is_turned=False),
+    "odd heads": Case(heads=Heads(4, 2, 80)),
     "odd widths": Case(width=38, mlp_width=22, vocabulary=37),
     "no groups": Case(heads=Heads(3, 3, 20)),
     "one KV head": Case(heads=Heads(8, 1, 16)),

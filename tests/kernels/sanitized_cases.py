@@ -17,7 +17,7 @@ from torch import Tensor
 from millrace_kernels.native import packing, program, selfcheck
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import NativeProgram
-from millrace_kernels.native.recorder import Recorded, Register
+from millrace_kernels.native.record import Recorded, Register
 from millrace_kernels.native.workspace import Place, row_stride
 from millrace_kernels.sampling.selfcheck import check_sampler
 from tests.kernels.layer_shapes import SHAPES

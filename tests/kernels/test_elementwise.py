@@ -1,15 +1,16 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.nn.functional import rms_norm
 
 from millrace_kernels.linear.gpu import linear_add
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
-from millrace_kernels.step import Heads
+from millrace_kernels.step import HeadNorms, Heads
 
 Load = Callable[[str], Any]
 DTYPES = [torch.float32, torch.bfloat16]
@@ -32,32 +33,57 @@ def test_rms_norm(load_kernel: Load, rows: int, width: int, dtype: torch.dtype) 
     close(expected, (x.double() / (square + 1e-5).sqrt() * weight.double()).to(dtype))
 
 
-SHAPES = [Heads(4, 2, 12), Heads(3, 3, 6), Heads(9, 1, 16)]
+class Layer(NamedTuple):
+    """A layer's heads, and what happens to its queries and keys."""
+
+    heads: Heads
+    is_normed: bool
+    is_turned: bool
+
+
+LAYERS = [
+    Layer(Heads(4, 2, 12), is_normed=False, is_turned=True),
+    Layer(Heads(3, 3, 6), is_normed=True, is_turned=True),
+    Layer(Heads(9, 1, 10), is_normed=True, is_turned=False),
+    Layer(Heads(2, 1, 20), is_normed=False, is_turned=False),
+    Layer(Heads(5, 1, 80), is_normed=True, is_turned=True),
+    Layer(Heads(12, 4, 96), is_normed=True, is_turned=False),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads", SHAPES)
-def test_rotary_kv_write(load_kernel: Load, heads: Heads, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("layer", LAYERS)
+def test_rotary_kv_write(load_kernel: Load, layer: Layer, dtype: torch.dtype) -> None:
     """Of five tokens two pad: their keys and values go nowhere."""
+    heads = layer.heads
     count, half = heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim // 2
     poisoned = torch.full((5, count * heads.head_dim + 8), float("nan"), dtype=dtype)
     qkv = poisoned[:, 4 : 4 + count * heads.head_dim]
-    qkv.copy_(torch.randn(5, count * heads.head_dim))
+    qkv.copy_(torch.randn(5, count * heads.head_dim) * 3)
     turns, positions = torch.randn(21, half), torch.tensor([17, 3, 20, 0, 0])
     table, slots = torch.stack((turns.cos(), turns.sin())), torch.tensor([17, 3, 40, -1, -1])
+    weights = torch.full((4, heads.head_dim), float("nan"), dtype=dtype)
+    weights[1:3] = torch.rand(2, heads.head_dim) / 2
+    norms = HeadNorms(weights[1], weights[2], 1e-2) if layer.is_normed else None
     caches = [torch.full((3, 2, heads.num_kv_heads, 16, heads.head_dim), 99.0, dtype=dtype) for _ in "12"]
-    inputs = (heads, positions, table)
-    expected = rotary_kv_write_reference(qkv.contiguous(), *inputs, caches[0], slots[:3])
-    close(load_kernel("rotary_kv_write")(qkv, *inputs, caches[1], slots), expected)
+    inputs = (heads, positions, table if layer.is_turned else None)
+    expected = rotary_kv_write_reference(qkv.contiguous(), *inputs, caches[0], slots[:3], norms)
+    close(load_kernel("rotary_kv_write")(qkv, *inputs, caches[1], slots, norms), expected)
     close(caches[1], caches[0])
     assert torch.equal(caches[1] == 99.0, caches[0] == 99.0)
 
     packed = qkv.float().view(5, count, heads.head_dim)
+    values, width = heads.num_heads + heads.num_kv_heads, (heads.head_dim,)
+    if layer.is_normed:
+        query, key, value = packed.split((heads.num_heads, heads.num_kv_heads, heads.num_kv_heads), 1)
+        scales = weights.float()
+        query, key = rms_norm(query, width, scales[1], 1e-2), rms_norm(key, width, scales[2], 1e-2)
+        packed = torch.cat((query, key, value), 1)
     plane = torch.complex(packed[..., :half], packed[..., half:])
-    turned = plane * torch.polar(torch.ones(5, 1, half), turns[positions][:, None])
-    rotated = torch.cat((turned.real, turned.imag), -1).to(dtype)
+    if layer.is_turned:
+        plane *= torch.polar(torch.ones(5, 1, half), turns[positions][:, None])
+    rotated = torch.cat((plane.real, plane.imag), -1).to(dtype)
     close(expected.view(5, heads.num_heads, -1), rotated[:, : heads.num_heads])
-    values = heads.num_heads + heads.num_kv_heads
     close(caches[0][1, 0, :, 1], rotated[0, heads.num_heads : values])
     assert torch.equal(caches[0][2, 1, :, 8], packed[2, values:].to(dtype))
     assert (caches[0] != 99.0).all(dim=-1).sum() == 3 * 2 * heads.num_kv_heads
@@ -98,3 +124,6 @@ def test_cpu_operations_give_a_row_the_same_bits_in_any_company() -> None:
         assert torch.equal(silu_mul_reference(x[:count]), silu_mul_reference(x)[:count])
         mine = rms_norm_reference(x[:count, :37], weight, 1e-5)
         assert torch.equal(mine, rms_norm_reference(x[:, :37], weight, 1e-5)[:count])
+        heads = x[:, :72].view(300, 9, 8)[:, 2:6]
+        mine = rms_norm_reference(heads[:count], weight[:8], 1e-5)
+        assert torch.equal(mine, rms_norm_reference(heads, weight[:8], 1e-5)[:count])

@@ -7,8 +7,9 @@ import torch
 
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.native.recorder import Record, Recorder, record
-from millrace_kernels.step import Angles, CacheLayer, Format, Heads
+from millrace_kernels.native.record import Record
+from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads
 
 WIDTH = 64
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=16)
@@ -35,6 +36,11 @@ Forward = Callable[[Recorder, Weights, torch.Tensor, torch.Tensor], torch.Tensor
 
 def turn(step: Recorder, weights: "Weights", y: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return step.rotary_kv_write(step.linear(y, weights.tall), CacheLayer(0), HEADS, Angles(table))
+
+
+def normalise(step: Recorder, weights: "Weights", y: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    norms = HeadNorms(torch.ones(16, dtype=y.dtype), key, 1e-5)
+    return step.rotary_kv_write(step.linear(y, weights.tall), CacheLayer(0), HEADS, None, norms)
 
 
 WRONG: dict[str, tuple[Forward, str]] = {
@@ -86,6 +92,18 @@ WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
     "angles that lie apart": (
         lambda step, w, _, y: turn(step, w, y, torch.zeros(2, 8, 5).transpose(1, 2)),
         "must be contiguous",
+    ),
+    "norms of another width": (
+        lambda step, w, _, y: normalise(step, w, y, torch.ones(8, dtype=w.norm.dtype)),
+        r"norms of torch.* \[16\] are needed, not of torch.* \[8\]",
+    ),
+    "norms of another type": (
+        lambda step, w, _, y: normalise(step, w, y, torch.ones(16, dtype=torch.float16)),
+        "not of torch.float16",
+    ),
+    "norms that lie apart": (
+        lambda step, w, _, y: normalise(step, w, y, torch.ones(16, 2, dtype=w.norm.dtype)[:, 1]),
+        "norms must be contiguous",
     ),
     "a gated matrix as it is": (lambda step, w, _, y: step.linear(y, w.gated), "pack it the other way"),
     "a gated matrix added": (lambda step, w, x, y: step.linear_add(y, w.gated, x), "pack it the other way"),

@@ -84,6 +84,8 @@ class Op(Structure):
         ("y", Rows),
         ("matrix", POINTER(Matrix)),
         ("weight", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
         ("number", c_float),
         ("weight_type", c_int32),
         ("heads", c_int32),

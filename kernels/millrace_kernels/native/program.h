@@ -50,9 +50,10 @@ struct Op {
   int32_t layer;
   Rows x, y;
   const Matrix* matrix;
-  const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2]
-                       // SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's
-  float number;        // RMS_NORM: epsilon. ATTENTION: scale
+  const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2],
+                       // or null: not rotated. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's
+  const void *query_norm, *key_norm;  // ROTARY_KV_WRITE: [head_dim] of the rows' type, or null: not normalised
+  float number;        // RMS_NORM, ROTARY_KV_WRITE: epsilon. ATTENTION: scale
   int32_t weight_type;
   int32_t heads, kv_heads, head_dim;
   int32_t length;  // ROTARY_KV_WRITE: positions in the table. EMBED: tokens before the matrix' first row

@@ -16,7 +16,7 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.native.recorder import TYPES, Record, Recorded, Register
+from millrace_kernels.native.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.step import Format, Heads
@@ -80,8 +80,8 @@ class NativeProgram:
         self._logits = self._view(logits, places[logits], sizes.num_rows)
         self._pool = library.new_pool(sizes.num_threads, _scratch_bytes(record, sizes))
         weakref.finalize(self, library.free_pool, self._pool)
-        self._num_positions = _num_positions(record)
-        self._dtype, self._heads = record.dtype, _heads_by_layer(record)
+        self._num_positions = record.num_positions or sys.maxsize
+        self._dtype, self._heads = record.dtype, record.heads_by_layer
         self._caches: list[Tensor] = []
 
     def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
@@ -203,6 +203,8 @@ class NativeProgram:
             op.weight, op.weight_type = operation.weight.data_ptr(), TYPES[operation.weight.dtype]
         if (heads := operation.heads) is not None:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
+        if (norms := operation.norms) is not None:
+            op.query_norm, op.key_norm = norms.query.data_ptr(), norms.key.data_ptr()
         op.number, op.length = operation.number, operation.length
         return op
 
@@ -240,10 +242,6 @@ def _check_table(table: Tensor) -> None:
     assert table.stride(1) == 1, "a slot's numbers lie one after the other"
 
 
-def _heads_by_layer(record: Record) -> dict[int, Heads]:
-    return {one.layer: one.heads for one in record.operations if one.heads is not None}
-
-
 def _check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
     shape = (cache.shape[0], 2, heads.num_kv_heads, BLOCK_SIZE, heads.head_dim)
     assert cache.shape == shape, f"{tuple(cache.shape)} is not {shape}"
@@ -251,12 +249,6 @@ def _check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
     assert cache.is_contiguous(), "blocks lie one after the other"
     room = cache.untyped_storage().nbytes() // dtype.itemsize - cache.storage_offset() - cache.numel()
     assert room >= SLACK, f"{room} numbers after the last block, not {SLACK}"
-
-
-def _num_positions(record: Record) -> int:
-    """Return the number of positions that every rotary table of the record has."""
-    lengths = [one.length for one in record.operations if one.kind is abi.Kind.ROTARY_KV_WRITE]
-    return min(lengths, default=sys.maxsize)
 
 
 def _format(matrix: PackedMatrix) -> abi.Format:
@@ -267,31 +259,31 @@ def _format(matrix: PackedMatrix) -> abi.Format:
 
 
 def _most_kv_heads(record: Record) -> int:
-    return max((heads.num_kv_heads for heads in _heads_by_layer(record).values()), default=0)
+    return max((heads.num_kv_heads for heads in record.heads_by_layer.values()), default=0)
 
 
 def _spans_bytes(record: Record, sizes: Sizes) -> int:
     """Return the memory for sums of spans that threads share, in bytes: one longest sequence for each thread.
 
-    More sequences occupy all threads anyway, so the spans of the others are not shared.
+    More sequences occupy all threads anyway, so the spans of the others are not shared. Neither are those
+    of a model without rotary tables, which has no longest sequence.
     """
+    num_spans = -(-(record.num_positions or 0) // abi.SPAN_KEYS)
     needs = [0]
-    for operation in record.operations:
-        if (heads := operation.heads) is not None:
-            num_rows, width = heads.num_heads // heads.num_kv_heads, _whole_vectors(heads.head_dim)
-            span = num_rows * (2 + width) * 4 + 3 * LINE
-            needs.append(span * heads.num_kv_heads * -(-operation.length // abi.SPAN_KEYS))
+    for heads in record.heads_by_layer.values():
+        num_rows, width = heads.num_heads // heads.num_kv_heads, _whole_vectors(heads.head_dim)
+        span = num_rows * (2 + width) * 4 + 3 * LINE
+        needs.append(span * heads.num_kv_heads * num_spans)
     return max(needs) * sizes.num_threads
 
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Return the scratch memory of each thread, in bytes: for a product's sums, or a task of attention."""
     needs = [sizes.num_tokens * abi.SUMS * 4]
-    for operation in record.operations:
-        if (heads := operation.heads) is not None:
-            rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
-            width = _whole_vectors(heads.head_dim)
-            needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS) + 16 * 64)
+    for heads in record.heads_by_layer.values():
+        rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
+        width = _whole_vectors(heads.head_dim)
+        needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS) + 16 * 64)
     return max(needs)
 
 

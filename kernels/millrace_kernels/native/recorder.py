@@ -11,65 +11,24 @@ from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Shares, SideBySide, parts_of
+from millrace_kernels.native.record import Record, Recorded, Register
+from millrace_kernels.step import (
+    Angles,
+    CacheLayer,
+    Format,
+    HeadNorms,
+    Heads,
+    Matrix,
+    Shares,
+    SideBySide,
+    parts_of,
+)
 
-TYPES = {
-    torch.float32: abi.Type.FLOAT32,
-    torch.bfloat16: abi.Type.BFLOAT16,
-    torch.int8: abi.Type.GROUPS,
-}
 META = torch.device("meta")
 _OF_RESIDUALS = "pass the result of embed or linear_add"
 _OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
 _NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
 _OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
-
-
-@dataclass(eq=False, slots=True)
-class Register:
-    """Rows in the workspace, one for each token of a step, or for each that draws."""
-
-    width: int
-    dtype: torch.dtype
-    is_drawn: bool
-    """Whether it has rows only for tokens that draw."""
-    exchange: int | None = None
-    """The exchange of a step in which other workers read it; None: in none."""
-    widest: int = 0
-    """In an exchange: the largest width of a worker's part."""
-    last_use: int = 0
-    """The last operation that reads or writes it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A recorded operation, before its registers have places."""
-
-    kind: abi.Kind
-    x: Register | None
-    y: Register
-    matrix: PackedMatrix | None = None
-    weight: Tensor | None = None
-    number: float = 0.0
-    layer: int = 0
-    heads: Heads | None = None
-    length: int = 0
-    column: int = 0
-    """The first written column of y."""
-    shares: Shares | None = None
-    """The shares of the workers whose columns it gathers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A model's recorded forward and logits."""
-
-    operations: list[Recorded]
-    num_forward: int
-    """The number of operations that compute hidden states; the others compute logits."""
-    logits: Register
-    dtype: torch.dtype
-    """The model's type."""
 
 
 @dataclass
@@ -132,17 +91,41 @@ class Recorder:
             raise RecordError("a gate and its factor must have one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
 
-    def rotary_kv_write(self, qkv: Tensor, layer: CacheLayer, heads: Heads, angles: Angles) -> Tensor:
-        """Record the rotation and the KV write as one operation."""
+    def rotary_kv_write(
+        self,
+        qkv: Tensor,
+        layer: CacheLayer,
+        heads: Heads,
+        angles: Angles | None,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Record norms, rotation and the KV write as one operation."""
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
         advice = "rotary_kv_write: pass the result of linear for queries, keys and values"
-        _require(self._find(qkv), self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
-        _require_angles(angles.table, head_dim)
-        width, length = heads.num_heads * head_dim, angles.table.shape[1]
-        kind = abi.Kind.ROTARY_KV_WRITE
-        return self._write(
-            kind, qkv, width, self.dtype, weight=angles.table, layer=layer.number, heads=heads, length=length
+        source = self._find(qkv)
+        _require(source, self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
+        query = Register(heads.num_heads * head_dim, self.dtype, source.is_drawn)
+        table, length, epsilon = None, 0, 0.0
+        if angles is not None:
+            _require_angles(angles.table, head_dim)
+            table, length = angles.table, angles.table.shape[1]
+        if norms is not None:
+            _require_norms(norms, head_dim, self.dtype)
+            epsilon = norms.epsilon
+        self._append(
+            Recorded(
+                abi.Kind.ROTARY_KV_WRITE,
+                source,
+                query,
+                weight=table,
+                number=epsilon,
+                layer=layer.number,
+                heads=heads,
+                norms=norms,
+                length=length,
+            )
         )
+        return self._name(query)
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Record attention."""
@@ -218,7 +201,6 @@ class Recorder:
         number: float = 0.0,
         layer: int = 0,
         heads: Heads | None = None,
-        length: int = 0,
     ) -> Tensor:
         source = None if x is None else self._find(x)
         register = Register(width, dtype, is_drawn=source is not None and source.is_drawn)
@@ -232,7 +214,6 @@ class Recorder:
                 number=number,
                 layer=layer,
                 heads=heads,
-                length=length,
             )
         )
         return self._name(register)
@@ -295,3 +276,12 @@ def _require_angles(table: Tensor, head_dim: int) -> None:
         raise RecordError(f"angles of {wanted} are needed, not of {given}")
     if not table.is_contiguous():
         raise RecordError("angles must be contiguous: make their table contiguous")
+
+
+def _require_norms(norms: HeadNorms, head_dim: int, dtype: torch.dtype) -> None:
+    for weight in (norms.query, norms.key):
+        if (weight.dtype, weight.shape) != (dtype, (head_dim,)):
+            given = f"{weight.dtype} {list(weight.shape)}"
+            raise RecordError(f"norms of {dtype} [{head_dim}] are needed, not of {given}")
+        if not weight.is_contiguous():
+            raise RecordError("norms must be contiguous: make their weights contiguous")

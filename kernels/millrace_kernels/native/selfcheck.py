@@ -16,7 +16,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, CacheLayer, Format, Heads, Matrix, Packer, Step
+from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads, Matrix, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 BOUNDS = {
@@ -43,6 +43,10 @@ class Case:
     mlp_width: int = 40
     vocabulary: int = 50
     heads: Heads = Heads(num_heads=6, num_kv_heads=2, head_dim=8)  # noqa: RUF009  frozen
+    is_normed: bool = True
+    """Whether queries and keys are normalised."""
+    is_turned: bool = True
+    """Whether they are rotated."""
     lengths: tuple[int, ...] = (19, 1, 33)
     """The lengths of the sequences after the last step."""
     steps: tuple[tuple[int, ...], ...] = ((19, 1, 33),)
@@ -60,13 +64,14 @@ class Layer:
     output: Matrix
     gate_up: Matrix
     down: Matrix
-    angles: Angles
+    angles: Angles | None
+    norms: HeadNorms | None
 
     def forward(self, step: Step) -> Tensor:
         """Return hidden states. Uses every operation of a step."""
         x = step.embed(self.table)
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
-        query = step.rotary_kv_write(qkv, CacheLayer(0), self.heads, self.angles)
+        query = step.rotary_kv_write(qkv, CacheLayer(0), self.heads, self.angles, self.norms)
         mixed = step.attention(query, CacheLayer(0), self.heads, self.heads.head_dim**-0.5)
         x = step.linear_add(mixed, self.output, x)
         gated = step.linear_silu_mul(step.rms_norm(x, self.norm, 1e-5), self.gate_up)
@@ -95,7 +100,8 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         output=packer.pack([random(width, query)], width, query, random(1, width)[0]),
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
-        angles=Angles(torch.stack((turns.cos(), turns.sin()))),
+        angles=Angles(torch.stack((turns.cos(), turns.sin()))) if case.is_turned else None,
+        norms=HeadNorms(*(random(2, heads.head_dim) + 1), 1e-5) if case.is_normed else None,
     )
 
 

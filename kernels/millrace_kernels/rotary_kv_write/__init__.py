@@ -1,4 +1,4 @@
-"""Rotary position embedding of queries and keys, and the write of the KV cache. README.md has the maths.
+"""Norms and rotation of queries and keys, and the write of the KV cache. README.md has the maths.
 
 Knows tensors; not models, sequences or schedules.
 """

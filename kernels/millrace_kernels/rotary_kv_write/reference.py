@@ -1,26 +1,38 @@
-"""Rotary position embedding and KV write in plain torch: the definition, and the torch path on CPUs."""
+"""Norms of heads, rotation and KV write in plain torch: the definition, and the torch path on CPUs."""
 
 import torch
 from torch import Tensor
 
-from millrace_kernels.step import Heads
+from millrace_kernels.rms_norm.reference import rms_norm_reference
+from millrace_kernels.step import HeadNorms, Heads
 
 
 def rotary_kv_write_reference(  # noqa: PLR0917
-    qkv: Tensor, heads: Heads, positions: Tensor, table: Tensor, kv_cache: Tensor, cache_slots: Tensor
+    qkv: Tensor,
+    heads: Heads,
+    positions: Tensor,
+    table: Tensor | None,
+    kv_cache: Tensor,
+    cache_slots: Tensor,
+    norms: HeadNorms | None = None,
 ) -> Tensor:
-    """Rotate queries and keys, and store keys and values. Returns the queries, [tokens, heads * head_dim].
+    """Normalise and rotate queries and keys, store keys and values. Returns the queries.
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim]; positions int64 [tokens], not negative; table float32
-    [2, length, head_dim / 2], cosines and sines; kv_cache [blocks, 2, kv_heads, block_size, head_dim],
-    changed in place; cache_slots int64 [at most tokens], block * block_size + offset, negative for padding.
+    [2, length, head_dim / 2], cosines and sines, or None for no rotation; kv_cache [blocks, 2, kv_heads,
+    block_size, head_dim], changed in place; cache_slots int64 [at most tokens], block * block_size + offset,
+    negative for padding. The queries are [tokens, heads * head_dim].
     """
     packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
-    num_rotated = heads.num_heads + heads.num_kv_heads
-    cos, sin = table.index_select(1, positions)
-    rotated = rotate(packed[:, :num_rotated], cos, sin)
-    write_kv(rotated[:, heads.num_heads :], packed[:, num_rotated:], kv_cache, cache_slots)
-    return rotated[:, : heads.num_heads].flatten(1)
+    query, key, value = packed.split((heads.num_heads, heads.num_kv_heads, heads.num_kv_heads), dim=1)
+    if norms is not None:
+        query = rms_norm_reference(query, norms.query, norms.epsilon)
+        key = rms_norm_reference(key, norms.key, norms.epsilon)
+    if table is not None:
+        cos, sin = table.index_select(1, positions)
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+    write_kv(key, value, kv_cache, cache_slots)
+    return query.flatten(1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -1,0 +1,75 @@
+"""A recorded forward: its operations and the rows that they read and write. It has no memory yet."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.native import abi
+from millrace_kernels.native.packing import PackedMatrix
+from millrace_kernels.step import HeadNorms, Heads, Shares
+
+TYPES = {
+    torch.float32: abi.Type.FLOAT32,
+    torch.bfloat16: abi.Type.BFLOAT16,
+    torch.int8: abi.Type.GROUPS,
+}
+
+
+@dataclass(eq=False, slots=True)
+class Register:
+    """Rows in the workspace, one for each token of a step, or for each that draws."""
+
+    width: int
+    dtype: torch.dtype
+    is_drawn: bool
+    """Whether it has rows only for tokens that draw."""
+    exchange: int | None = None
+    """The exchange of a step in which other workers read it; None: in none."""
+    widest: int = 0
+    """In an exchange: the largest width of a worker's part."""
+    last_use: int = 0
+    """The last operation that reads or writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recorded operation, before its registers have places."""
+
+    kind: abi.Kind
+    x: Register | None
+    y: Register
+    matrix: PackedMatrix | None = None
+    weight: Tensor | None = None
+    number: float = 0.0
+    layer: int = 0
+    heads: Heads | None = None
+    norms: HeadNorms | None = None
+    length: int = 0
+    column: int = 0
+    """The first written column of y."""
+    shares: Shares | None = None
+    """The shares of the workers whose columns it gathers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A model's recorded forward and logits."""
+
+    operations: list[Recorded]
+    num_forward: int
+    """The number of operations that compute hidden states; the others compute logits."""
+    logits: Register
+    dtype: torch.dtype
+    """The model's type."""
+
+    @property
+    def heads_by_layer(self) -> dict[int, Heads]:
+        """Each layer's heads."""
+        return {one.layer: one.heads for one in self.operations if one.heads is not None}
+
+    @property
+    def num_positions(self) -> int | None:
+        """The number of positions that every rotary table has; None without a table."""
+        tables = (one for one in self.operations if one.kind is abi.Kind.ROTARY_KV_WRITE and one.length)
+        return min((one.length for one in tables), default=None)
