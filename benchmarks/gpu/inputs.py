@@ -133,7 +133,8 @@ def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
     slots = arena.copy(arena.permutation(num_blocks * BLOCK_SIZE)[:tokens])
     slots[4::5] = -1
     cache = arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype)
-    norms = HeadNorms(*(arena.normal((head_dim,), dtype) for _ in "qk"), 1e-6) if is_normed else None
+    query, key = (arena.normal((head_dim,), dtype) for _ in "qk")
+    norms = HeadNorms(query, key, 1e-6) if is_normed else None
     return Call(
         (qkv, shape, positions, table, cache, slots, norms),
         read=lambda query: torch.cat((query.flatten(), cache.flatten())),

@@ -169,7 +169,7 @@ class Step(Protocol):
     """One step's operations. Rows are the step's tokens, and after `logits` only those that draw.
 
     Each worker that shares a model runs a step of its own, with its part of each matrix. `embed`,
-    `linear_add` and `logits` return the whole model's result, the same for each worker.
+    `linear_add`, `linear_sum` and `logits` return the whole model's result, the same for each worker.
     """
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
@@ -186,6 +186,18 @@ class Step(Protocol):
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """Return residual + the workers' sum of linear(x, weight): each has a part of the inputs.
+
+        Do not use `residual` again: it may be overwritten with the sum.
+        """
+
+    def linear_sum(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Return the workers' sum of linear(x, weight): each has a part of the inputs.
+
+        For a block whose output is normalised before it is added. `rms_norm` takes the result.
+        """
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return residual + x, where x is the same for each worker, as a norm of `linear_sum` is.
 
         Do not use `residual` again: it may be overwritten with the sum.
         """

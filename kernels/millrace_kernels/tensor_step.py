@@ -166,6 +166,14 @@ class TensorStep:
             return self.kernels.linear_add(x, weight.weight, weight.bias, residual)
         return residual + self.group.sum(self.linear(x, weight))
 
+    def linear_sum(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Multiply, and sum over the workers."""
+        return self.group.sum(self.linear(x, weight))
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Add by torch, which needs one launch for it like a kernel of ours."""
+        return residual + x
+
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))

@@ -37,6 +37,7 @@ void quantize(const Program&, const Op&, int, const Worker&) {}
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&) {}
 void attention(const Program&, const Step&, const Op&, const Worker&) {}
 void select(const Program&, const Step&, const Op&, const Worker&) {}
+void add_rows(const Program&, const Op&, int, const Worker&) {}
 void sample(Sampling&, const Worker&) {}
 
 struct Team {

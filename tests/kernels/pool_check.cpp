@@ -35,6 +35,7 @@ void attention(const Program&, const Step&, const Op& op, const Worker& w) { kee
 void select(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
 void sum_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void gather_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
+void add_rows(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void sample(Sampling&, const Worker&) {}
 
 // Run steps of six operations, of which only the emitting ones run the last two; return the failures.

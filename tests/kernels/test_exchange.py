@@ -35,7 +35,7 @@ COLUMNS = {1: (0, 96), 2: (0, 32, 96), 3: (0, 32, 64, 96), 4: (0, 24, 48, 72, 96
 
 @dataclass(frozen=True)
 class Part:
-    """One worker's part of a small model without attention."""
+    """One worker's part of a small model without attention. Its last layer normalises its output."""
 
     table: Matrix
     norm: Tensor
@@ -45,9 +45,10 @@ class Part:
 
     def forward(self, step: Step) -> Tensor:
         x = step.embed(self.table, self.shares)
-        for up, down in zip(self.up, self.down, strict=True):
+        for up, down in zip(self.up[:-1], self.down[:-1], strict=True):
             x = step.linear_add(step.linear(step.rms_norm(x, self.norm, 1e-5), up), down, x)
-        return x
+        inner = step.linear(step.rms_norm(x, self.norm, 1e-5), self.up[-1])
+        return step.add(step.rms_norm(step.linear_sum(inner, self.down[-1]), self.norm, 1e-5), x)
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
         return step.logits(step.rms_norm(hidden, self.norm, 1e-5), self.table, self.shares)

@@ -3,12 +3,15 @@
 import ctypes
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from millrace_kernels.native.abi import Library, Pool, Program, Sampling, Step
+from millrace_kernels.exchange.group import Alone
+from millrace_kernels.native import abi
+from millrace_kernels.native.abi import Library, Pool, Program, Sampling
 from millrace_kernels.native.errors import NativeError, RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
@@ -23,10 +26,14 @@ from millrace_kernels.native.selfcheck import (
 )
 from millrace_kernels.paged_attention.cache import SLACK
 from millrace_kernels.sampling.selfcheck import check_sampler
-from millrace_kernels.step import Format, Heads
+from millrace_kernels.select import select_kernels
+from millrace_kernels.step import Format, Heads, Packer, Step
+from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
 
+Rows = Any
+"""`native_rows` of conftest.py."""
 LAYERS = [
     pytest.param(name, *how, marks=() if how[1] is Format.DENSE or name in PRODUCTS else READS_KERNELS)
     for name in SHAPES
@@ -40,6 +47,25 @@ def test_a_layer_agrees_with_the_torch_path(
     library: Library, name: str, dtype: torch.dtype, form: Format
 ) -> None:
     assert measure_error(SHAPES[name], library, dtype, form) < BOUNDS[dtype, form]
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.bfloat16, 4e-2)])
+def test_a_products_norm_is_added(
+    library: Library, native_rows: Rows, dtype: torch.dtype, bound: float
+) -> None:
+    """Threads share the rows. The last sum has float32 on both sides."""
+    x, weight, norm = torch.randn(300, 38), torch.randn(38, 38) / 6, torch.randn(38).to(dtype)
+
+    def forward(step: Step, x: torch.Tensor, packer: Packer) -> torch.Tensor:
+        matrix = packer.pack([weight.to(dtype)], 38, 38, None)
+        product = step.linear_sum(step.rms_norm(x, norm, 1e-5), matrix)
+        x = step.add(step.rms_norm(product, norm, 1e-5), x)
+        return step.add(step.linear_sum(step.rms_norm(x, norm, 1e-5), matrix), x)
+
+    found = native_rows(library, dtype).run(lambda step, x: forward(step, x, NativePacker(dtype)), x)
+    step = TensorStep.without_tokens(select_kernels(torch.device("cpu")), Alone())
+    expected = forward(step, x.to(dtype), TensorPacker(dtype, torch.device("cpu"))).float()
+    assert ((found - expected).abs().max() / expected.std()).item() < bound
 
 
 def test_matrices_of_odd_inputs_are_for_all_but_bfloat16(library: Library) -> None:
@@ -143,7 +169,7 @@ def test_a_wrong_library_is_refused(library: Library, monkeypatch: pytest.Monkey
     check_library(library)
     run: Callable[..., None] = Library.run
 
-    def run_all_but_the_last(self: Library, pool: Pool, program: Program, step: Step) -> None:
+    def run_all_but_the_last(self: Library, pool: Pool, program: Program, step: abi.Step) -> None:
         program.num_ops -= 1
         run(self, pool, program, step)
 

@@ -50,7 +50,11 @@ WRONG: dict[str, tuple[Forward, str]] = {
     ),
     "a residual that is none": (
         lambda step, w, _, y: step.linear_add(step.linear(y, w.square), w.square, y),
-        "linear_add's residual: pass the result of embed or linear_add",
+        "linear_add's residual: pass the result of embed, linear_add, linear_sum or add",
+    ),
+    "an added residual that is none": (
+        lambda step, _, x, y: step.add(x, y),
+        "add's residual: pass the result of embed, linear_add, linear_sum or add",
     ),
     "a residual multiplied": (
         lambda step, w, x, _: step.linear(x, w.square),
@@ -72,6 +76,14 @@ WRONG_IN_ANY_TYPE: dict[str, tuple[Forward, str]] = {
     "a residual of another width": (
         lambda step, w, x, y: step.linear_add(y, w.tall, x),
         "of 128 are needed, not of torch.float32 of 64",
+    ),
+    "another width added": (
+        lambda step, w, x, y: step.add(step.linear(y, w.tall), x),
+        "of 128 are needed, not of torch.float32 of 64, in add's residual",
+    ),
+    "a residual used after a sum": (
+        lambda step, w, x, y: (step.add(y, x), step.rms_norm(x, w.norm, 1e-5))[1],
+        "a tensor can't be used: no operation of the step made it",
     ),
     "queries of another width": (
         lambda step, w, _, y: step.attention(step.linear(y, w.tall), CacheLayer(0), HEADS, 1.0),

@@ -52,6 +52,7 @@ class Kind(enum.IntEnum):
     SUM = 9
     SUM_ADD = 10
     GATHER = 11
+    ADD = 12
 
 
 class Rows(Structure):

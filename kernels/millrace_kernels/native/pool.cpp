@@ -72,6 +72,7 @@ static void run_unit(const Program& p, const Step& step, const Op& op, const Wor
     case SUM:
     case SUM_ADD: return sum_parts(p, op, num_rows, w);
     case GATHER: return gather_parts(p, op, num_rows, w);
+    case ADD: return add_rows(p, op, num_rows, w);
     case SAMPLE: return sample(*(Sampling*)op.weight, w);
   }
 }

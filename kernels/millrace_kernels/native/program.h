@@ -22,6 +22,7 @@ enum Kind : int32_t {
   SUM = 9,       // of all workers' x, into y
   SUM_ADD = 10,  // the same, added to y
   GATHER = 11,   // all workers' x side by side
+  ADD = 12,      // y += x
   SAMPLE = 64,  // in no record, only in `millrace_sample`
 };
 
@@ -120,6 +121,7 @@ void attention(const Program&, const Step&, const Op&, const Worker&);
 void select(const Program&, const Step&, const Op&, const Worker&);
 void sum_parts(const Program&, const Op&, int num_rows, const Worker&);
 void gather_parts(const Program&, const Op&, int num_rows, const Worker&);
+void add_rows(const Program&, const Op&, int num_rows, const Worker&);
 struct Sampling;
 void sample(Sampling&, const Worker&);
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
+from millrace_kernels.native.checks import find_packed, require_angles, require_norms, require_rows
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.record import Record, Recorded, Register
@@ -25,7 +26,7 @@ from millrace_kernels.step import (
 )
 
 META = torch.device("meta")
-_OF_RESIDUALS = "pass the result of embed or linear_add"
+_OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum or add"
 _OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
 _NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
 _OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
@@ -50,7 +51,7 @@ class Recorder:
         """Record a lookup of the tokens' rows, as residuals."""
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
-        packed = _packed(table, is_gated=False)
+        packed = find_packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
         if shares is None or self.num_workers == 1:
@@ -63,7 +64,7 @@ class Recorder:
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Record a norm of residuals, into the model's type."""
         width = weight.shape[0]
-        _require(self._find(x), torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
+        require_rows(self._find(x), torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
         return self._write(abi.Kind.RMS_NORM, x, width, self.dtype, weight=weight, number=epsilon)
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -72,17 +73,32 @@ class Recorder:
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """Record a product, added to the residual in place."""
-        register = self._registers.pop(id(residual), None)
-        if register is None:
-            raise RecordError(f"a residual is used again, or {_NOT_MADE}")
+        register = self._take(residual)
         if self.num_workers == 1:
             self._append_products(abi.Kind.LINEAR_ADD, x, weight, register)
         else:
             part = self._part(weight.outputs, is_drawn=register.is_drawn)
             self._append_products(abi.Kind.LINEAR, x, weight, part)
             self._append(Recorded(abi.Kind.SUM_ADD, part, register))
-        _require(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
-        self._rounded.pop(register, None)
+        require_rows(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
+        return self._name(register)
+
+    def linear_sum(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Record a product as residuals, summed over the workers."""
+        if self.num_workers == 1:
+            return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
+        is_drawn = self._find(x).is_drawn
+        part = self._part(weight.outputs, is_drawn=is_drawn)
+        self._append_products(abi.Kind.LINEAR, x, weight, part)
+        total = Register(weight.outputs, torch.float32, is_drawn)
+        self._append(Recorded(abi.Kind.SUM, part, total))
+        return self._name(total)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Record a sum, in place of the residual."""
+        source, register = self._find(x), self._take(residual)
+        require_rows(register, torch.float32, source.width, f"add's residual: {_OF_RESIDUALS}")
+        self._append(Recorded(abi.Kind.ADD, source, register))
         return self._name(register)
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -103,14 +119,14 @@ class Recorder:
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
         advice = "rotary_kv_write: pass the result of linear for queries, keys and values"
         source = self._find(qkv)
-        _require(source, self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
+        require_rows(source, self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
         query = Register(heads.num_heads * head_dim, self.dtype, source.is_drawn)
         table, length, epsilon = None, 0, 0.0
         if angles is not None:
-            _require_angles(angles.table, head_dim)
+            require_angles(angles.table, head_dim)
             table, length = angles.table, angles.table.shape[1]
         if norms is not None:
-            _require_norms(norms, head_dim, self.dtype)
+            require_norms(norms, head_dim, self.dtype)
             epsilon = norms.epsilon
         self._append(
             Recorded(
@@ -130,7 +146,7 @@ class Recorder:
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Record attention."""
         width = heads.num_heads * heads.head_dim
-        _require(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
+        require_rows(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
         return self._write(
             abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer.number, heads=heads
         )
@@ -158,6 +174,14 @@ class Recorder:
         """Return the register of a tensor."""
         return self._find(tensor)
 
+    def _take(self, residual: Tensor) -> Register:
+        """Return the register of a residual that is overwritten. Its tensor can't be used any more."""
+        register = self._registers.pop(id(residual), None)
+        if register is None:
+            raise RecordError(f"a residual is used again, or {_NOT_MADE}")
+        self._rounded.pop(register, None)
+        return register
+
     def _part(self, width: int, widest: int | None = None, *, is_drawn: bool = False) -> Register:
         """Return a register for the next exchange, where the other workers read it."""
         self.num_exchanges += 1
@@ -172,7 +196,7 @@ class Recorder:
         """Multiply by each part of the weight, into consecutive columns of y."""
         column = 0
         for part in parts_of(weight):
-            packed = _packed(part, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
+            packed = find_packed(part, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
             self._append(Recorded(kind, self._find(self._fit(x, packed)), y, packed, column=column))
             column += packed.outputs
 
@@ -181,7 +205,7 @@ class Recorder:
         register = self._find(x)
         is_dense = matrix.form is Format.DENSE
         dtype = matrix.data.dtype if is_dense else register.dtype
-        _require(register, dtype, matrix.inputs, f"a product: {_OF_PRODUCTS}")
+        require_rows(register, dtype, matrix.inputs, f"a product: {_OF_PRODUCTS}")
         if is_dense:
             return x
         if register not in self._rounded:
@@ -252,36 +276,3 @@ def record(
     hidden = forward(recorder)
     scores = logits(recorder.select(hidden), recorder)
     return Record(recorder.operations, recorder.num_forward, recorder.output(scores), dtype)
-
-
-def _packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
-    assert isinstance(matrix, PackedMatrix), "a matrix packed for another path"
-    if matrix.is_gated != is_gated:
-        raise RecordError(
-            "linear_silu_mul multiplies a matrix of pack_gated, and nothing else does: pack it the other way"
-        )
-    return matrix
-
-
-def _require(register: Register, dtype: torch.dtype, width: int, advice: str) -> None:
-    """Raise RecordError for rows of another type or width than the kernel reads."""
-    if (register.dtype, register.width) != (dtype, width):
-        wanted, given = f"{dtype} of {width}", f"{register.dtype} of {register.width}"
-        raise RecordError(f"rows of {wanted} are needed, not of {given}, in {advice}")
-
-
-def _require_angles(table: Tensor, head_dim: int) -> None:
-    if (table.dtype, table.shape[0], table.shape[2]) != (torch.float32, 2, head_dim / 2):
-        wanted, given = f"float32 [2, positions, {head_dim // 2}]", f"{table.dtype} {list(table.shape)}"
-        raise RecordError(f"angles of {wanted} are needed, not of {given}")
-    if not table.is_contiguous():
-        raise RecordError("angles must be contiguous: make their table contiguous")
-
-
-def _require_norms(norms: HeadNorms, head_dim: int, dtype: torch.dtype) -> None:
-    for weight in (norms.query, norms.key):
-        if (weight.dtype, weight.shape) != (dtype, (head_dim,)):
-            given = f"{weight.dtype} {list(weight.shape)}"
-            raise RecordError(f"norms of {dtype} [{head_dim}] are needed, not of {given}")
-        if not weight.is_contiguous():
-            raise RecordError("norms must be contiguous: make their weights contiguous")

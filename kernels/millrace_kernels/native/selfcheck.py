@@ -92,6 +92,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     heads, width, mlp = case.heads, case.width, case.mlp_width
     query, kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
     turns = torch.rand(max(case.lengths), heads.head_dim // 2, generator=generator) * 6
+    scales = random(2, heads.head_dim) + 1
     return Layer(
         heads=heads,
         table=packer.pack_table(random(case.vocabulary, width)),
@@ -101,7 +102,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
         angles=Angles(torch.stack((turns.cos(), turns.sin()))) if case.is_turned else None,
-        norms=HeadNorms(*(random(2, heads.head_dim) + 1), 1e-5) if case.is_normed else None,
+        norms=HeadNorms(scales[0], scales[1], 1e-5) if case.is_normed else None,
     )
 
 

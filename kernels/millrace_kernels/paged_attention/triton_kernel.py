@@ -72,9 +72,10 @@ class TritonAttention:
         self._has_prefill, self._has_padding = has_prefill, has_padding
         self._num_rows = rows.contexts.shape[0]
         self._spans = _list_spans(rows, num_spans) if num_spans else None
-        self._tiles: Work | None = None
-        self._partial: tuple[Tensor, Tensor] | None = None
-        self._output: Tensor | None = None
+        # What layers share: by the tokens of a tile, by heads and head_dim, and by the query's shape.
+        self._tiles: dict[int, Work] = {}
+        self._partial: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._outputs: dict[torch.Size, Tensor] = {}
 
     def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
         """Attend; shapes as in `paged_attention_reference`. Without `has_padding` each token needs a row.
@@ -113,26 +114,27 @@ class TritonAttention:
     def _find_output(self, query: Tensor) -> Tensor:
         if not self._has_padding:
             return torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if self._output is None:
-            # All layers share it, so one launch clears the padding of all of them.
-            self._output = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
-        return self._output
+        if query.shape not in self._outputs:
+            # Layers share it, so one launch clears the padding of all of them.
+            self._outputs[query.shape] = torch.zeros(query.shape, dtype=query.dtype, device=query.device)
+        return self._outputs[query.shape]
 
     def _find_partial(self, num_heads: int, head_dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return memory for each span's maximum, sum and mixed values; all layers share it."""
-        if self._partial is None:
+        """Return memory for each span's maximum, sum and mixed values."""
+        shape = num_heads, head_dim
+        if shape not in self._partial:
             sums = torch.empty((self._num_spans, num_heads, 2), device=device)
-            self._partial = sums, torch.empty((self._num_spans, num_heads, head_dim), device=device)
-        return self._partial
+            self._partial[shape] = sums, torch.empty((self._num_spans, *shape), device=device)
+        return self._partial[shape]
 
     def _find_tiles(self, block_q: int) -> Work:
-        """Return the tiles of rows with several queries; all layers share the list."""
-        if self._tiles is None:
+        """Return the tiles of rows with several queries."""
+        if block_q not in self._tiles:
             queries = self._rows.starts.diff()
             counts = (queries + block_q - 1) // block_q * (queries > 1)
             most = self._num_tokens // block_q + min(self._num_rows, self._num_tokens // 2)
-            self._tiles = Work.list_parts(counts, most)
-        return self._tiles
+            self._tiles[block_q] = Work.list_parts(counts, most)
+        return self._tiles[block_q]
 
     def _prefill(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape

@@ -24,14 +24,15 @@ def rotary_kv_write_reference(  # noqa: PLR0917
     negative for padding. The queries are [tokens, heads * head_dim].
     """
     packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
-    query, key, value = packed.split((heads.num_heads, heads.num_kv_heads, heads.num_kv_heads), dim=1)
+    values = heads.num_heads + heads.num_kv_heads
+    query, key = packed[:, : heads.num_heads], packed[:, heads.num_heads : values]
     if norms is not None:
         query = rms_norm_reference(query, norms.query, norms.epsilon)
         key = rms_norm_reference(key, norms.key, norms.epsilon)
     if table is not None:
         cos, sin = table.index_select(1, positions)
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
-    write_kv(key, value, kv_cache, cache_slots)
+    write_kv(key, packed[:, values:], kv_cache, cache_slots)
     return query.flatten(1)
 
 

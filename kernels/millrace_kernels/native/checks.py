@@ -1,0 +1,45 @@
+"""Refuses to record what no kernel can read, which a step would misread."""
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.packing import PackedMatrix
+from millrace_kernels.native.record import Register
+from millrace_kernels.step import HeadNorms, Matrix
+
+
+def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
+    """Return a matrix of the native path, for gated products or for the others."""
+    assert isinstance(matrix, PackedMatrix), "a matrix packed for another path"
+    if matrix.is_gated != is_gated:
+        raise RecordError(
+            "linear_silu_mul multiplies a matrix of pack_gated, and nothing else does: pack it the other way"
+        )
+    return matrix
+
+
+def require_rows(register: Register, dtype: torch.dtype, width: int, advice: str) -> None:
+    """Raise RecordError for rows of another type or width than the kernel reads."""
+    if (register.dtype, register.width) != (dtype, width):
+        wanted, given = f"{dtype} of {width}", f"{register.dtype} of {register.width}"
+        raise RecordError(f"rows of {wanted} are needed, not of {given}, in {advice}")
+
+
+def require_angles(table: Tensor, head_dim: int) -> None:
+    """Raise RecordError for other angles than the kernel reads."""
+    if (table.dtype, table.shape[0], table.shape[2]) != (torch.float32, 2, head_dim / 2):
+        wanted, given = f"float32 [2, positions, {head_dim // 2}]", f"{table.dtype} {list(table.shape)}"
+        raise RecordError(f"angles of {wanted} are needed, not of {given}")
+    if not table.is_contiguous():
+        raise RecordError("angles must be contiguous: make their table contiguous")
+
+
+def require_norms(norms: HeadNorms, head_dim: int, dtype: torch.dtype) -> None:
+    """Raise RecordError for other weights than the kernel reads."""
+    for weight in (norms.query, norms.key):
+        if (weight.dtype, weight.shape) != (dtype, (head_dim,)):
+            given = f"{weight.dtype} {list(weight.shape)}"
+            raise RecordError(f"norms of {dtype} [{head_dim}] are needed, not of {given}")
+        if not weight.is_contiguous():
+            raise RecordError("norms must be contiguous: make their weights contiguous")
