@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
-from millrace_kernels.step import Angles, CacheLayer, Heads, Matrix, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Matrix, Shares, Step
 
 
 class Embedding:
@@ -70,15 +70,17 @@ class RMSNorm:
 
 
 class Attention:
-    """Rotates queries and keys, stores keys and values, and attends. It has no weights."""
+    """Normalises and rotates queries and keys if it has norms and angles, stores keys and values, attends."""
 
-    def __init__(self, layer: CacheLayer, heads: Heads, angles: Angles) -> None:
-        self._layer, self._heads, self._angles = layer, heads, angles
+    def __init__(
+        self, layer: CacheLayer, heads: Heads, angles: Angles | None, norms: HeadNorms | None = None
+    ) -> None:
+        self._layer, self._heads, self._angles, self._norms = layer, heads, angles, norms
         self._scale = heads.head_dim**-0.5
 
     def __call__(self, qkv: Tensor, step: Step) -> Tensor:
         """Map qkv [tokens, (heads + 2 kv_heads) * head_dim] to [tokens, heads * head_dim]."""
-        query = step.rotary_kv_write(qkv, self._layer, self._heads, self._angles)
+        query = step.rotary_kv_write(qkv, self._layer, self._heads, self._angles, self._norms)
         return step.attention(query, self._layer, self._heads, self._scale)
 
 

@@ -9,6 +9,7 @@ from millrace_fit.families.fields import Fields
 from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.mistral import MISTRAL
 from millrace_fit.families.qwen2 import QWEN2
+from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.shape import DecoderShape
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -17,6 +18,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         LLAMA,
         MISTRAL,
         QWEN2,
+        QWEN3,
     )
 }
 

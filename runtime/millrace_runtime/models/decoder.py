@@ -4,8 +4,8 @@ Its shape is the family's (`millrace_fit/families/`). Llama is the pattern (Touv
 """
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,18 +13,30 @@ from millrace_fit.families.registry import Declared, declare
 from millrace_fit.modules import Role
 from millrace_fit.shape import AttentionShape, DecoderShape
 from millrace_fit.shard import ALONE, Shard
-from millrace_kernels.step import Angles, CacheLayer, Heads, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Shares, Step
 from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
 from millrace_runtime.models.model import Architecture, KvShape, Weights
 from millrace_runtime.models.modules import DecoderModules, Modules
 
 
+class Place(NamedTuple):
+    """A layer's attention in the model."""
+
+    heads: Heads
+    layer: CacheLayer
+    angles: Angles | None
+    """None: it knows no positions."""
+
+
 class SelfAttention:
     """Grouped-query self-attention."""
 
-    def __init__(self, modules: Modules, heads: Heads, cache: CacheLayer, angles: Angles) -> None:
+    def __init__(self, modules: Modules, place: Place, epsilon: float) -> None:
         self.qkv = Linear(modules.matrix(Role.QKV))
-        self.attention = Attention(cache, heads, angles)
+        norms = None
+        if Role.QUERY_NORM in modules.modules:
+            norms = HeadNorms(modules.vector(Role.QUERY_NORM), modules.vector(Role.KEY_NORM), epsilon)
+        self.attention = Attention(place.layer, place.heads, place.angles, norms)
         self.output = Linear(modules.matrix(Role.OUTPUT))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
@@ -47,11 +59,9 @@ class MLP:
 class Layer:
     """Attention and MLP, each normalised before and added after."""
 
-    def __init__(
-        self, modules: Modules, heads: Heads, cache: CacheLayer, angles: Angles, epsilon: float
-    ) -> None:
+    def __init__(self, modules: Modules, place: Place, epsilon: float) -> None:
         self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilon)
-        self.attention = SelfAttention(modules, heads, cache, angles)
+        self.attention = SelfAttention(modules, place, epsilon)
         self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilon)
         self.mlp = MLP(modules)
 
@@ -87,15 +97,15 @@ class Decoder:
 
 
 def _build_layers(shape: DecoderShape, modules: DecoderModules, length: int) -> list[Layer]:
-    angles: dict[int, Angles] = {}
-    """By the size of a head."""
+    @cache
+    def make_angles(head_dim: int) -> Angles:
+        return rotary_angles(head_dim, shape.theta, length, shape.scaling, modules.weights.device)
+
     layers = []
     for number, kind in enumerate(shape.layers):
-        mine, heads = modules.layer(number, kind), cut_heads(kind.attention, modules.shard)
-        if heads.head_dim not in angles:
-            device = modules.weights.device
-            angles[heads.head_dim] = rotary_angles(heads.head_dim, shape.theta, length, shape.scaling, device)
-        layers.append(Layer(mine, heads, CacheLayer(number), angles[heads.head_dim], shape.epsilon))
+        angles = make_angles(kind.attention.head_dim) if kind.attention.has_rotary else None
+        place = Place(cut_heads(kind.attention, modules.shard), CacheLayer(number), angles)
+        layers.append(Layer(modules.layer(number, kind), place, shape.epsilon))
     return layers
 
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tests.runtime.execution.conftest import TINY
 from tests.runtime.execution.greedy import check_greedy, prompt
 
+NO_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
 SIZES: dict[str, Any] = {
     name: value for name, value in TINY.items() if name not in {"architectures", "model_type"}
 }
@@ -23,6 +24,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_scaling": YARN
         | {"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3},
     },
+    "qwen3, norms of heads": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from TINY's."""
 
@@ -32,7 +34,9 @@ def write_random(folder: Path, changes: dict[str, Any]) -> Path:
     fields = {name: value for name, value in (SIZES | changes).items() if value is not None}
     model_type = fields.pop("model_type")
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields), dtype=torch.float32)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **NO_IDS, **fields), dtype=torch.float32
+    )
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.normal_(std=0.2)

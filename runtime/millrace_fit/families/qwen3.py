@@ -1,0 +1,22 @@
+"""Qwen 3: Llama with a norm of each head of queries and keys (Yang et al., 2025)."""
+
+from dataclasses import replace
+
+from millrace_fit.families.family import Family
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_windows
+from millrace_fit.shape import DecoderShape, LayerShape
+
+
+def parse(fields: Fields) -> DecoderShape:
+    """Return the shape."""
+    bias = fields.flag("attention_bias")
+    attention = read_attention(
+        fields, num_kv_heads=32, head_dim=128, has_head_norms=True, has_bias=bias, has_output_bias=bias
+    )
+    mlp, windows = read_mlp(fields), read_windows(fields, num_unwindowed=28)
+    layers = [LayerShape(replace(attention, window=window), mlp) for window in windows]
+    return read_decoder(fields, layers, max_length=32768)
+
+
+QWEN3 = Family("Qwen3ForCausalLM", parse)
