@@ -10,6 +10,7 @@ from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.mistral import MISTRAL
 from millrace_fit.families.qwen2 import QWEN2
 from millrace_fit.families.qwen3 import QWEN3
+from millrace_fit.families.smollm3 import SMOLLM3
 from millrace_fit.shape import DecoderShape
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -19,6 +20,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         MISTRAL,
         QWEN2,
         QWEN3,
+        SMOLLM3,
     )
 }
 

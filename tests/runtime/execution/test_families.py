@@ -25,6 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         | {"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3},
     },
     "qwen3, norms of heads": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "smollm3, layers without rotary": {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": None},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from TINY's."""
 

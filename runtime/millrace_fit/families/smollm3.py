@@ -1,0 +1,30 @@
+"""SmolLM3: Llama with layers that know no positions (Bakouch et al., 2025)."""
+
+from dataclasses import replace
+
+from millrace_fit.families.family import Family
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window
+from millrace_fit.shape import DecoderShape, LayerShape
+
+
+def parse(fields: Fields) -> DecoderShape:
+    """Return the shape. A window is in layers without rotary alone, unless `layer_types` says otherwise."""
+    num_layers, bias = fields.num_layers, fields.flag("attention_bias")
+    attention = read_attention(fields, num_kv_heads=4, has_bias=bias, has_output_bias=bias)
+    mlp = read_mlp(fields, has_bias=fields.flag("mlp_bias"))
+    window = read_window(fields) if fields.flag("use_sliding_window") else None
+    turned = fields.items("no_rope_layers", num_layers, 0, 1)
+    if turned is None:
+        interval = fields.count("no_rope_layer_interval", 4)
+        turned = [int((number + 1) % interval != 0) for number in range(num_layers)]
+    kinds = fields.items("layer_types", num_layers, "full_attention", "sliding_attention")
+    is_windowed = [not one for one in turned] if kinds is None else [kind[0] == "s" for kind in kinds]
+    layers = [
+        LayerShape(replace(attention, has_rotary=bool(one), window=window if has else None), mlp)
+        for one, has in zip(turned, is_windowed, strict=True)
+    ]
+    return read_decoder(fields, layers, theta=2e6, max_length=32768, is_tied=True)
+
+
+SMOLLM3 = Family("SmolLM3ForCausalLM", parse)
