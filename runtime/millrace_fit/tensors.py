@@ -22,12 +22,12 @@ Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 def find_fault(family: Family, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> str | None:
     """Return why a replica would refuse these tensors, in a sentence; None if it reads all of them."""
-    names, needed = family.choose_names(stored), set[str]()
-    for name, dims in list_needed(shape, names):
+    needed = set[str]()
+    for name, dims in list_needed(family, shape):
         if fault := _find_fault_of_one(name, dims, stored.get(name)):
             return fault
         needed.add(name)
-    left = stored.keys() - needed - set(list_unread(family, shape, names))
+    left = stored.keys() - needed - set(list_unread(family, shape))
     left = {name for name in left if not name.startswith(family.beside)}
     if left:
         return (
@@ -56,11 +56,11 @@ def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | 
     return None
 
 
-def list_needed(shape: DecoderShape, names: Names) -> Shapes:
+def list_needed(family: Family, shape: DecoderShape) -> Shapes:
     """Yield the tensors that a checkpoint must have, in the order of a model's layers."""
     for layer, module in list_modules(shape):
         for expert in range(module.count):
-            yield from _list_stored(module, names, layer, expert)
+            yield from _list_stored(module, family.names, layer, expert)
 
 
 def _list_stored(module: Module, names: Names, layer: int | None, expert: int) -> Shapes:
@@ -72,10 +72,10 @@ def _list_stored(module: Module, names: Names, layer: int | None, expert: int) -
             yield f"{name}.bias", (part.rows.size,)
 
 
-def list_unread(family: Family, shape: DecoderShape, names: Names) -> Iterator[str]:
+def list_unread(family: Family, shape: DecoderShape) -> Iterator[str]:
     """Yield the tensors that a replica skips: a tied head, and old checkpoints' rotary frequencies."""
     if shape.is_tied:
-        yield f"{names['head']}.weight"
+        yield f"{family.names['head']}.weight"
     for name in family.unread:
         for layer in range(shape.num_layers) if "{layer}" in name else (None,):
             yield name.format(layer=layer)
@@ -99,7 +99,7 @@ def assume_tensors(
     stored_type = _choose_type(config, seen)
     if stored_type is None:
         return None
-    listed = islice(list_needed(shape, family.choose_names(seen)), MAX_ASSUMED + 1)
+    listed = islice(list_needed(family, shape), MAX_ASSUMED + 1)
     needed = {name: StoredTensor(stored_type, dims) for name, dims in listed}
     return None if len(needed) > MAX_ASSUMED else needed | dict(seen)
 

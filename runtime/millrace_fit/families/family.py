@@ -1,9 +1,8 @@
 """What a family declares: its name in config.json, its shape, and its tensors' names in files."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace_fit.families.fields import Fields
 from millrace_fit.modules import Module, Part
@@ -38,26 +37,19 @@ UNREAD: Final = ("model.rotary_emb.inv_freq", "model.layers.{layer}.self_attn.ro
 """Old checkpoints' rotary frequencies."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """An architecture of config.json."""
 
     architecture: str
     parse: Callable[[Fields], DecoderShape]
     """Raises ArchitectureError, which names the field."""
-    names: tuple[Names, ...] = (LLAMA_NAMES,)
-    """The spellings of its tensors; a checkpoint has one of them."""
+    names: Names = LLAMA_NAMES
     unread: tuple[str, ...] = UNREAD
     """Names of tensors that may be stored and are not used."""
     beside: tuple[str, ...] = ()
     """The beginnings of the names of other parts' tensors, such as a vision tower's."""
     text_field: str | None = None
     """The field of config.json that has the text model's config; None: config.json itself has it."""
-
-    def choose_names(self, stored: Collection[str]) -> Names:
-        """Return the spelling of a checkpoint with these tensors."""
-        known = (names for names in self.names if f"{names['embedding']}.weight" in stored)
-        return next(known, self.names[0])
 
 
 def name_part(names: Names, part: Part, layer: int | None, expert: int | None = None) -> str:

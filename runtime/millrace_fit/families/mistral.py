@@ -19,13 +19,12 @@ def parse(fields: Fields) -> DecoderShape:
 
 MISTRAL = Family("MistralForCausalLM", parse)
 
-OLDER = {part: f"language_model.{name}" for part, name in LLAMA_NAMES.items()}
-NEWER = {part: name.replace("model.", "model.language_model.", 1) for part, name in LLAMA_NAMES.items()}
+_PREFIX = "language_model."
 MISTRAL3 = Family(
     "Mistral3ForConditionalGeneration",
     parse,
-    names=(OLDER, NEWER),
-    unread=tuple(f"language_model.{name}" for name in UNREAD),
-    beside=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
+    names={part: _PREFIX + name for part, name in LLAMA_NAMES.items()},
+    unread=tuple(_PREFIX + name for name in UNREAD),
+    beside=("vision_tower.", "multi_modal_projector."),
     text_field="text_config",
 )

@@ -7,7 +7,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family
 from millrace_fit.families.fields import Fields
 from millrace_fit.families.llama import LLAMA
-from millrace_fit.families.mistral import MISTRAL
+from millrace_fit.families.mistral import MISTRAL, MISTRAL3
 from millrace_fit.families.qwen2 import QWEN2
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.smollm3 import SMOLLM3
@@ -18,6 +18,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for family in (
         LLAMA,
         MISTRAL,
+        MISTRAL3,
         QWEN2,
         QWEN3,
         SMOLLM3,
@@ -54,5 +55,6 @@ def declare(raw: Mapping[str, Any]) -> Declared:
     text = raw.get(family.text_field)
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"config.json has {family.text_field} {text!r}; it must be an object")
+    # Of the whole model, so these count more.
     shared = {name: raw[name] for name in ("quantization_config", "tie_word_embeddings") if name in raw}
     return Declared(family, family.parse(Fields({**text, **shared})))

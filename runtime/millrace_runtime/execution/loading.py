@@ -100,6 +100,8 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     reader = Reader(settings.model_path)
     if reader.choice is not None:
         log(reader.choice)
+    if others := sorted(one.rstrip(".") for one in architecture.beside if _has_any(reader, one)):
+        log(f"the checkpoint also has {' and '.join(others)}: the text model alone is served")
     stored = reader.stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
     if stored is not dtype:
@@ -112,6 +114,10 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         form=choose_format(settings.weights, device),
         rank=rank,
     )
+
+
+def _has_any(reader: Reader, beginning: str) -> bool:
+    return any(name.startswith(beginning) for name in reader.names)
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:

@@ -139,5 +139,6 @@ def find_architecture(raw: Mapping[str, Any], shard: Shard = ALONE) -> Architect
         max_length=shape.max_length,
         window=shape.windows[-1],
         kv_shapes=tuple(KvShape(one.num_kv_heads, one.head_dim) for one in heads),
+        beside=declared.family.beside,
         build=partial(Decoder, declared, shard),
     )

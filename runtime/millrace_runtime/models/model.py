@@ -70,5 +70,7 @@ class Architecture:
     """A token sees itself and the `window` - 1 before it; None: all. No model here supports a window yet."""
     kv_shapes: tuple[KvShape, ...]
     """By layer."""
+    beside: tuple[str, ...]
+    """The beginnings of the names of tensors that are other parts', such as a vision tower's."""
     build: Callable[[Weights, int], Model]
     """Returns the model, given its weights and the longest sequence to serve."""

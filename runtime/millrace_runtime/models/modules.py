@@ -67,21 +67,17 @@ class DecoderModules:
     def outer(self) -> Modules:
         """The modules outside of layers."""
         modules = {module.role: module for module in list_outer(self.declared.shape)}
-        return Modules(self.weights, self._names, self.shard, None, modules)
+        return Modules(self.weights, self.declared.family.names, self.shard, None, modules)
 
     def layer(self, number: int, kind: LayerShape) -> Modules:
         """Return the modules of a layer."""
         modules = {module.role: module for module in list_layer(self.declared.shape.width, kind)}
-        return Modules(self.weights, self._names, self.shard, number, modules)
-
-    @property
-    def _names(self) -> Names:
-        return self.declared.family.choose_names(self.weights.names)
+        return Modules(self.weights, self.declared.family.names, self.shard, number, modules)
 
     def skip_unread(self) -> None:
         """Leave out what a checkpoint may have and the model does not use."""
         family, shape = self.declared
-        for name in list_unread(family, shape, self._names):
+        for name in list_unread(family, shape):
             self.weights.skip(name)
         for name in self.weights.names:
             if name.startswith(family.beside):

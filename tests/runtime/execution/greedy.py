@@ -45,12 +45,14 @@ def check(logits: torch.Tensor, num_prompt: int, results: list[RowResult]) -> No
         assert logprobs.drawn == pytest.approx(drawn, abs=2e-3)
 
 
-def check_greedy(path: Path, tokens: list[int], make_driver: Callable[..., Any]) -> None:
+def check_greedy(
+    path: Path, tokens: list[int], make_driver: Callable[..., Any], theirs: Any = AutoModelForCausalLM
+) -> None:
     """Alone, in a crowd with small chunks, and token by token, by one executor.
 
     At the first divergent token each side's token must be among the other's most likely.
     """
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    model = theirs.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     driver, outputs = make_driver(path), []
     for chunk, crowd in ((512, 0), (37, 5), (1, 0)):
         known = tokens if chunk > 1 else tokens[:20]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from tests.runtime.execution.conftest import TINY
 from tests.runtime.execution.greedy import check_greedy, prompt
@@ -26,8 +26,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "qwen3, norms of heads": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
     "smollm3, layers without rotary": {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": None},
+    "mistral3, with a vision tower beside": {
+        "model_type": "mistral3",
+        "text_config": SIZES | {"model_type": "mistral", "sliding_window": None},
+        "vision_config": {
+            "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "head_dim": 16, "image_size": 32, "patch_size": 8,
+        },
+        "tie_word_embeddings": False,
+    },
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from TINY's."""
+
+
+def find_class(changes: dict[str, Any]) -> Any:
+    return AutoModelForImageTextToText if "vision_config" in changes else AutoModelForCausalLM
 
 
 def write_random(folder: Path, changes: dict[str, Any]) -> Path:
@@ -35,7 +48,7 @@ def write_random(folder: Path, changes: dict[str, Any]) -> Path:
     fields = {name: value for name, value in (SIZES | changes).items() if value is not None}
     model_type = fields.pop("model_type")
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(
+    model = find_class(changes).from_config(
         AutoConfig.for_model(model_type, **NO_IDS, **fields), dtype=torch.float32
     )
     with torch.no_grad():
@@ -51,4 +64,5 @@ def write_random(folder: Path, changes: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_agrees_with_transformers(tmp_path: Path, make_driver: Callable[..., Any], name: str) -> None:
-    check_greedy(write_random(tmp_path / "model", FAMILIES[name]), prompt(277, 0), make_driver)
+    path = write_random(tmp_path / "model", FAMILIES[name])
+    check_greedy(path, prompt(277, 0), make_driver, find_class(FAMILIES[name]))
