@@ -17,7 +17,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-8b": LLAMA_8B,
     "llama-70b": LLAMA_70B,
     "qwen-half": QWEN_HALF,
-    "mixtral": LLAMA_8B | {"architectures": ["MixtralForCausalLM"]},
+    "ministral": LLAMA_8B | {"architectures": ["Ministral3ForCausalLM"]},
     "gptq": LLAMA_8B | {"quantization_config": {"quant_method": "gptq", "bits": 4}},
     "mistral": LLAMA_8B
     | {"architectures": ["MistralForCausalLM"], "sliding_window": 4096, "rope_scaling": None},
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, Settings, str]] = {
         "16 GiB",
     ),
     "a pod for none": ("llama-70b", Settings(device="cpu", weights="Int4"), "16 GiB"),
-    "another architecture": ("mixtral", Settings(), "h100-80g"),
+    "another architecture": ("ministral", Settings(), "h100-80g"),
     "a quantised checkpoint": ("gptq", Settings(), "h100-80g"),
     "a sliding window": ("mistral", Settings(), "h100-80g"),
     "longer than the model": ("llama-8b", Settings(max_model_length=200000), "h100-80g"),

@@ -42,9 +42,23 @@ def find_family(raw: Mapping[str, Any]) -> Family:
         if name in FAMILIES:
             return FAMILIES[name]
     asked = ", ".join(names) or "none"
-    raise ArchitectureError(
-        f"config.json names the architecture {asked}; supported are {', '.join(sorted(FAMILIES))}"
-    )
+    known = f"supported are {', '.join(sorted(FAMILIES))}"
+    raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{known}")
+
+
+NEAREST: Final[Mapping[str, str]] = {
+    "Qwen3Moe": "Qwen3ForCausalLM",
+    "Qwen": "Qwen3ForCausalLM",
+    "Mi": "MistralForCausalLM",
+    "Llama": "LlamaForCausalLM",
+    "SmolLM": "SmolLM3ForCausalLM",
+}
+"""By the beginning of an architecture's name, the served one of the same makers."""
+
+
+def _propose(asked: str) -> str:
+    near = next((name for beginning, name in NEAREST.items() if asked.startswith(beginning)), None)
+    return f"the nearest is {near}; " if near else ""
 
 
 def declare(raw: Mapping[str, Any]) -> Declared:

@@ -81,15 +81,20 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _end_ids(config: dict[str, Any]) -> list[int]:
-    value = config.get("eos_token_id")
+    value = config.get("eos_token_id", _find_inner(config).get("eos_token_id"))
     values = value if isinstance(value, list) else [value]
     return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
 
 
 def _num_rows(config: dict[str, Any]) -> int | None:
-    inner = config.get("text_config")  # of a model that reads images too
-    size = config.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
+    size = config.get("vocab_size", _find_inner(config).get("vocab_size"))
     return size if isinstance(size, int) else None
+
+
+def _find_inner(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the text model's config of a model that reads images too."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else {}
 
 
 def _token_settings(model_path: Path, tokenizer_config: dict[str, Any]) -> dict[str, Any]:

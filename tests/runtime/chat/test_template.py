@@ -248,12 +248,12 @@ def test_a_token_beyond_the_models_rows_is_refused_by_its_name(tmp_path: Path) -
 
 def test_text_config_reads_ends_and_template_files(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 8]}')
-    (tmp_path / "config.json").write_text('{"eos_token_id": 7}')
+    (tmp_path / "config.json").write_text('{"text_config": {"eos_token_id": 9}}')
     (tmp_path / "chat_template.jinja").write_text("hello")
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
     config = read_text_config(tmp_path)
-    assert config.end_token_ids == (7, 8)
+    assert config.end_token_ids == (7, 8, 9)
     assert config.chat_templates == {"default": "hello", "tool_use": "tools"}
 
 
