@@ -3,6 +3,8 @@
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,15 +21,17 @@ from millrace_kernels.native.recorder import record
 from millrace_kernels.native.selfcheck import (
     BOUNDS,
     Case,
+    Layer,
     build_layer,
     check_library,
     measure_error,
     run_native,
 )
 from millrace_kernels.paged_attention.cache import SLACK
+from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Format, Heads, Packer, Step
+from millrace_kernels.step import CacheLayer, Format, Heads, Packer, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
@@ -127,14 +131,64 @@ def test_threads_that_share_long_sequences_change_no_bit(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_of_a_model_may_differ_in_heads_norms_and_rotary(library: Library, dtype: torch.dtype) -> None:
+    """The last layers need more of the memory that threads share than the first."""
+    cases = [
+        Case(heads=Heads(4, 2, 6), is_turned=False),
+        Case(heads=Heads(6, 3, 80), lengths=(600,)),
+        Case(heads=Heads(9, 3, 16), is_normed=False, is_turned=False),
+    ]
+    blocks, tokens = torch.randperm(38)[None], torch.randint(0, 50, (1, 600))
+
+    def stack(packer: Packer) -> list[Layer]:
+        layers = [build_layer(packer, case) for case in cases]
+        return [replace(layer, cache=CacheLayer(number)) for number, layer in enumerate(layers)]
+
+    def forward(step: Step, layers: list[Layer]) -> torch.Tensor:
+        x = step.embed(layers[0].table)
+        for layer in layers:
+            x = layer.compute(x, step)
+        return x
+
+    def attend(query: torch.Tensor, cache: torch.Tensor, scale: float) -> torch.Tensor:
+        return TiledAttention([0, 600], [600], blocks, cache.shape[2], 16)(query, cache, scale)
+
+    layers = stack(NativePacker(dtype))
+    recorded = record(partial(forward, layers=layers), layers[0].logits, dtype)
+    program = NativeProgram(library, recorded, Sizes(599, 1, 2))
+    program.poison()
+    program.set_caches([poisoned(38, case.heads, dtype) for case in cases])
+    for begin, count in ((0, 599), (599, 1)):
+        batch = Batch(*(np.array([number], dtype=np.int32) for number in (0, begin, count)))
+        found = program.run(batch, [0], tokens, blocks)
+    layers, positions = stack(TensorPacker(dtype, torch.device("cpu"))), torch.arange(600)
+    step = TensorStep(
+        kernels=select_kernels(torch.device("cpu")),
+        tokens=tokens[0],
+        positions=positions,
+        cache_slots=blocks[0, positions // 16] * 16 + positions % 16,
+        kv_caches=[poisoned(38, case.heads, dtype) for case in cases],
+        attend=attend,
+        on_layer=lambda: None,
+    )
+    expected = layers[0].logits(forward(step, layers)[-1:], step)
+    assert ((found - expected).abs().max() / expected.std()).item() < BOUNDS[dtype, Format.DENSE] * 2
+
+
+def poisoned(num_blocks: int, heads: Heads, dtype: torch.dtype) -> torch.Tensor:
+    """Return a layer's cache, full of NaN."""
+    shape = (num_blocks, 2, heads.num_kv_heads, 16, heads.head_dim)
+    return torch.full((math.prod(shape) + SLACK,), float("nan"), dtype=dtype)[:-SLACK].view(shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
     library: Library, dtype: torch.dtype
 ) -> None:
     case = Case(heads=Heads(6, 2, 16), lengths=(16,))
     layer = build_layer(NativePacker(dtype), case)
     program = NativeProgram(library, record(layer.forward, layer.logits, dtype), Sizes(16, 1, 2))
-    shape = (1, 2, case.heads.num_kv_heads, 16, case.heads.head_dim)
-    cache = torch.full((math.prod(shape) + SLACK,), float("nan"), dtype=dtype)[:-SLACK].view(shape)
+    cache = poisoned(1, case.heads, dtype)
     program.set_caches([cache])
     tokens, blocks = torch.arange(16)[None], torch.zeros(1, 1, dtype=torch.int64)
 

@@ -104,21 +104,18 @@ def test_triton_attends_in_layers_of_different_heads_by_one_plan(paged: Any) -> 
     queries, contexts = [1, 9, 1], [300, 30, 16]
     shapes = [(4, 2, 8), (6, 1, 24), (2, 2, 8), (4, 2, 8)]
     layers = [paged(queries, contexts, *shape, seed=number) for number, shape in enumerate(shapes)]
-    tables = torch.cat([layer.tables for layer in layers[:1]])
-    bounds = Bounds(13, 9, has_prefill=True)
-    starts, lengths = torch.tensor(layers[0].starts), torch.tensor(contexts)
-    attend = select_triton().plan_attention(
-        QueryRows((), (), starts, lengths, torch.arange(3), bounds), tables, 2, 16
-    )
+    _, _, starts, lengths, tables = layers[0].tensors()
+    rows = QueryRows((), (), starts, lengths, torch.arange(3), Bounds(13, 9, has_prefill=True))
+    attend = select_triton().plan_attention(rows, tables, 2, 16)
     for layer in layers:
-        order = layer.tables
-        assert order.shape == tables.shape
         cache = torch.full_like(layer.cache, float("nan"))
-        cache[tables.long().flatten()] = layer.cache[order.long().flatten()]
+        for to, origin, context in zip(tables, layer.tables, contexts, strict=True):
+            count = -(-context // 16)
+            cache[to[:count]] = layer.cache[origin[:count]]
         query = torch.full((13, *layer.query.shape[1:]), float("nan"))
         query[:11] = layer.query
-        expected = paged_attention_reference(*layer.tensors(), layer.scale)
         found = attend(query, cache, layer.scale)
+        expected = paged_attention_reference(*layer.tensors(), layer.scale)
         torch.testing.assert_close(found[:11], expected, atol=1e-5, rtol=1e-5)
         assert not found[11:].any()
 

@@ -76,6 +76,13 @@ def test_a_step_without_room_is_refused(
         run(program, rows, draws, length)
 
 
+def test_a_model_without_rotary_has_no_last_position(good: Path) -> None:
+    layer = build_layer(NativePacker(DTYPE), Case(lengths=(LENGTH,), is_turned=False))
+    made = NativeProgram(Library(good), record(layer.forward, layer.logits, DTYPE), Sizes(8, 2, 2))
+    made.set_caches([cache_of()])
+    assert run(made, [(0, 40, 8)]).isfinite().all()
+
+
 def rows_of(slot: int, begin: int, count: int) -> Batch:
     return Batch(*(np.array([number], dtype=np.int32) for number in (slot, begin, count)))
 

@@ -187,7 +187,7 @@ class NativeProgram:
         y = self._rows(operation.y, places)
         y.offset += operation.column * operation.y.dtype.itemsize
         x = y if operation.x is None else self._rows(operation.x, places, is_read=True)
-        op = abi.Op(operation.kind, operation.layer, x, y)
+        op = abi.Op(operation.kind, x=x, y=y, number=operation.number, length=operation.length)
         if operation.shares is not None:
             bounds = (ctypes.c_int32 * len(operation.shares.bounds))(*operation.shares.bounds)
             self._structures.append(bounds)
@@ -203,9 +203,10 @@ class NativeProgram:
             op.weight, op.weight_type = operation.weight.data_ptr(), TYPES[operation.weight.dtype]
         if (heads := operation.heads) is not None:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
+        if (layer := operation.layer) is not None:
+            op.layer = layer.number
         if (norms := operation.norms) is not None:
             op.query_norm, op.key_norm = norms.query.data_ptr(), norms.key.data_ptr()
-        op.number, op.length = operation.number, operation.length
         return op
 
     def _rows(self, register: Register, places: dict[Register, Place], *, is_read: bool = False) -> abi.Rows:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from millrace_kernels.native import abi
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import HeadNorms, Heads, Shares
+from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Shares
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -42,7 +42,8 @@ class Recorded:
     matrix: PackedMatrix | None = None
     weight: Tensor | None = None
     number: float = 0.0
-    layer: int = 0
+    layer: CacheLayer | None = None
+    """None: it uses no KV cache."""
     heads: Heads | None = None
     norms: HeadNorms | None = None
     length: int = 0
@@ -66,7 +67,8 @@ class Record:
     @property
     def heads_by_layer(self) -> dict[int, Heads]:
         """Each layer's heads."""
-        return {one.layer: one.heads for one in self.operations if one.heads is not None}
+        found = ((one.layer, one.heads) for one in self.operations)
+        return {layer.number: heads for layer, heads in found if layer and heads}
 
     @property
     def num_positions(self) -> int | None:

@@ -135,7 +135,7 @@ class Recorder:
                 query,
                 weight=table,
                 number=epsilon,
-                layer=layer.number,
+                layer=layer,
                 heads=heads,
                 norms=norms,
                 length=length,
@@ -148,7 +148,7 @@ class Recorder:
         width = heads.num_heads * heads.head_dim
         require_rows(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
         return self._write(
-            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer.number, heads=heads
+            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
         )
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
@@ -223,7 +223,7 @@ class Recorder:
         matrix: PackedMatrix | None = None,
         weight: Tensor | None = None,
         number: float = 0.0,
-        layer: int = 0,
+        layer: CacheLayer | None = None,
         heads: Heads | None = None,
     ) -> Tensor:
         source = None if x is None else self._find(x)

@@ -58,6 +58,7 @@ class Layer:
     """One layer of random weights, with embedding and head."""
 
     heads: Heads
+    cache: CacheLayer
     table: Matrix
     norm: Tensor
     qkv: Matrix
@@ -68,11 +69,14 @@ class Layer:
     norms: HeadNorms | None
 
     def forward(self, step: Step) -> Tensor:
-        """Return hidden states. Uses every operation of a step."""
-        x = step.embed(self.table)
+        """Return hidden states."""
+        return self.compute(step.embed(self.table), step)
+
+    def compute(self, x: Tensor, step: Step) -> Tensor:
+        """Return the residuals x with the sums of attention and MLP."""
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
-        query = step.rotary_kv_write(qkv, CacheLayer(0), self.heads, self.angles, self.norms)
-        mixed = step.attention(query, CacheLayer(0), self.heads, self.heads.head_dim**-0.5)
+        query = step.rotary_kv_write(qkv, self.cache, self.heads, self.angles, self.norms)
+        mixed = step.attention(query, self.cache, self.heads, self.heads.head_dim**-0.5)
         x = step.linear_add(mixed, self.output, x)
         gated = step.linear_silu_mul(step.rms_norm(x, self.norm, 1e-5), self.gate_up)
         return step.linear_add(gated, self.down, x)
@@ -89,12 +93,12 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     def random(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator).mul_(columns**-0.5).to(packer.dtype)
 
-    heads, width, mlp = case.heads, case.width, case.mlp_width
-    query, kv = heads.num_heads * heads.head_dim, heads.num_kv_heads * heads.head_dim
-    turns = torch.rand(max(case.lengths), heads.head_dim // 2, generator=generator) * 6
-    scales = random(2, heads.head_dim) + 1
+    heads, width, mlp, dim = case.heads, case.width, case.mlp_width, case.heads.head_dim
+    query, kv = heads.num_heads * dim, heads.num_kv_heads * dim
+    turns = torch.rand(max(case.lengths), dim // 2, generator=generator) * 6
     return Layer(
         heads=heads,
+        cache=CacheLayer(0),
         table=packer.pack_table(random(case.vocabulary, width)),
         norm=random(1, width)[0] + 1,
         qkv=packer.pack([random(query, width), random(2 * kv, width)], query + 2 * kv, width, None),
@@ -102,7 +106,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
         angles=Angles(torch.stack((turns.cos(), turns.sin()))) if case.is_turned else None,
-        norms=HeadNorms(scales[0], scales[1], 1e-5) if case.is_normed else None,
+        norms=HeadNorms(random(1, dim)[0] + 1, random(1, dim)[0] + 1, 1e-5) if case.is_normed else None,
     )
 
 
