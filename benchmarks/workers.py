@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.figures import Spread, spread
 from benchmarks.runtime.machine import describe_machine, read_num_threads
-from benchmarks.runtime.models import BILLION, SMALL, Shape, write_model
+from benchmarks.runtime.models.checkpoint import write_model
+from benchmarks.runtime.models.shapes import BILLION, SMALL, Shape
 from benchmarks.runtime.ours import our_library
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.rounds import Engine, ask, running

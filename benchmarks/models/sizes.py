@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runtime.models import SMALL
-from benchmarks.runtime.models import write_model as write_llama
+from benchmarks.runtime.models.checkpoint import write_model as write_llama
+from benchmarks.runtime.models.shapes import SMALL
 from millrace_fit.settings import WEIGHTS
 from testing.checkpoints.allocated import MODELS, allocate_sizes, tell_sizes
 from testing.checkpoints.models import MEDIUM, write_model

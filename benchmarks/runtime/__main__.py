@@ -9,11 +9,12 @@ from pathlib import Path
 
 from benchmarks.record import add_output, publish
 from benchmarks.runtime.campaign import Campaign
-from benchmarks.runtime.choice import ENGINES, PARTS, Choice
+from benchmarks.runtime.choice import OURS_BY_FLAG, Choice, list_engines
 from benchmarks.runtime.errors import BenchmarkError, UsageError
+from benchmarks.runtime.former import read_former_commit
+from benchmarks.runtime.models.subjects import SUBJECTS
 from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.report import render_table
-from benchmarks.runtime.workload import PRECISIONS
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,12 +22,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.runtime", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each case (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one round of short answers: to try it out")
+    parser.add_argument("--shape", choices=SUBJECTS, default="llama", help="the model (default: %(default)s)")
+    for flag in ("only", "engines", "precisions"):
+        parser.add_argument(f"--{flag}", type=_names, help=f"(default: all; {_list_known(flag)})")
     parser.add_argument(
-        "--only", type=_names, default=PARTS, help=f"parts, of: {','.join(PARTS)} (default: all)"
-    )
-    parser.add_argument("--engines", type=_names, help=f"of: {','.join(ENGINES)} (default: all there are)")
-    parser.add_argument(
-        "--precisions", type=_names, default=PRECISIONS, help=f"of: {','.join(PRECISIONS)} (default: all)"
+        "--against", metavar="COMMIT", help="measure a former commit of ours too, in the same rounds"
     )
     add_output(parser)
     return parser
@@ -36,23 +36,36 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
+def _list_known(flag: str) -> str:
+    return "; ".join(f"{name}: {','.join(_find_known(flag, name))}" for name in SUBJECTS)
+
+
+def _find_known(flag: str, shape: str) -> tuple[str, ...]:
+    """Return the names that a flag can have at a shape."""
+    subject = SUBJECTS[shape]
+    known = {"only": subject.parts, "engines": list_engines(subject), "precisions": subject.precisions}
+    return known[flag]
+
+
 def read_choice(arguments: argparse.Namespace) -> Choice:
     """Return what to run. Raises UsageError."""
-    for flag, given, known in (
-        ("--only", arguments.only, PARTS),
-        ("--engines", arguments.engines or (), ENGINES),
-        ("--precisions", arguments.precisions, PRECISIONS),
-    ):
-        if unknown := set(given) - set(known):
-            raise UsageError(f"{flag}: no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    for flag in ("only", "engines", "precisions"):
+        known = _find_known(flag, arguments.shape)
+        if unknown := set(getattr(arguments, flag) or ()) - set(known):
+            raise UsageError(f"--{flag}: no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    if arguments.against is not None and OURS_BY_FLAG not in (arguments.engines or (OURS_BY_FLAG,)):
+        raise UsageError(f"--against compares with ours: add {OURS_BY_FLAG} to --engines")
     peers = os.environ.get("PEERS")
+    subject = SUBJECTS[arguments.shape]
     return Choice(
-        parts=arguments.only,
-        precisions=arguments.precisions,
+        subject=subject,
+        parts=arguments.only or subject.parts,
+        precisions=arguments.precisions or subject.precisions,
         engines=arguments.engines,
         num_rounds=1 if arguments.quick else arguments.rounds,
         is_quick=arguments.quick,
         peers=Path(peers).absolute() if peers else None,
+        former=None if arguments.against is None else read_former_commit(arguments.against),
     )
 
 

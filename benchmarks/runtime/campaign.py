@@ -13,25 +13,23 @@ from benchmarks.requests.row_costs import measure_rows
 from benchmarks.requests.vocabulary import write_vocabulary
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
 from benchmarks.runtime.bystanders import Bystanders
-from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
+from benchmarks.runtime.choice import Choice
+from benchmarks.runtime.duration import estimate_seconds
 from benchmarks.runtime.engines import EngineSpec, RunningEngine
-from benchmarks.runtime.errors import EngineError, UsageError
-from benchmarks.runtime.figures import OURS, Row, Spread, spread
+from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.figures import FORMER, OURS, Row, Spread, spread
+from benchmarks.runtime.former import Former, prepare_former
+from benchmarks.runtime.lineup import Lineup
 from benchmarks.runtime.machine import describe_machine, read_num_threads
 from benchmarks.runtime.memory_limit import CASE, measure_memory_limit
-from benchmarks.runtime.models import SMALL, find_difference, write_model
-from benchmarks.runtime.ours import can_serve, our_server, our_specs
-from benchmarks.runtime.peers import CHECKPOINT, PEERS, PYTHON_PEERS, START_ONLY, Peer
+from benchmarks.runtime.models.checkpoint import write_model
+from benchmarks.runtime.models.peer_files import find_checkpoint
+from benchmarks.runtime.ours import our_server
+from benchmarks.runtime.peers import PEERS, PYTHON_PEERS, START_ONLY
 from benchmarks.runtime.progress import tell
+from benchmarks.runtime.published import list_figures
 from benchmarks.runtime.replicas import SHARED_CASES, measure_replicas
-from benchmarks.runtime.report import (
-    FIGURES,
-    REQUEST_FIGURES,
-    render_comparison,
-    render_ratios,
-    render_rows,
-    render_spread,
-)
+from benchmarks.runtime.report import render_comparison, render_ratios, render_rows, render_spread
 from benchmarks.runtime.rounds import Rounds
 from benchmarks.runtime.starts import compare_starts, time_starts
 from benchmarks.runtime.workload import CASES, Case
@@ -46,7 +44,8 @@ class Campaign:
         self._num_threads = read_num_threads()
         self._rates: dict[Row, list[float]] = {}
         self._versions = {OURS: read_commit(), "torch": importlib.metadata.version("torch")}
-        self._left_out = dict.fromkeys(choice.list_unwanted(), NOT_ASKED_FOR)
+        self._lineup = Lineup(choice, self._num_threads)
+        self._left_out = self._lineup.left_out
         self._figures: dict[str, Any] = {}
         self._starts: dict[str, Any] = {}
         self._bandwidths: list[float] = []
@@ -66,8 +65,16 @@ class Campaign:
         return self._render()
 
     def _measure(self) -> None:
-        for precision in self._choice.precisions:
-            self._compare(precision)
+        former = self._prepare_former()
+        cases = [case for case in CASES if self._choice.has_part(case.name)]
+        lineups = {
+            precision: self._lineup.find_specs(self._model, precision, former)
+            for precision in self._choice.precisions
+        }
+        if cases:
+            self._tell_duration(cases, sum(map(len, lineups.values())))
+            for specs in lineups.values():
+                self._compare(specs, self._shorten(cases))
         if self._choice.has_part("memory"):
             self._measure_memory_limit()
         if self._choice.has_part("replicas"):
@@ -79,63 +86,49 @@ class Campaign:
 
     def _find_model(self) -> Path:
         """Return the peers' checkpoint, so that all have the same weights; without peers one of our own."""
-        peers = self._choice.peers
-        if peers is None or not (peers / CHECKPOINT).exists():
-            return write_model(self._folder / "small", SMALL)
-        if (difference := find_difference(peers / CHECKPOINT, SMALL)) is not None:
-            raise UsageError(
-                f"$PEERS/{CHECKPOINT} is another model: in its config {difference}. Write the one that is"
-                f" compared by `python -m benchmarks.runtime.models $PEERS/{CHECKPOINT}`, and make the peers'"
-                " models from it anew"
-            )
-        return peers / CHECKPOINT
+        subject, peers = self._choice.subject, self._choice.peers
+        if peers is None:
+            return write_model(self._folder / subject.stem, subject.shape)
+        return find_checkpoint(subject, peers)
 
-    def _compare(self, precision: str) -> None:
-        """Start every engine that has this precision, and measure them in turn."""
+    def _prepare_former(self) -> Former | None:
+        if self._choice.former is None:
+            return None
+        self._versions[FORMER] = self._choice.former
+        return prepare_former(self._choice.former, self._folder / FORMER)
+
+    def _tell_duration(self, cases: Sequence[Case], num_engines: int) -> None:
+        seconds = estimate_seconds(
+            self._choice.subject.shape,
+            self._shorten(cases),
+            num_engines=num_engines,
+            num_rounds=self._choice.num_rounds,
+            num_threads=self._num_threads,
+        )
+        names = ", ".join(case.name for case in cases)
+        tell(
+            f"{names}, {num_engines} engines, {self._choice.num_rounds} rounds: about {seconds / 60:.0f} min"
+        )
+
+    def _compare(self, specs: Sequence[EngineSpec], cases: Sequence[Case]) -> None:
+        """Start every engine of a precision, and measure them in turn."""
         self._bandwidths.append(measure_read_bandwidth(self._num_threads))
-        cases = [case for case in CASES if self._choice.has_part(case.name)]
-        specs = self._find_specs(precision) if cases else []
         with contextlib.ExitStack() as stack:
             engines = [engine for spec in specs if (engine := self._start(spec, stack)) is not None]
-            rounds = Rounds(engines, self._shorten(cases), self._bystanders)
+            rounds = Rounds(engines, cases, self._bystanders)
             try:
-                self._figures |= render_ratios(rounds.run(self._choice.num_rounds))
+                found = rounds.run(self._choice.num_rounds)
+                self._figures |= render_ratios(self._choice.subject, found)
             finally:
                 self._rates |= rounds.rates
                 self._left_out |= {
-                    f"{name} {precision}": f"failed: {reason}" for name, reason in rounds.failures.items()
+                    f"{name} {specs[0].precision}": f"failed: {reason}"
+                    for name, reason in rounds.failures.items()
                 }
 
     def _shorten(self, cases: Sequence[Case]) -> list[Case]:
         """Return the cases as this run asks them."""
         return [case.shorten() if self._choice.is_quick else case for case in cases]
-
-    def _find_specs(self, precision: str) -> list[EngineSpec]:
-        """Return the engines of a precision, ours first; none where ours is wanted and lacks it."""
-        specs = []
-        if self._choice.has_engine(OURS):
-            if not can_serve(precision):
-                self._left_out[f"{OURS} {precision}"] = "`millrace serve` has no --weights: rows skipped"
-                return []
-            specs += our_specs(self._model, precision, self._num_threads)
-        found = [self._find_peer(peer, precision) for peer in PEERS]
-        return specs + [spec for spec in found if spec is not None]
-
-    def _find_peer(self, peer: Peer, precision: str) -> EngineSpec | None:
-        """Return how to start a peer, or None, and why, where it is not wanted or not there."""
-        if precision not in peer.models or not self._choice.has_engine(peer.name):
-            return None
-        folder = self._choice.peers
-        missing = "$PEERS is not set" if folder is None else peer.find_missing(folder, precision)
-        if folder is None or missing is not None:
-            self._left_out[f"{peer.name} {precision}"] = f"absent: {missing}"
-            return None
-        if peer.name not in self._versions and (version := peer.read_version(folder)) is not None:
-            self._versions[peer.name] = version
-        spec = peer.build(folder, folder / peer.models[precision], precision, self._num_threads)
-        if spec.lacks:
-            self._left_out[f"{peer.name}, a part"] = f"it runs slower without {spec.lacks}"
-        return spec
 
     def _start(self, spec: EngineSpec, stack: contextlib.ExitStack) -> RunningEngine | None:
         """Start an engine and stop it where it is. Raises EngineError when it is ours that fails."""
@@ -189,7 +182,7 @@ class Campaign:
 
     def _time_starts(self) -> None:
         peers = [peer for peer in (*PEERS, START_ONLY) if peer.name in PYTHON_PEERS]
-        found = [self._find_peer(peer, "bf16") for peer in peers]
+        found = [self._lineup.find_peer(peer, "bf16") for peer in peers]
         specs = [our_server(self._model, "bf16"), *(spec for spec in found if spec is not None)]
         seconds, failures = time_starts(specs, self._folder, self._choice.num_rounds)
         self._left_out |= {f"{name}, its start": f"failed: {reason}" for name, reason in failures.items()}
@@ -199,24 +192,26 @@ class Campaign:
 
     def _render(self) -> dict[str, Any]:
         busy = self._bystanders.busy
+        subject, num_weights = self._choice.subject, self._choice.subject.shape.num_weights
         gigabytes = [value / 1e9 for value in self._bandwidths]
         return {
             "benchmark": "runtime",
             "date": read_date(),
             "machine": describe_machine()
             | {
-                "memory_read_gb_per_second": render_spread(spread(gigabytes), digits=1),
+                "memory_read_gb_per_second": render_spread(spread(gigabytes), digits=1)
+                if gigabytes
+                else None,
                 "busy_percent_of_others": busy._asdict() if busy is not None else None,
             },
-            "model": f"Llama's shape, {SMALL.num_weights / 1e6:.1f} million weights, drawn at random",
+            "shape": subject.name,
+            "model": f"{subject.title}, {num_weights / 1e6:.1f} million weights, drawn at random",
             "threads": self._num_threads,
             "rounds": self._choice.num_rounds,
             "is_quick": self._choice.is_quick,
-            "engines": self._versions,
+            "engines": self._versions | self._lineup.versions,
             "left_out": self._left_out,
             "rows": render_rows(self._rates),
             "start_seconds": self._starts,
-            "figures": {
-                name: self._figures[name] for name in (*FIGURES, *REQUEST_FIGURES) if name in self._figures
-            },
+            "figures": {name: self._figures[name] for name in list_figures(subject) if name in self._figures},
         }

@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.runtime.figures import OURS
-from benchmarks.runtime.peers import PEERS, START_ONLY
-from benchmarks.runtime.workload import PRECISIONS
+from benchmarks.runtime.models.subjects import PARTS_OF_OURS, Subject
 
 OURS_BY_FLAG = "ours"
-ENGINES = (OURS_BY_FLAG, *(peer.name for peer in (*PEERS, START_ONLY)))
-PARTS_OF_OURS = ("memory", "replicas", "rows", "grammars", "start")
-"""These measure our engine, or compare with it: they are nothing without it."""
-PARTS = ("single", "prefill", "c8", "c32", *PARTS_OF_OURS)
 NOT_ASKED_FOR = "not asked for"
 
 
@@ -20,6 +15,7 @@ NOT_ASKED_FOR = "not asked for"
 class Choice:
     """What to run."""
 
+    subject: Subject
     parts: tuple[str, ...]
     precisions: tuple[str, ...]
     engines: tuple[str, ...] | None
@@ -29,10 +25,13 @@ class Choice:
     """Answers are short, so that a run shows only that everything works."""
     peers: Path | None
     """$PEERS."""
+    former: str | None = None
+    """The commit that ours is compared with."""
 
     def has_engine(self, name: str) -> bool:
         """Whether an engine is wanted."""
-        return self.engines is None or (OURS_BY_FLAG if name == OURS else name) in self.engines
+        flag = OURS_BY_FLAG if name == OURS else name
+        return flag in (list_engines(self.subject) if self.engines is None else self.engines)
 
     def has_part(self, part: str) -> bool:
         """Whether a part is wanted, and can be had with the engines that are."""
@@ -40,6 +39,13 @@ class Choice:
 
     def list_unwanted(self) -> Iterator[str]:
         """Yield the names of what the flags leave out."""
-        yield from (f"part {part}" for part in PARTS if not self.has_part(part))
-        yield from (f"precision {name}" for name in PRECISIONS if name not in self.precisions)
-        yield from (f"engine {name}" for name in ENGINES if self.engines and name not in self.engines)
+        subject = self.subject
+        yield from (f"part {part}" for part in subject.parts if not self.has_part(part))
+        yield from (f"precision {name}" for name in subject.precisions if name not in self.precisions)
+        names = list_engines(subject)
+        yield from (f"engine {name}" for name in names if self.engines and name not in self.engines)
+
+
+def list_engines(subject: Subject) -> tuple[str, ...]:
+    """Return the engines that can be compared, as the flags name them."""
+    return (OURS_BY_FLAG, *subject.peers)

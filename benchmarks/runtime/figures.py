@@ -46,6 +46,8 @@ class Comparison(NamedTuple):
 Rates = Mapping[Row, Sequence[float]]
 """Each row's rate, round by round."""
 OURS = "millrace"
+FORMER = "former"
+"""A former commit of ours: no peer."""
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -67,7 +69,7 @@ def compare_with_best(rates: Rates, case: str, precision: str) -> Comparison | N
     comparisons = [
         Comparison(spread(ratios(rates[ours], theirs)), f"{row.engine} {row.manner}")
         for row, theirs in rates.items()
-        if row.engine != OURS
+        if row.engine not in (OURS, FORMER)
         and (row.case, row.precision) == (case, precision)
         and (ours := row._replace(engine=OURS)) in rates
     ]
@@ -81,3 +83,9 @@ def compare_manners(rates: Rates, case: str, precision: str) -> Spread | None:
     if over_http is None or in_process is None:
         return None
     return spread(ratios(over_http, in_process))
+
+
+def compare_with_former(rates: Rates, case: str, precision: str, manner: Manner) -> Spread | None:
+    """Return ours over our former commit's, or None where one of both was not measured."""
+    ours, former = (rates.get(Row(case, precision, engine, manner)) for engine in (OURS, FORMER))
+    return None if ours is None or former is None else spread(ratios(ours, former))

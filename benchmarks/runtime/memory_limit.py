@@ -11,7 +11,8 @@ from typing import NamedTuple
 from benchmarks.runtime.bandwidth import measure_read_bandwidth
 from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.figures import Spread, spread
-from benchmarks.runtime.models import BILLION, write_model
+from benchmarks.runtime.models.checkpoint import write_model
+from benchmarks.runtime.models.shapes import BILLION
 from benchmarks.runtime.ours import our_library
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.rounds import ask, running

@@ -25,15 +25,20 @@ class Peer:
     program: str
     """What must be there for it to run, below $PEERS."""
     models: Mapping[str, str]
-    """Its model by precision, below $PEERS."""
+    """Its model by precision, below $PEERS, with {stem} for the name of what is compared."""
     build: Callable[[Path, Path, str, int], EngineSpec]
     """From $PEERS, the model's path, the precision and the number of threads."""
     ask_version: tuple[str, ...] = ()
     """A command, below $PEERS, whose first line with a digit is its version; a library's driver tells it."""
 
-    def find_missing(self, folder: Path, precision: str) -> str | None:
+    def name_model(self, stem: str, precision: str) -> str:
+        """Return where its model of a precision lies, below $PEERS."""
+        return self.models[precision].format(stem=stem)
+
+    def find_missing(self, folder: Path, stem: str, precision: str) -> str | None:
         """Return what keeps it from running at a precision that it has, or None."""
-        missing = [path for path in (self.program, self.models[precision]) if not (folder / path).exists()]
+        paths = (self.program, self.name_model(stem, precision))
+        missing = [path for path in paths if not (folder / path).exists()]
         return f"$PEERS/{missing[0]} is not there" if missing else None
 
     def read_version(self, folder: Path) -> str | None:
@@ -97,13 +102,15 @@ def build_library(name: str, folder: Path, model: Path, precision: str, num_thre
     return EngineSpec(name, precision, command, OFFLINE)
 
 
-CHECKPOINT = "models/small-bf16"
+CONVERTER, QUANTISER = "bin/convert_hf_to_gguf", "bin/llama-quantize"
+"""llama.cpp's own, below $PEERS."""
+CHECKPOINT = "models/{stem}-bf16"
 PEERS = (
     Peer(
         "llama.cpp",
         "bin/llama-server",
-        {"bf16": "models/gguf/small-bf16.gguf"}
-        | {"int8": "models/gguf/small-Q8_0.gguf", "int4": "models/gguf/small-Q4_0.gguf"},
+        {"bf16": "models/gguf/{stem}-bf16.gguf"}
+        | {"int8": "models/gguf/{stem}-Q8_0.gguf", "int4": "models/gguf/{stem}-Q4_0.gguf"},
         build_llama_cpp,
         ("bin/llama-server", "--version"),
     ),
@@ -119,13 +126,13 @@ PEERS = (
         "openvino",
         "venvs/openvino/bin/python",
         # its bf16 is an fp16 file: it converts while it loads
-        {"bf16": "models/ov/small-fp16", "int8": "models/ov/small-int8", "int4": "models/ov/small-int4"},
+        {"bf16": "models/ov/{stem}-fp16", "int8": "models/ov/{stem}-int8", "int4": "models/ov/{stem}-int4"},
         partial(build_library, "openvino"),
     ),
     Peer(
         "onnxruntime",
         "venvs/onnxruntime/bin/python",
-        {"int8": "models/ort/small-int8", "int4": "models/ort/small-int4"},
+        {"int8": "models/ort/{stem}-int8", "int4": "models/ort/{stem}-int4"},
         partial(build_library, "onnxruntime"),
     ),
 )

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.runtime.figures import (
     Comparison,
@@ -12,68 +12,20 @@ from benchmarks.runtime.figures import (
     Spread,
     compare_manners,
     compare_with_best,
+    compare_with_former,
     spread,
 )
-from benchmarks.runtime.replicas import SHARED_CASES
+from benchmarks.runtime.models.subjects import Subject
+from benchmarks.runtime.published import (
+    AIMS,
+    MANNERS_COMPARED,
+    name_over_best,
+    name_over_engine,
+    name_over_itself,
+)
 from benchmarks.runtime.workload import PRECISIONS
 
-
-class Aim(NamedTuple):
-    """What a figure's median should reach."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __str__(self) -> str:
-        return f"at least {self.at_least}" if self.at_least is not None else f"at most {self.at_most}"
-
-    def is_met(self, median: float) -> bool:
-        """Whether a median reaches it."""
-        return (self.at_least is None or median >= self.at_least) and (
-            self.at_most is None or median <= self.at_most
-        )
-
-
-COMPARED = (
-    ("single", ("bf16", "int8", "int4")),
-    ("prefill", ("bf16", "int8")),
-    ("c8", ("bf16",)),
-    ("c32", ("bf16", "int8", "int4")),
-)
-"""Which cases are put over the best peer's, and at which precisions."""
-MANNERS_COMPARED = ("single", "c32")
-"""In which cases our engine over HTTP is put over the same in process."""
-FIGURES = (
-    *(f"{case}_{precision}_over_best" for case, precisions in COMPARED for precision in precisions),
-    *(f"http_over_engine_{case}_{precision}" for case in MANNERS_COMPARED for precision in PRECISIONS),
-    "decode_over_memory_limit",
-    *(f"two_replicas_over_one_{case.name}" for case in SHARED_CASES),
-    "start_seconds_over_python_peers",
-)
-"""All that a run with every engine finds beside REQUEST_FIGURES, in the order of the published table."""
-REQUEST_FIGURES = (
-    "json_schema_over_free",
-    "sampling_all_over_greedy",
-    "schema_compile_ms_p50",
-    "schema_compile_ms_p99",
-    "mask_ms_p99",
-    "lock_held_ms",
-)
-"""Of the parts `rows` and `grammars`, which know no peers."""
 RANGE = ("median", "lowest", "highest")
-AIMS = {
-    "json_schema_over_free": Aim(at_least=0.95),
-    "sampling_all_over_greedy": Aim(at_least=0.9),
-    "schema_compile_ms_p50": Aim(at_most=2),
-    "schema_compile_ms_p99": Aim(at_most=50),
-    "mask_ms_p99": Aim(at_most=1),
-    "lock_held_ms": Aim(at_most=5),
-} | {
-    f"http_over_engine_{case}_{precision}": Aim(at_least=0.95)
-    for case in MANNERS_COMPARED
-    for precision in PRECISIONS
-}
-"""Figures without one are compared with other engines."""
 ALONE = "no ratio to a peer: ours and a peer were not both measured at one precision"
 
 
@@ -86,16 +38,18 @@ def render_rows(rates: Rates) -> list[dict[str, Any]]:
     ]
 
 
-def render_ratios(rates: Rates) -> dict[str, Any]:
-    """Return ours over the best peer, and over HTTP over in process, by their published names."""
+def render_ratios(subject: Subject, rates: Rates) -> dict[str, Any]:
+    """Return ours over the best peer, over HTTP over in process, and over a former commit, by their names."""
     found: dict[str, Any] = {}
-    for case, precisions in COMPARED:
-        for precision in precisions:
-            if (comparison := compare_with_best(rates, case, precision)) is not None:
-                found[f"{case}_{precision}_over_best"] = render_comparison(comparison)
+    for case, precision in subject.list_rows():
+        if (comparison := compare_with_best(rates, case, precision)) is not None:
+            found[name_over_best(subject, case, precision)] = render_comparison(comparison)
     for case, precision in itertools.product(MANNERS_COMPARED, PRECISIONS):
         if (kept := compare_manners(rates, case, precision)) is not None:
-            found[f"http_over_engine_{case}_{precision}"] = render_spread(kept)
+            found[name_over_engine(case, precision)] = render_spread(kept)
+    for case, precision, manner in subject.list_own_rows():
+        if (ratio := compare_with_former(rates, case, precision, manner)) is not None:
+            found[name_over_itself(subject, case, precision, manner)] = render_spread(ratio)
     return found
 
 

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runtime.figures import OURS
-from benchmarks.runtime.report import AIMS, describe_cpu, render_range
+from benchmarks.runtime.figures import FORMER, OURS
+from benchmarks.runtime.models.subjects import SUBJECTS
+from benchmarks.runtime.published import (
+    AIMS,
+    MANNERS_COMPARED,
+    name_over_best,
+    name_over_engine,
+    name_over_itself,
+)
+from benchmarks.runtime.report import describe_cpu, render_range
+from benchmarks.runtime.workload import PRECISIONS
 
 CASES = {
     "single": "one stream, 128 tokens in and 128 out",
@@ -16,6 +25,14 @@ CASES = {
     "c8": "8 requests at once, 128 in and 64 out",
     "c32": "32 requests at once, 128 in and 64 out",
 }
+
+
+def describe_row(case: str, precision: str) -> str:
+    """Return what an engine is asked, and which rate counts."""
+    unit = "prompt" if case == "prefill" else "output"
+    return f"{precision} weights, {CASES[case]}: {unit} tokens a second"
+
+
 MEANINGS = {
     "decode_over_memory_limit": "a billion bf16 weights, one stream: share of the memory's bandwidth used",
     "two_replicas_over_one_single": "two replicas on the same cores, one stream each: together / one alone",
@@ -27,20 +44,40 @@ MEANINGS = {
     "mask_ms_p99": "the mask of a token, over texts of these schemas: ms of CPU time, the 99th percentile",
     "lock_held_ms": "the longest call of a grammar's life that keeps Python's global lock: ms of CPU time",
     "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
+    **{
+        name_over_engine(case, precision): (
+            f"{precision} weights, {CASES[case].partition(',')[0]}: over HTTP / in process"
+        )
+        for case in MANNERS_COMPARED
+        for precision in PRECISIONS
+    },
+    **{
+        name_over_best(subject, case, precision): describe_row(case, precision)
+        for subject in SUBJECTS.values()
+        for case, precision in subject.list_rows()
+    },
+    **{
+        name_over_itself(
+            subject, case, precision, manner
+        ): f"{describe_row(case, precision)}, {manner}, ours / our former commit's"
+        for subject in SUBJECTS.values()
+        for case, precision, manner in subject.list_own_rows()
+    },
 }
-OVER_HTTP = "http_over_engine_"
+"""What each figure is."""
 WIDTH = 120
 
 
 def render_prose(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that say what the run was, and which of its figures miss their aim."""
     machine, versions = result["machine"], result["engines"]
-    peers = [f"{name} {versions[name]}" for name in versions if name not in (OURS, "torch")]
+    peers = [f"{name} {versions[name]}" for name in versions if name not in (OURS, FORMER, "torch")]
     text = (
         f"Measured on {result['date']} at commit {versions[OURS]}, on {machine['cores']} cores of "
         f"{describe_cpu(machine)} with {', '.join(machine['flags'])} and no GPU. "
         f"The model: {result['model']}. {result['rounds']} rounds, all engines in turn. "
         f"Beside us ran {', '.join(peers) or 'nobody'}."
+        + (f" {FORMER.capitalize()} is our commit {versions[FORMER]}." if FORMER in versions else "")
     )
     missing = [
         f"`{name}`"
@@ -59,18 +96,7 @@ def render_table_rows(result: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, figure in result["figures"].items():
         over, aim = figure.get("over", ""), AIMS.get(name, "")
-        yield f"| `{name}` | {describe(name)} | {render_range(figure)} | {over} | {aim} |"
-
-
-def describe(name: str) -> str:
-    """Return what a figure is."""
-    if name in MEANINGS:
-        return MEANINGS[name]
-    case, precision, *_ = name.removeprefix(OVER_HTTP).split("_")
-    if name.startswith(OVER_HTTP):
-        return f"{precision} weights, {CASES[case].partition(',')[0]}: over HTTP / in process"
-    unit = "prompt" if case == "prefill" else "output"
-    return f"{precision} weights, {CASES[case]}: {unit} tokens a second"
+        yield f"| `{name}` | {MEANINGS[name]} | {render_range(figure)} | {over} | {aim} |"
 
 
 def main(argv: list[str]) -> None:

@@ -31,7 +31,8 @@ from typing import NamedTuple
 from benchmarks.record import add_output, publish, read_commit, read_date
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.machine import describe_machine
-from benchmarks.runtime.models import SMALL, write_model
+from benchmarks.runtime.models.checkpoint import write_model
+from benchmarks.runtime.models.shapes import SMALL
 from benchmarks.runtime.process import ended_by_signals
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import Case, Figure

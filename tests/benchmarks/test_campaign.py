@@ -1,5 +1,6 @@
 """Whole runs on small models: of an engine made up here, and of our own."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.runtime import __main__, campaign
+from benchmarks.runtime import __main__, campaign, lineup
 from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
 from benchmarks.runtime.engines import EngineSpec
 from benchmarks.runtime.errors import UsageError
 from benchmarks.runtime.figures import OURS
-from benchmarks.runtime.models import Shape, write_model
+from benchmarks.runtime.models.checkpoint import write_model
+from benchmarks.runtime.models.shapes import Shape
+from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS
 
-TOY = Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=96, vocabulary=32000)
+TOY = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_size=16, mlp=96, vocabulary=32000)
 DRIVER = """
 import json, sys
 if sys.argv[1] == "int8": sys.exit("no such weights")
@@ -33,14 +36,14 @@ def our_fake_specs(_: Path, precision: str, __: int) -> list[EngineSpec]:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PEERS", raising=False)
-    monkeypatch.setattr(campaign, "SMALL", TOY)
+    monkeypatch.setitem(SUBJECTS, "llama", dataclasses.replace(LLAMA, shape=TOY))
     monkeypatch.setattr(campaign, "measure_read_bandwidth", lambda _: 1e9)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "our_specs", our_fake_specs)
-    monkeypatch.setattr(campaign, "can_serve", lambda _: True)
+    monkeypatch.setattr(lineup, "our_specs", our_fake_specs)
+    monkeypatch.setattr(lineup, "can_serve", lambda _: True)
 
 
 def run(*argv: str, output: Path) -> tuple[int, dict[str, Any]]:
@@ -71,8 +74,8 @@ def test_a_result_says_with_which_flags_it_came_and_what_they_left_out(tmp_path:
 
 def test_peers_with_another_model_are_refused(tmp_path: Path) -> None:
     write_model(tmp_path / "models/small-bf16", TOY)
-    choice = Choice(("single",), ("bf16",), None, 1, is_quick=True, peers=tmp_path)
-    with pytest.raises(UsageError, match=r"hidden_size is 64 .*python -m benchmarks.runtime.models \$PEERS"):
+    choice = Choice(LLAMA, ("single",), ("bf16",), None, 1, is_quick=True, peers=tmp_path)
+    with pytest.raises(UsageError, match=r"hidden_size is 64 .*Remove it"):
         campaign.Campaign(choice, tmp_path / "run").run()
 
 

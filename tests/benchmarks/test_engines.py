@@ -58,12 +58,17 @@ def test_llama_cpps_stream_counts_by_its_tokens() -> None:
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
 def test_a_peer_names_what_is_missing(peer: Peer, tmp_path: Path) -> None:
     precision = next(iter(peer.models))
-    assert peer.find_missing(tmp_path, precision) == f"$PEERS/{peer.program} is not there"
-    for path in (peer.program, peer.models[precision]):
+    model = peer.name_model("small", precision)
+    assert peer.find_missing(tmp_path, "small", precision) == f"$PEERS/{peer.program} is not there"
+    for path in (peer.program, model):
         (tmp_path / path).mkdir(parents=True)
-    assert peer.find_missing(tmp_path, precision) is None
-    command = peer.build(tmp_path, tmp_path / peer.models[precision], precision, 2).command
-    assert str(tmp_path / peer.models[precision]) in command
+    assert peer.find_missing(tmp_path, "small", precision) is None
+    assert (
+        peer.find_missing(tmp_path, "qwen3", precision)
+        == f"$PEERS/{model.replace('small', 'qwen3')} is not there"
+    )
+    command = peer.build(tmp_path, tmp_path / model, precision, 2).command
+    assert str(tmp_path / model) in command
 
 
 def test_vllm_is_bound_to_our_cpus_and_names_the_libraries_it_lacks(tmp_path: Path) -> None:

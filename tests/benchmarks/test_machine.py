@@ -8,13 +8,18 @@ import pytest
 import transformers
 from safetensors import safe_open
 
-from benchmarks.runtime import models
 from benchmarks.runtime.machine import pick_cpus, read_cpu
-from benchmarks.runtime.models import BILLION, SMALL, Shape, find_difference, write_model
+from benchmarks.runtime.models import __main__ as models
+from benchmarks.runtime.models.checkpoint import find_difference, write_model
+from benchmarks.runtime.models.shapes import BILLION, SMALL, Experts, Family, Shape
 from millrace_kernels.native.cores import count_threads
 from millrace_runtime.chat.tokenizer import Tokenizer
 
-TOY = Shape(hidden=64, layers=2, heads=4, kv_heads=2, mlp=96, vocabulary=512)
+TOY = Shape(hidden=64, layers=2, heads=4, kv_heads=2, head_size=16, mlp=96, vocabulary=512)
+TOY_QWEN3 = dataclasses.replace(TOY, head_size=32, family=Family.QWEN3)
+TOY_MOE = dataclasses.replace(
+    TOY_QWEN3, family=Family.QWEN3_MOE, experts=Experts(num=8, num_chosen=2), is_tied=False
+)
 
 
 def test_a_cpu_is_its_name_and_the_flags_that_choose_kernels() -> None:
@@ -54,12 +59,14 @@ def test_a_written_model_has_the_weights_that_are_counted_and_a_tokenizer_we_loa
 
 @pytest.mark.slow
 @pytest.mark.reads("benchmarks/runtime", "kernels", "runtime/millrace_runtime")
-def test_transformers_reads_a_written_model_as_the_peers_converters_do(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", TOY)
+@pytest.mark.parametrize("shape", [TOY, TOY_QWEN3, TOY_MOE], ids=lambda shape: shape.family)
+def test_transformers_reads_a_written_model_as_the_peers_converters_do(tmp_path: Path, shape: Shape) -> None:
+    folder = write_model(tmp_path / "model", shape)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert (tokenizer.eos_token_id, len(tokenizer)) == (0, TOY.vocabulary)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
-    assert sum(weights.numel() for weights in model.parameters()) == TOY.num_weights
+    model, told = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert sum(weights.numel() for weights in model.parameters()) == shape.num_weights
+    assert not any(told.values())
 
 
 def test_the_compared_model_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,3 +80,9 @@ def test_a_decode_step_reads_every_weight_and_its_own_context() -> None:
     assert BILLION.num_weights > 1e9
     context = BILLION.count_bytes_per_token(10) - BILLION.count_bytes_per_token(0)
     assert context == 10 * 2 * 2 * 16 * 8 * 64
+
+
+def test_a_decode_step_reads_the_chosen_experts_and_no_embedding_beside_a_head() -> None:
+    all_read = dataclasses.replace(TOY_MOE, experts=Experts(num=8, num_chosen=8))
+    assert all_read.num_read_weights == TOY_MOE.num_weights - 512 * 64
+    assert all_read.num_read_weights - TOY_MOE.num_read_weights == 2 * 6 * 3 * 64 * 96

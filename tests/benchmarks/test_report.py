@@ -9,19 +9,18 @@ import pytest
 from benchmarks.record import publish
 from benchmarks.runtime.__main__ import build_parser, read_choice
 from benchmarks.runtime.errors import UsageError
-from benchmarks.runtime.figures import OURS, Manner, Row, spread
+from benchmarks.runtime.figures import FORMER, OURS, Manner, Row, spread
+from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS
+from benchmarks.runtime.published import AIMS, list_figures
 from benchmarks.runtime.report import (
-    AIMS,
     ALONE,
-    FIGURES,
-    REQUEST_FIGURES,
     read_rates,
     render_ratios,
     render_rows,
     render_spread,
     render_table,
 )
-from benchmarks.runtime.table import describe, render_prose, render_table_rows
+from benchmarks.runtime.table import MEANINGS, render_prose, render_table_rows
 
 HTTP, LIBRARY = Manner.HTTP, Manner.LIBRARY
 RATES = {
@@ -48,7 +47,7 @@ def build_result(rates: dict[Row, list[float]]) -> dict[str, Any]:
         "left_out": {"vllm bf16": "absent: $PEERS/venvs/vllm is not there"},
         "rows": render_rows(rates),
         "start_seconds": {OURS: {"median": 3.0, "lowest": 2.5, "highest": 4.0}},
-        "figures": render_ratios(rates),
+        "figures": render_ratios(LLAMA, rates),
     }
 
 
@@ -66,7 +65,7 @@ def test_a_row_holds_the_median_and_the_range_over_the_rounds() -> None:
 
 
 def test_figures_are_those_that_both_sides_were_measured_for() -> None:
-    assert render_ratios(RATES) == {
+    assert render_ratios(LLAMA, RATES) == {
         "single_bf16_over_best": {
             "median": 0.475,
             "lowest": 0.45,
@@ -85,11 +84,11 @@ def test_figures_are_those_that_both_sides_were_measured_for() -> None:
 
 def test_http_is_put_over_the_engine_at_every_precision_that_both_were_measured_at() -> None:
     rates = {Row("c32", "int4", OURS, manner): [rate] for manner, rate in ((HTTP, 9.0), (LIBRARY, 10.0))}
-    assert list(render_ratios(rates)) == ["http_over_engine_c32_int4"]
+    assert list(render_ratios(LLAMA, rates)) == ["http_over_engine_c32_int4"]
 
 
 def test_the_figures_follow_from_the_rounds_that_a_result_keeps() -> None:
-    assert render_ratios(read_rates(render_rows(RATES))) == render_ratios(RATES)
+    assert render_ratios(LLAMA, read_rates(render_rows(RATES))) == render_ratios(LLAMA, RATES)
 
 
 def test_the_table_names_engines_what_was_left_out_and_every_row() -> None:
@@ -129,7 +128,24 @@ def test_the_readmes_table_says_what_each_figure_is() -> None:
 
 
 def test_every_figure_that_a_run_can_have_is_described() -> None:
-    assert all(describe(name) for name in (*FIGURES, *REQUEST_FIGURES))
+    assert {name for subject in SUBJECTS.values() for name in list_figures(subject)} == set(MEANINGS)
+
+
+def test_ours_is_put_over_its_former_commit_in_each_row_and_that_is_no_peer() -> None:
+    rates = {Row("c8", "bf16", engine, LIBRARY): [rate] for engine, rate in ((OURS, 9.0), (FORMER, 10.0))}
+    (figure,) = render_ratios(LLAMA, rates).items()
+    assert (figure[0], figure[1]["median"]) == ("c8_bf16_engine_over_itself", 0.9)
+    assert not AIMS[figure[0]].is_met(0.9)
+
+
+def test_figures_of_other_shapes_name_them() -> None:
+    rates = {Row("c32", "bf16", engine, HTTP): [10.0] for engine in (OURS, FORMER, "vllm")}
+    for name in ("qwen3", "moe"):
+        assert list(render_ratios(SUBJECTS[name], rates)) == [
+            f"{name}_c32_over_best",
+            f"{name}_c32_over_itself",
+        ]
+        assert str(AIMS[f"{name}_c32_over_best"]) == "at least 1.1"
 
 
 def test_the_readmes_prose_is_the_runs() -> None:
@@ -175,6 +191,19 @@ def test_a_result_that_can_not_be_written_is_told_before_the_run(
 def test_a_name_that_does_not_exist_is_refused_with_those_that_do(flag: str) -> None:
     with pytest.raises(UsageError, match=f"{flag}: no nonsense; there are "):
         read_choice(build_parser().parse_args([flag, "nonsense"]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("--against", "nonsense"), "no commit nonsense; name one that `git log` shows"),
+        (("--against", "HEAD", "--engines", "llama.cpp"), "add ours to --engines"),
+        (("--shape", "moe", "--only", "prefill"), "--only: no prefill; there are single, c32"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused(argv: tuple[str, ...], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        read_choice(build_parser().parse_args(argv))
 
 
 def test_quick_is_one_round() -> None:

@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
-from benchmarks.runtime.report import FIGURES, read_rates, render_ratios
+from benchmarks.runtime.models.subjects import LLAMA
+from benchmarks.runtime.published import FIGURES
+from benchmarks.runtime.report import read_rates, render_ratios
 from benchmarks.runtime.table import render_prose, render_table_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,7 +148,7 @@ def test_a_published_run_left_nothing_out() -> None:
 
 def test_a_published_runs_ratios_follow_from_its_rounds() -> None:
     run = json.loads(RUNTIME.read_text())
-    for name, again in render_ratios(read_rates(run["rows"])).items():
+    for name, again in render_ratios(LLAMA, read_rates(run["rows"])).items():
         assert run["figures"][name]["rounds"] == pytest.approx(again["rounds"], abs=0.002), name
 
 

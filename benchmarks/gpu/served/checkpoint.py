@@ -51,7 +51,7 @@ class Stored(NamedTuple):
 
 def write_checkpoint(folder: Path, config: Mapping[str, Any], device: torch.device) -> int:
     """Write config, tokenizer and weights. Return the bytes of the weights."""
-    from benchmarks.runtime.models import TOKENIZER_CONFIG, build_tokenizer  # noqa: PLC0415  tokenizers
+    from benchmarks.runtime.models.checkpoint import TOKENIZER_CONFIG, build_tokenizer  # noqa: PLC0415  tokenizers
 
     folder.mkdir(parents=True)
     build_tokenizer(config["vocab_size"]).save(str(folder / "tokenizer.json"))

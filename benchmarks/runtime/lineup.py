@@ -1,0 +1,60 @@
+"""Which engines a run starts, which it leaves out, and why."""
+
+from pathlib import Path
+
+from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
+from benchmarks.runtime.engines import EngineSpec
+from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.figures import OURS
+from benchmarks.runtime.former import Former
+from benchmarks.runtime.models.peer_files import convert_for
+from benchmarks.runtime.ours import can_serve, our_specs
+from benchmarks.runtime.peers import PEERS, Peer
+
+
+class Lineup:
+    """Finds the engines of each precision, and notes what it left out."""
+
+    def __init__(self, choice: Choice, num_threads: int) -> None:
+        self._choice, self._num_threads = choice, num_threads
+        self.left_out = dict.fromkeys(choice.list_unwanted(), NOT_ASKED_FOR)
+        """Why, by the name of what is left out."""
+        self.versions: dict[str, str] = {}
+        """Of the peers, by name."""
+
+    def find_specs(self, model: Path, precision: str, former: Former | None) -> list[EngineSpec]:
+        """Return the engines of a precision, ours first; none where ours is wanted and lacks it."""
+        specs: list[EngineSpec] = []
+        if self._choice.has_engine(OURS):
+            if not can_serve(precision):
+                self.left_out[f"{OURS} {precision}"] = "`millrace serve` has no --weights: rows skipped"
+                return []
+            for spec in our_specs(model, precision, self._num_threads):
+                if spec.manner in self._choice.subject.manners:
+                    specs += [spec] if former is None else [spec, former.replace(spec)]
+        found = [self.find_peer(peer, precision) for peer in PEERS]
+        return specs + [spec for spec in found if spec is not None]
+
+    def find_peer(self, peer: Peer, precision: str) -> EngineSpec | None:
+        """Return how to start a peer, or None, and note why, where it is not wanted or not there."""
+        if precision not in peer.models or not self._choice.has_engine(peer.name):
+            return None
+        folder, subject = self._choice.peers, self._choice.subject
+        if folder is None:
+            return self._leave_out(peer, precision, "absent: $PEERS is not set")
+        try:
+            convert_for(peer, subject, folder, precision)
+        except EngineError as error:
+            return self._leave_out(peer, precision, f"failed: {error}")
+        if (missing := peer.find_missing(folder, subject.stem, precision)) is not None:
+            return self._leave_out(peer, precision, f"absent: {missing}")
+        if peer.name not in self.versions and (version := peer.read_version(folder)) is not None:
+            self.versions[peer.name] = version
+        model = folder / peer.name_model(subject.stem, precision)
+        spec = peer.build(folder, model, precision, self._num_threads)
+        if spec.lacks:
+            self.left_out[f"{peer.name}, a part"] = f"it runs slower without {spec.lacks}"
+        return spec
+
+    def _leave_out(self, peer: Peer, precision: str, reason: str) -> None:
+        self.left_out[f"{peer.name} {precision}"] = reason

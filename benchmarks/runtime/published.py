@@ -1,0 +1,97 @@
+"""The figures that a run can have: their names, their order in its table, and their aims. Pure."""
+
+from typing import NamedTuple
+
+from benchmarks.runtime.figures import Manner
+from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
+from benchmarks.runtime.replicas import SHARED_CASES
+from benchmarks.runtime.workload import PRECISIONS
+
+
+class Aim(NamedTuple):
+    """What a figure's median should reach."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __str__(self) -> str:
+        return f"at least {self.at_least}" if self.at_least is not None else f"at most {self.at_most}"
+
+    def is_met(self, median: float) -> bool:
+        """Whether a median reaches it."""
+        return (self.at_least is None or median >= self.at_least) and (
+            self.at_most is None or median <= self.at_most
+        )
+
+
+MANNERS_COMPARED = ("single", "c32")
+"""In which cases our engine over HTTP is put over the same in process."""
+
+
+def name_over_best(subject: Subject, case: str, precision: str) -> str:
+    """Return the figure that puts ours over the best peer's."""
+    return f"{subject.name_row(case, precision)}_over_best"
+
+
+def name_over_engine(case: str, precision: str) -> str:
+    """Return the figure that puts our server over our engine in process."""
+    return f"http_over_engine_{case}_{precision}"
+
+
+def name_over_itself(subject: Subject, case: str, precision: str, manner: Manner) -> str:
+    """Return the figure that puts ours over our former commit's."""
+    ending = "over_itself" if manner is Manner.HTTP else "engine_over_itself"
+    return f"{subject.name_row(case, precision)}_{ending}"
+
+
+OVER_ENGINE = tuple(
+    name_over_engine(case, precision) for case in MANNERS_COMPARED for precision in PRECISIONS
+)
+FIGURES = (
+    *(name_over_best(LLAMA, *row) for row in LLAMA.list_rows()),
+    *OVER_ENGINE,
+    "decode_over_memory_limit",
+    *(f"two_replicas_over_one_{case.name}" for case in SHARED_CASES),
+    "start_seconds_over_python_peers",
+)
+"""All that a run of Llama's shape with every engine finds beside REQUEST_FIGURES, in the published order."""
+REQUEST_FIGURES = (
+    "json_schema_over_free",
+    "sampling_all_over_greedy",
+    "schema_compile_ms_p50",
+    "schema_compile_ms_p99",
+    "mask_ms_p99",
+    "lock_held_ms",
+)
+"""Of the parts `rows` and `grammars`, which know no peers."""
+
+
+def list_figures(subject: Subject) -> tuple[str, ...]:
+    """Return all figures that a run of a subject can have, in the order of its table."""
+    own = (*FIGURES, *REQUEST_FIGURES) if subject.name == LLAMA.name else ()
+    best = [name_over_best(subject, *row) for row in subject.list_rows()]
+    itself = [name_over_itself(subject, *row) for row in subject.list_own_rows()]
+    return tuple(dict.fromkeys((*own, *best, *itself)))
+
+
+AIMS = {
+    "json_schema_over_free": Aim(at_least=0.95),
+    "sampling_all_over_greedy": Aim(at_least=0.9),
+    "schema_compile_ms_p50": Aim(at_most=2),
+    "schema_compile_ms_p99": Aim(at_most=50),
+    "mask_ms_p99": Aim(at_most=1),
+    "lock_held_ms": Aim(at_most=5),
+    **dict.fromkeys(OVER_ENGINE, Aim(at_least=0.95)),
+    **{
+        name_over_best(subject, *row): Aim(at_least=1.1)
+        for subject in SUBJECTS.values()
+        for row in subject.list_rows()
+        if subject is not LLAMA
+    },
+    **{
+        name_over_itself(subject, *row): Aim(at_least=0.97)
+        for subject in SUBJECTS.values()
+        for row in subject.list_own_rows()
+    },
+}
+"""Figures without one are compared with other engines."""
