@@ -67,14 +67,13 @@ class Campaign:
     def _measure(self) -> None:
         former = self._prepare_former()
         cases = [case for case in CASES if self._choice.has_part(case.name)]
-        lineups = {
-            precision: self._lineup.find_specs(self._model, precision, former)
+        lineups = [
+            self._lineup.find_specs(self._model, precision, former) if cases else []
             for precision in self._choice.precisions
-        }
-        if cases:
-            self._tell_duration(cases, sum(map(len, lineups.values())))
-            for specs in lineups.values():
-                self._compare(specs, self._shorten(cases))
+        ]
+        self._tell_duration(cases, sum(map(len, lineups)))
+        for specs in lineups:
+            self._compare(specs, self._shorten(cases))
         if self._choice.has_part("memory"):
             self._measure_memory_limit()
         if self._choice.has_part("replicas"):
@@ -105,10 +104,8 @@ class Campaign:
             num_rounds=self._choice.num_rounds,
             num_threads=self._num_threads,
         )
-        names = ", ".join(case.name for case in cases)
-        tell(
-            f"{names}, {num_engines} engines, {self._choice.num_rounds} rounds: about {seconds / 60:.0f} min"
-        )
+        rounds = f"{self._choice.num_rounds} rounds of {len(cases)} cases and {num_engines} engines"
+        tell(f"{rounds}: about {max(1, round(seconds / 60))} min here, less on a quiet machine")
 
     def _compare(self, specs: Sequence[EngineSpec], cases: Sequence[Case]) -> None:
         """Start every engine of a precision, and measure them in turn."""
@@ -199,9 +196,7 @@ class Campaign:
             "date": read_date(),
             "machine": describe_machine()
             | {
-                "memory_read_gb_per_second": render_spread(spread(gigabytes), digits=1)
-                if gigabytes
-                else None,
+                "memory_read_gb_per_second": render_spread(spread(gigabytes), digits=1),
                 "busy_percent_of_others": busy._asdict() if busy is not None else None,
             },
             "shape": subject.name,

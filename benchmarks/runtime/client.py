@@ -13,7 +13,7 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.workload import Completion, read_completion
 from testing.traffic import server_sent_events
 
-REQUEST_SECONDS = 300.0
+REQUEST_SECONDS = 900.0
 Prompt = list[int] | str
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
-from benchmarks.runtime.models.subjects import LLAMA
-from benchmarks.runtime.published import FIGURES
+from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
+from benchmarks.runtime.published import FIGURES, name_over_best
 from benchmarks.runtime.report import read_rates, render_ratios
 from benchmarks.runtime.table import render_prose, render_table_rows
 
@@ -19,6 +19,8 @@ README = (ROOT / "README.md").read_text()
 FIGURES_PAGE = (ROOT / "benchmarks" / "README.md").read_text()
 START_PAGE = (ROOT / "docs" / "get-started.md").read_text()
 RUNTIME = ROOT / "benchmarks" / "results" / "runtime.json"
+RUNS = sorted(RUNTIME.parent.glob("runtime*.json"))
+"""A run of each shape that was published."""
 
 
 def test_the_paths_figures_are_the_committed_runs() -> None:
@@ -131,9 +133,9 @@ def test_the_comparison_of_autoscalers_is_the_committed_run() -> None:
         assert told in text, told
 
 
-@pytest.mark.skipif(not RUNTIME.exists(), reason="no run of the runtime's benchmark is committed")
-def test_the_comparison_with_other_engines_is_the_committed_runs() -> None:
-    run = json.loads(RUNTIME.read_text())
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_the_comparison_with_other_engines_is_the_committed_runs(path: Path) -> None:
+    run = json.loads(path.read_text())
     assert not run["is_quick"]
     assert "failed" not in run
     assert "\n".join([*render_prose(run), "", *render_table_rows(run)]) in FIGURES_PAGE
@@ -146,9 +148,22 @@ def test_a_published_run_left_nothing_out() -> None:
     assert run["start_seconds"]
 
 
-def test_a_published_runs_ratios_follow_from_its_rounds() -> None:
-    run = json.loads(RUNTIME.read_text())
-    for name, again in render_ratios(LLAMA, read_rates(run["rows"])).items():
+def subject_of(run: dict[str, Any]) -> Subject:
+    return SUBJECTS[run.get("shape", LLAMA.name)]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_published_run_of_any_shape_has_its_ratios_over_peers(path: Path) -> None:
+    run = json.loads(path.read_text())
+    assert {name_over_best(subject_of(run), *row) for row in subject_of(run).list_rows()} <= set(
+        run["figures"]
+    )
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_published_runs_ratios_follow_from_its_rounds(path: Path) -> None:
+    run = json.loads(path.read_text())
+    for name, again in render_ratios(subject_of(run), read_rates(run["rows"])).items():
         assert run["figures"][name]["rounds"] == pytest.approx(again["rounds"], abs=0.002), name
 
 
