@@ -39,22 +39,25 @@ class Lineup:
         """Return how to start a peer, or None, and note why, where it is not wanted or not there."""
         if precision not in peer.models or not self._choice.has_engine(peer.name):
             return None
-        folder, subject = self._choice.peers, self._choice.subject
+        folder, stem = self._choice.peers, self._choice.subject.stem
         if folder is None:
-            return self._leave_out(peer, precision, "absent: $PEERS is not set")
-        try:
-            convert_for(peer, subject, folder, precision)
-        except EngineError as error:
-            return self._leave_out(peer, precision, f"failed: {error}")
-        if (missing := peer.find_missing(folder, subject.stem, precision)) is not None:
-            return self._leave_out(peer, precision, f"absent: {missing}")
+            self.left_out[f"{peer.name} {precision}"] = "absent: $PEERS is not set"
+            return None
+        if (obstacle := self._find_obstacle(peer, precision, folder)) is not None:
+            self.left_out[f"{peer.name} {precision}"] = obstacle
+            return None
         if peer.name not in self.versions and (version := peer.read_version(folder)) is not None:
             self.versions[peer.name] = version
-        model = folder / peer.name_model(subject.stem, precision)
-        spec = peer.build(folder, model, precision, self._num_threads)
+        spec = peer.build(folder, folder / peer.name_model(stem, precision), precision, self._num_threads)
         if spec.lacks:
             self.left_out[f"{peer.name}, a part"] = f"it runs slower without {spec.lacks}"
         return spec
 
-    def _leave_out(self, peer: Peer, precision: str, reason: str) -> None:
-        self.left_out[f"{peer.name} {precision}"] = reason
+    def _find_obstacle(self, peer: Peer, precision: str, folder: Path) -> str | None:
+        """Return what keeps a peer from running, or None; make its model where that is absent."""
+        try:
+            convert_for(peer, self._choice.subject, folder, precision)
+        except EngineError as error:
+            return f"failed: {error}"
+        missing = peer.find_missing(folder, self._choice.subject.stem, precision)
+        return None if missing is None else f"absent: {missing}"
