@@ -104,8 +104,8 @@ class Campaign:
             num_rounds=self._choice.num_rounds,
             num_threads=self._num_threads,
         )
-        rounds = f"{self._choice.num_rounds} rounds of {len(cases)} cases and {num_engines} engines"
-        tell(f"{rounds}: about {max(1, round(seconds / 60))} min here, less on a quiet machine")
+        counts = f"rounds: {self._choice.num_rounds}, cases: {len(cases)}, engines: {num_engines}"
+        tell(f"{counts}; about {max(1, round(seconds / 60))} min, less on a quiet machine")
 
     def _compare(self, specs: Sequence[EngineSpec], cases: Sequence[Case]) -> None:
         """Start every engine of a precision, and measure them in turn."""
