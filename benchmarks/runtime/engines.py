@@ -19,7 +19,7 @@ from benchmarks.runtime.process import ProcessGroup
 from benchmarks.runtime.workload import Case, Completion, read_completion
 from development.ports import holding_port
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 SETTLE_SECONDS = 0.3
 """An engine that goes on first does what fell due while it was stopped: timers, heartbeats."""
 PORT = "{port}"
