@@ -15,13 +15,15 @@ from benchmarks.gpu.costs import BF16_BYTES, count_pairs
 from benchmarks.gpu.device import measure_seconds
 from benchmarks.gpu.inputs import Call, make_attention
 from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
-from benchmarks.gpu.rows import Figure, Row, at_least
+from benchmarks.gpu.rows import Figure, Row, at_least, at_most
 from millrace_kernels.step import Heads
 
 ROUNDS = 10
 DECODES = ((64, 4096), (32, 8192), (16, 16384), (8, 32768))
 """Sequences and tokens of each: 1 GiB of keys and values, far more than caches hold."""
 PROMPT = 4096
+CONTEXT, WINDOW, CHUNK = 8192, 1024, 2048
+"""Tokens of sequences whose layers have windows, and of a chunk of such a prompt."""
 
 
 def _median(bench: Bench, run: Callable[[], object]) -> float:
@@ -32,10 +34,10 @@ def _heads(bench: Bench) -> Heads:
     return bench.sized(Heads(32, 8, 128), Heads(4, 2, 8))
 
 
-def _attention(bench: Bench, queries: list[int], contexts: list[int]) -> Call:
+def _attention(bench: Bench, queries: list[int], contexts: list[int], window: int | None = None) -> Call:
     heads = _heads(bench)
     shape = (heads.num_heads, heads.num_kv_heads, heads.head_dim)
-    return make_attention(Arena(bench.where), torch.bfloat16, queries, contexts, *shape)
+    return make_attention(Arena(bench.where), torch.bfloat16, queries, contexts, *shape, window)
 
 
 def measure_decode_attention(bench: Bench) -> Iterator[Row]:
@@ -94,6 +96,37 @@ def measure_prefill_attention(bench: Bench) -> Iterator[Row]:
     yield Figure(f"{name}: share of matrix rate", flops / seconds / rate, "")
     yield Figure(f"{name}: speed over torch's", torch_seconds / seconds, "")
     yield Figure(f"{name}: time", seconds * 1e3, "ms")
+
+
+def measure_windowed_attention(bench: Bench) -> Iterator[Row]:
+    """Compare decode and a chunk of prefill with what their windows have to read and to multiply.
+
+    And with sequences that are no longer than the window, or with the same ones without a window.
+    """
+    context, window, chunk = bench.sized((CONTEXT, WINDOW, CHUNK), (40, 9, 16))
+    heads, told = _heads(bench), f"{context} tokens, window {window}"
+    for count in bench.sized((64, 8, 1), (2,)):
+        windowed, short = (
+            _median(bench, plan_attention(*_attention(bench, [1] * count, [length] * count, limit).arguments))
+            for length, limit in ((context, window), (window, None))
+        )
+        moved = BF16_BYTES * 2 * count * heads.num_kv_heads * heads.head_dim * window
+        share = moved / windowed / measure_bandwidth(bench)
+        name = f"decode attention {count}x{told}"
+        yield Figure(f"{name}: share of bandwidth", share, "", facts={"kv_bytes": moved, "seconds": windowed})
+        yield Figure(f"{name}: time over {window} tokens", windowed / short, "", at_most(1.1))
+    windowed, whole = (
+        _median(bench, plan_attention(*_attention(bench, [chunk], [context], limit).arguments))
+        for limit in (window, None)
+    )
+    flops = 4 * heads.num_heads * heads.head_dim * chunk * window
+    moved = BF16_BYTES * 2 * heads.num_kv_heads * heads.head_dim * (chunk + window - 1)
+    facts = {"kv_bytes": moved, "seconds": windowed, "seconds_without_window": whole}
+    name = f"prefill attention of {chunk} of {told}"
+    yield Figure(
+        f"{name}: share of matrix rate", flops / windowed / measure_matrix_rate(bench), "", facts=facts
+    )
+    yield Figure(f"{name}: time over none", windowed / whole, "")
 
 
 def measure_operations(bench: Bench) -> Iterator[Row]:

@@ -98,12 +98,19 @@ def linear_add_exact(x: Tensor, weight: Tensor, bias: Tensor | None, residual: T
 
 
 def plan_attention(  # noqa: PLR0917  as the definition has it
-    query: Tensor, kv_cache: Tensor, starts: Tensor, contexts: Tensor, tables: Tensor, scale: float
+    query: Tensor,
+    kv_cache: Tensor,
+    starts: Tensor,
+    contexts: Tensor,
+    tables: Tensor,
+    scale: float,
+    window: int | None,
 ) -> Callable[[], Tensor]:
     """Plan a step's attention as the product does, once for all layers. Return what one layer calls."""
     slots = torch.arange(contexts.shape[0], device=query.device)
     rows = QueryRows(starts.tolist(), contexts.tolist(), starts, contexts, slots)
-    attend_layer = select_triton().plan_attention(rows, tables, kv_cache.shape[2], kv_cache.shape[3])
+    shape = (kv_cache.shape[2], kv_cache.shape[3])
+    attend_layer = select_triton().plan_attention(rows, tables, *shape, window)
     return partial(attend_layer, query, kv_cache, scale)
 
 
@@ -133,25 +140,16 @@ DRAWS: tuple[Shape, ...] = tuple(
     {"rows": rows, "vocabulary": 128256, "asks": asks} for rows in (1, 64) for asks in inputs.ASKED
 )
 """The times of draws."""
+LARGE: Shape = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+WINDOWED: Shape = {"queries": [1, 300, 1, 1, 40], "contexts": [8192, 2000, 700, 1, 40], **LARGE}
 PAGED = Shapes(
     real=(
-        {"queries": [1] * 3, "contexts": [1, 16, 35], "heads": 32, "kv_heads": 8, "head_dim": 128},
-        {
-            "queries": [1] * 64,
-            "contexts": [1 + 67 * i for i in range(64)],
-            "heads": 32,
-            "kv_heads": 8,
-            "head_dim": 128,
-        },
-        {"queries": [1], "contexts": [32768], "heads": 32, "kv_heads": 8, "head_dim": 128},
-        {"queries": [2048], "contexts": [2048], "heads": 32, "kv_heads": 8, "head_dim": 128},
-        {
-            "queries": [512, 1, 1, 130],
-            "contexts": [4096, 700, 1, 131],
-            "heads": 32,
-            "kv_heads": 8,
-            "head_dim": 128,
-        },
+        {"queries": [1] * 3, "contexts": [1, 16, 35], **LARGE},
+        {"queries": [1] * 64, "contexts": [1 + 67 * i for i in range(64)], **LARGE},
+        {"queries": [1], "contexts": [32768], **LARGE},
+        {"queries": [2048], "contexts": [2048], **LARGE},
+        {"queries": [512, 1, 1, 130], "contexts": [4096, 700, 1, 131], **LARGE},
+        *({**WINDOWED, "window": window} for window in (1024, 100, 5)),
         {"queries": [1, 7, 1, 40], "contexts": [33, 40, 2, 700], "heads": 14, "kv_heads": 2, "head_dim": 64},
         {"queries": [3, 1, 17], "contexts": [3, 20, 300], "heads": 3, "kv_heads": 3, "head_dim": 80},
         {"queries": [2, 1], "contexts": [19, 4], "heads": 8, "kv_heads": 1, "head_dim": 256},
@@ -160,6 +158,7 @@ PAGED = Shapes(
     dry=(
         {"queries": [1, 1], "contexts": [1, 35], "heads": 4, "kv_heads": 2, "head_dim": 8},
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
+        {"queries": [1, 9], "contexts": [35, 40], "heads": 4, "kv_heads": 2, "head_dim": 8, "window": 7},
     ),
 )
 

@@ -73,8 +73,12 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     heads: int,
     kv_heads: int,
     head_dim: int,
+    window: int | None = None,
 ) -> Call:
-    """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN."""
+    """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN.
+
+    Blocks before a row's window are NaN too, and its table does not name them.
+    """
     starts = [sum(queries[:row]) for row in range(len(queries) + 1)]
     counts = [-(-context // BLOCK_SIZE) for context in contexts]
     num_blocks = sum(counts) + 3
@@ -85,12 +89,14 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     for row, (count, context) in enumerate(zip(counts, contexts, strict=True)):
         blocks = order[begin : begin + count]
         begin += count
-        tables[row, :count] = blocks
+        num_unseen = 0 if window is None else max(0, context - queries[row] + 1 - window) // BLOCK_SIZE
+        tables[row, num_unseen:count] = blocks[num_unseen:]
         _fill_blocks(arena, cache, blocks.long(), context)
+        cache[blocks[:num_unseen].long()] = float("nan")
     integers = (_int32(arena, starts), _int32(arena, contexts))
     # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
     query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)
-    arguments = (query, cache, *integers, tables, head_dim**-0.5)
+    arguments = (query, cache, *integers, tables, head_dim**-0.5, window)
     bounds = list(pairwise(starts))
     return Call(arguments, rows=lambda output, row: output[slice(*bounds[row])], num_rows=len(queries))
 
@@ -105,11 +111,11 @@ def _fill_blocks(arena: Arena, cache: Tensor, blocks: Tensor, context: int) -> N
 
 def pick_attention(call: Call, row: int) -> Call:
     """Return the call for one row alone."""
-    query, cache, starts, contexts, tables, scale = call.arguments
+    query, cache, starts, contexts, tables, scale, window = call.arguments
     begin, end = starts[row : row + 2].tolist()
     alone = torch.tensor([0, end - begin], dtype=torch.int32, device=query.device)
-    arguments = (query[begin:end], cache, alone, contexts[row : row + 1], tables[row : row + 1], scale)
-    return Call(arguments)
+    mine = (contexts[row : row + 1], tables[row : row + 1])
+    return Call((query[begin:end], cache, alone, *mine, scale, window))
 
 
 def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them

@@ -6,6 +6,7 @@ from benchmarks.gpu.attention_speed import (
     measure_decode_attention,
     measure_operations,
     measure_prefill_attention,
+    measure_windowed_attention,
 )
 from benchmarks.gpu.bench import Step
 from benchmarks.gpu.limits import tell_limits
@@ -25,6 +26,7 @@ STEPS: dict[str, Step] = {
     "decode attention": measure_decode_attention,
     "prefill": measure_prefill,
     "prefill attention": measure_prefill_attention,
+    "windowed attention": measure_windowed_attention,
     "CPU time": measure_host_time,
     "gaps": measure_step_gaps,
     "mixed steps": measure_mixed_steps,

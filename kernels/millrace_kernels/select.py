@@ -4,7 +4,7 @@ Triton kernels on CUDA, torch on CPUs. Triton is imported only where it is used.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ class Bounds(NamedTuple):
 
     num_tokens: int
     num_spans: int
-    """Of the rows with one query (`spans.py`)."""
+    """Of the rows with one query (`spans.py`), within the window that attention is planned for."""
     has_prefill: bool
     """Whether a row may have several queries."""
 
@@ -49,11 +49,28 @@ class QueryRows(NamedTuple):
     """For a graph, whose rows change on the device and whose launches do not. A row without queries pads."""
 
 
+class PlanAttention(Protocol):
+    """Plans the attention of the layers that share block tables and window."""
+
+    def __call__(
+        self,
+        rows: QueryRows,
+        tables: Tensor,
+        num_kv_heads: int,
+        block_size: int,
+        window: int | None = None,
+    ) -> Attend:
+        """Return an Attend over block tables [lines, width].
+
+        With a window a query sees its own key and the `window` - 1 before it. Entries of the tables before
+        the first key of a row's first query are not used.
+        """
+
+
 class Kernels(NamedTuple):
     """The operations of one kind of device that torch lacks, or that are faster in Triton."""
 
-    plan_attention: Callable[[QueryRows, Tensor, int, int], Attend]
-    """Takes rows, block tables [lines, width], num_kv_heads and block_size. Returns an Attend."""
+    plan_attention: PlanAttention
     rotary_kv_write: Callable[
         [Tensor, Heads, Tensor, Tensor | None, Tensor, Tensor, HeadNorms | None], Tensor
     ]
@@ -70,10 +87,12 @@ def select_kernels(device: torch.device) -> Kernels:
     return select_triton() if device.type == "cuda" else _CPU
 
 
-def _plan_tiled_attention(rows: QueryRows, tables: Tensor, num_kv_heads: int, block_size: int) -> Attend:
+def _plan_tiled_attention(
+    rows: QueryRows, tables: Tensor, num_kv_heads: int, block_size: int, window: int | None = None
+) -> Attend:
     width = -(-max(rows.contexts) // block_size)
     mine = tables.index_select(0, rows.device_slots)[:, :width]
-    return TiledAttention(rows.starts, rows.contexts, mine, num_kv_heads, block_size)
+    return TiledAttention(rows.starts, rows.contexts, mine, num_kv_heads, block_size, window=window)
 
 
 def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
@@ -118,20 +137,22 @@ def _plan_triton_attention(
     tables: Tensor,
     num_kv_heads: int,  # noqa: ARG001  the kernels read both from the cache's shape
     block_size: int,  # noqa: ARG001
+    window: int | None = None,
 ) -> Attend:
     from millrace_kernels.paged_attention.triton_kernel import StepRows, TritonAttention  # noqa: PLC0415
 
     starts, contexts = rows.device_starts.to(torch.int32), rows.device_contexts.to(torch.int32)
-    bounds = _count_launched(rows) if rows.bounds is None else rows.bounds
+    bounds = _count_launched(rows, window) if rows.bounds is None else rows.bounds
     return TritonAttention(
         StepRows(starts, contexts, rows.device_slots, tables),
         bounds.num_tokens,
         bounds.num_spans,
         has_prefill=bounds.has_prefill,
         has_padding=bounds.has_prefill and rows.bounds is not None,
+        window=window,
     )
 
 
-def _count_launched(rows: QueryRows) -> Bounds:
-    num_tokens = rows.starts[-1]
-    return Bounds(num_tokens, count_spans(rows.starts, rows.contexts), num_tokens > len(rows.contexts))
+def _count_launched(rows: QueryRows, window: int | None) -> Bounds:
+    num_tokens, num_spans = rows.starts[-1], count_spans(rows.starts, rows.contexts, window)
+    return Bounds(num_tokens, num_spans, num_tokens > len(rows.contexts))

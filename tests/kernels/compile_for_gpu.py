@@ -25,6 +25,8 @@ SHAPES = ((64, 4), (128, 4), (256, 4), (128, 7))
 """Sizes of a head, and how many share a KV head."""
 WIDEST = {"bf16": ((256, 64),), "fp32": ((128, 64),)}
 """Such, too. In float32 64 heads of 256 need 100 KiB, one more than the smallest processors have."""
+WINDOWED = ((128, 4, 4096), (256, 4, 1000))
+"""With a window of so many keys, too: prefill has one more loop over tiles."""
 SPANS = {"LEAST_KEYS": LEAST_KEYS, "MOST_SPANS": MOST_SPANS, "KEYS_UNIT": KEYS_UNIT}
 DECODE = {"KV_HEADS": KV_HEADS, "BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False} | SPANS
 PREFILL = {"BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False}
@@ -49,11 +51,11 @@ class Case(NamedTuple):
     num_stages: int = 3
 
 
-def attention_cases(dtype: torch.dtype, head_dim: int, group: int) -> list[Case]:
+def attention_cases(dtype: torch.dtype, head_dim: int, group: int, window: int = 0) -> list[Case]:
     package, rows = "paged_attention", frozenset({"num_rows"})
     one, many = choose_decode_tile(dtype, head_dim, group), choose_prefill_tile(dtype, head_dim, group)
-    decode = DECODE | block_sizes(one, head_dim, group)
-    prefill = PREFILL | block_sizes(many, head_dim, group) | {"BLOCK_Q": many.rows // group}
+    decode = DECODE | block_sizes(one, head_dim, group) | {"WINDOW": window}
+    prefill = PREFILL | block_sizes(many, head_dim, group) | {"BLOCK_Q": many.rows // group, "WINDOW": window}
     merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim}
     return [
         Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages),
@@ -92,6 +94,7 @@ SAMPLING_CASES = [
 def cases(dtype: str) -> list[Case]:
     return [
         *(case for shape in SHAPES + WIDEST[dtype] for case in attention_cases(TYPES[dtype], *shape)),
+        *(case for shape in WINDOWED for case in attention_cases(TYPES[dtype], *shape)),
         *(Case("rotary_kv_write.triton_kernel", "rotary_kv_write", constants) for constants in ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),

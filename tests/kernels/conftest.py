@@ -61,9 +61,28 @@ class Paged:
                 self.cache[blocks[at // 16], :, :, at % 16] = pair.to(dtype)
         self.scale = head_dim**-0.5
 
+    def forget(self, window: int) -> None:
+        """Let others have the blocks before each row's window: their memory and table entries are NaN's."""
+        for row, context in enumerate(self.contexts):
+            num_queries = self.starts[row + 1] - self.starts[row]
+            num_unseen = max(0, context - num_queries + 1 - window) // 16
+            self.cache[self.tables[row, :num_unseen].long()] = float("nan")
+            self.tables[row, :num_unseen] = len(self.cache) - 1
+
     def tensors(self) -> tuple[torch.Tensor, ...]:
         integers = (torch.tensor(part, dtype=torch.int32) for part in (self.starts, self.contexts))
         return (self.query, self.cache, *integers, self.tables)
+
+
+@pytest.fixture
+def exact_matmul(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU. The interpreter multiplies by numpy's BLAS, whose bits on some CPUs depend on the row."""
+    monkeypatch.setattr(np, "matmul", _multiply_by_rows)
+
+
+def _multiply_by_rows(left: Any, right: Any, dtype: Any = None) -> Any:
+    """Multiply matrices like numpy, each row by the same operations wherever in the matrix it is."""
+    return np.add.reduce(left[:, :, None] * right[None], axis=1, dtype=dtype)
 
 
 @pytest.fixture(scope="session")

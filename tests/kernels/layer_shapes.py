@@ -17,6 +17,10 @@ SHAPES = {
     "more inputs than a block": Case(width=96, mlp_width=4100),
     "many tokens": Case(lengths=(230, 1), steps=((230, 1),)),
     "several spans of keys": Case(lengths=(1100, 513), steps=((600, 1), (499, 511), (1, 1))),
+    "a window within a block": Case(lengths=(45, 7), steps=((20, 1), (24, 5), (1, 1)), window=5),
+    "an odd window over tiles": Case(lengths=(200, 80), steps=((150, 1), (49, 78), (1, 1)), window=67),
+    "a window over spans": Case(lengths=(1300, 1100), steps=((700, 1), (599, 1098), (1, 1)), window=530),
+    "a window longer than the sequence": Case(lengths=(70, 40), steps=((69, 39), (1, 1)), window=90),
     "chunks that split a pair": Case(lengths=(24, 7), steps=((3, 1), (8, 2), (1, 1), (12, 3))),
 }
 PRODUCTS = ("odd widths", "more inputs than a block", "many tokens")

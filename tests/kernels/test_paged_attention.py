@@ -160,17 +160,9 @@ def test_triton_gives_a_decode_the_same_bits_alone_and_in_any_crowd(paged: Any) 
         assert torch.equal(mine[0], expected[row])
 
 
-def multiply_by_rows(left: Any, right: Any, dtype: Any = None) -> Any:
-    """Multiply matrices like numpy, each row by the same operations wherever in the matrix it is."""
-    return np.add.reduce(left[:, :, None] * right[None], axis=1, dtype=dtype)
-
-
+@pytest.mark.usefixtures("exact_matmul")
 @pytest.mark.parametrize("chunk", [2, 3, 100])
-def test_triton_gives_a_prompt_the_same_bits_in_any_chunks(
-    paged: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU. The interpreter multiplies by numpy's BLAS, whose bits on some CPUs depend on the row."""
-    monkeypatch.setattr(np, "matmul", multiply_by_rows)
+def test_triton_gives_a_prompt_the_same_bits_in_any_chunks(paged: Any, chunk: int) -> None:
     length = 200
     whole = paged([length], [length], 4, 2, 16)
     expected = on_gpu(whole)

@@ -93,6 +93,7 @@ class Op(Structure):
         ("kv_heads", c_int32),
         ("head_dim", c_int32),
         ("length", c_int32),
+        ("window", c_int32),
     )
 
 

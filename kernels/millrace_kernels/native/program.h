@@ -58,6 +58,7 @@ struct Op {
   int32_t weight_type;
   int32_t heads, kv_heads, head_dim;
   int32_t length;  // ROTARY_KV_WRITE: positions in the table. EMBED: tokens before the matrix' first row
+  int32_t window;  // ATTENTION: the keys that a query sees at most, its own too; 0: no limit
 };
 
 // One step's rows. Token t of the step has the sequence `row_of[t]` and the position `position[t]` in it.

@@ -204,7 +204,7 @@ class NativeProgram:
         if (heads := operation.heads) is not None:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
         if (layer := operation.layer) is not None:
-            op.layer = layer.number
+            op.layer, op.window = layer.number, layer.window or 0
         if (norms := operation.norms) is not None:
             op.query_norm, op.key_norm = norms.query.data_ptr(), norms.key.data_ptr()
         return op

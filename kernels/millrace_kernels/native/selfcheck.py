@@ -51,6 +51,8 @@ class Case:
     """The lengths of the sequences after the last step."""
     steps: tuple[tuple[int, ...], ...] = ((19, 1, 33),)
     """The number of tokens of each sequence, by step."""
+    window: int | None = None
+    """The keys that a token sees at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     turns = torch.rand(max(case.lengths), dim // 2, generator=generator) * 6
     return Layer(
         heads=heads,
-        cache=CacheLayer(0),
+        cache=CacheLayer(0, window=case.window),
         table=packer.pack_table(random(case.vocabulary, width)),
         norm=random(1, width)[0] + 1,
         qkv=packer.pack([random(query, width), random(2 * kv, width)], query + 2 * kv, width, None),
@@ -164,15 +166,23 @@ def run_native(
     recorded = record(layer.forward, layer.logits, dtype)
     program = NativeProgram(library, recorded, sizes)
     program.poison()
-    program.set_caches(_caches(case, dtype))
-    tables, begin = _tables(case), np.zeros(len(case.lengths), dtype=np.int32)
+    caches, tables = _caches(case, dtype), _tables(case)
+    program.set_caches(caches)
+    begin = np.zeros(len(case.lengths), dtype=np.int32)
     slots, logits = np.array(tables.slots, dtype=np.int32), torch.empty(0)
     for counts in case.steps:
         batch = Batch(slots, begin.copy(), np.array(counts, dtype=np.int32))
         emits = np.flatnonzero(counts).tolist()
         logits = program.run(batch, emits, tables.tokens, tables.blocks).clone()
         begin += batch.count
+        for slot, position in zip(tables.slots, begin.tolist(), strict=True):
+            caches[0][tables.blocks[slot, : _count_unseen(case, position)]] = float("nan")
     return logits
+
+
+def _count_unseen(case: Case, position: int) -> int:
+    """Return how many blocks a token at this position does not see, nor any after it."""
+    return 0 if case.window is None else max(0, position + 1 - case.window) // BLOCK_SIZE
 
 
 def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Tensor:
@@ -190,7 +200,12 @@ def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Te
         cache_slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
         kv_caches=_caches(case, dtype),
         attend=TiledAttention(
-            [0, *ends.tolist()], case.lengths, tables.blocks[tables.slots], kv_heads, BLOCK_SIZE
+            [0, *ends.tolist()],
+            case.lengths,
+            tables.blocks[tables.slots],
+            kv_heads,
+            BLOCK_SIZE,
+            window=case.window,
         ),
         on_layer=lambda: None,
     )

@@ -2,149 +2,14 @@
 //
 // A task is one KV head of some of a sequence's queries: the query heads of a group and the tokens are its rows. Keys
 // come in tiles of 64 anchored at position 0, with an online softmax inside a span of 512; spans are merged in order.
+// Tiles and spans before the window are skipped, and the values of a tile's first keys where no row sees them.
 // So a query's arithmetic depends only on its position: not on other rows, nor on the chunks of its prompt.
 //
 // If a sequence has one task for each head, as in decode, all threads share its spans, and the thread of the last span
 // merges them: a single long sequence keeps all threads busy. The arithmetic is the same.
-#include "cache.h"
+#include "tile.h"
 
 namespace MILLRACE_ISA {
-
-#if defined(__AVX512BF16__)
-constexpr int ROWS_AT_ONCE = 6, VECTORS_AT_ONCE = 4;
-#elif defined(__AVX512F__)
-constexpr int ROWS_AT_ONCE = 4, VECTORS_AT_ONCE = 4;
-#else
-constexpr int ROWS_AT_ONCE = 2, VECTORS_AT_ONCE = 2;
-#endif
-
-// An online softmax's state.
-struct Sums {
-  float *best, *total, *mixed;  // [rows], [rows], [rows, width]
-};
-
-template <typename T>
-struct Task {
-  Cache<T> cache;
-  const int64_t* blocks;
-  int head, num_rows, group;
-  int first_position;  // of the rows' first token
-  int num_keys;        // of the rows' last token
-  float scale;
-  int64_t width;       // head_dim, rounded up to whole vectors
-  const T** query;     // by row
-  Sums now, all;       // of the span, and of the spans before
-  float* scores;       // [rows, TILE]
-  T* weights;          // [rows, TILE]
-
-  INLINE_MEMBER int position(int r) const { return first_position + r / group; }
-  // The number of a tile's keys that the row sees; 0 or negative if the tile lies after it.
-  INLINE_MEMBER int seen(int r, int first_key) const { return smaller(position(r) + 1 - first_key, TILE); }
-};
-
-template <int ROWS, int VECTORS>
-INLINE void score(const Task<bf16>& t, int r, const bf16* const* keys, Floats acc[ROWS][VECTORS]) {
-  for (int d = 0; d < t.cache.head_dim; d += 2) {
-    Pairs key[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load_pairs(keys[v] + d * BLOCK);
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      Pairs query = splat_pair(t.query[r + i] + d);
-      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], key[v], query);
-    }
-  }
-}
-
-template <int ROWS, int VECTORS>
-INLINE void score(const Task<float>& t, int r, const float* const* keys, Floats acc[ROWS][VECTORS]) {
-  for (int d = 0; d < t.cache.head_dim; d++) {
-    Floats key[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load(keys[v] + d * BLOCK);
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      Floats query = splat(t.query[r + i][d]);
-      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = fma(key[v], query, acc[i][v]);
-    }
-  }
-}
-
-template <typename T, int ROWS>
-static __attribute__((noinline)) void score_rows(const Task<T>& t, int r, const T* const* keys) {
-  for (int v = 0; v < TILE / BLOCK; v += VECTORS_AT_ONCE) {
-    Floats acc[ROWS][VECTORS_AT_ONCE];
-    UNROLL for (int i = 0; i < ROWS; i++)
-      UNROLL for (int j = 0; j < VECTORS_AT_ONCE; j++) acc[i][j] = splat(0.0f);
-    score<ROWS, VECTORS_AT_ONCE>(t, r, keys + v, acc);
-    UNROLL for (int i = 0; i < ROWS; i++)
-      UNROLL for (int j = 0; j < VECTORS_AT_ONCE; j++) store(t.scores + (r + i) * TILE + (v + j) * BLOCK, acc[i][j]);
-  }
-}
-
-// acc += weights · values over the tile's first `num_keys` keys, at 16 · VECTORS dimensions from d on.
-template <int ROWS, int VECTORS>
-INLINE void add_values(const Task<bf16>& t, int r, int d, const bf16* const* values, int num_keys,
-                       Floats acc[ROWS][VECTORS]) {
-  for (int key = 0; key < num_keys; key += 2) {
-    const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
-    Pairs value[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
-    if (key + 1 == num_keys)  // the second's values may be unwritten and hold NaN, and 0 · NaN is not 0
-      UNROLL for (int v = 0; v < VECTORS; v++) value[v] = first_of_pairs(value[v]);
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      Pairs weight = splat_pair(t.weights + (r + i) * TILE + key);
-      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], value[v], weight);
-    }
-  }
-}
-
-template <int ROWS, int VECTORS>
-INLINE void add_values(const Task<float>& t, int r, int d, const float* const* values, int num_keys,
-                       Floats acc[ROWS][VECTORS]) {
-  for (int key = 0; key < num_keys; key++) {
-    const float* line = values[key / BLOCK] + key % BLOCK * t.cache.head_dim + d;
-    Floats value[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load(line + v * LANES);
-    UNROLL for (int i = 0; i < ROWS; i++) {
-      Floats weight = splat(t.weights[(r + i) * TILE + key]);
-      UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = fma(value[v], weight, acc[i][v]);
-    }
-  }
-}
-
-template <typename T, int ROWS, int VECTORS>
-static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, const T* const* values, int num_keys) {
-  Floats acc[ROWS][VECTORS];
-  UNROLL for (int i = 0; i < ROWS; i++)
-    UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.now.mixed + (r + i) * t.width + d + v * LANES);
-  add_values<ROWS, VECTORS>(t, r, d, values, num_keys, acc);
-  UNROLL for (int i = 0; i < ROWS; i++)
-    UNROLL for (int v = 0; v < VECTORS; v++) store(t.now.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
-}
-
-template <typename T, int ROWS>
-static void mix_width(const Task<T>& t, int r, const T* const* values, int num_keys) {
-  int d = 0;
-  for (; d + VECTORS_AT_ONCE * LANES <= t.width; d += VECTORS_AT_ONCE * LANES)
-    mix_rows<T, ROWS, VECTORS_AT_ONCE>(t, r, d, values, num_keys);
-  for (; d < t.width; d += LANES) mix_rows<T, ROWS, 1>(t, r, d, values, num_keys);
-}
-
-// Run F<ROWS> over all rows of a task, a few at a time.
-template <typename T>
-static void score_tile(const Task<T>& t, const T* const* keys) {
-  int r = 0;
-  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) score_rows<T, ROWS_AT_ONCE>(t, r, keys);
-  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return score_rows<T, 3>(t, r, keys);
-  for (; r + 2 <= t.num_rows; r += 2) score_rows<T, 2>(t, r, keys);
-  if (r < t.num_rows) score_rows<T, 1>(t, r, keys);
-}
-
-template <typename T>
-static void mix_tile(const Task<T>& t, const T* const* values, int num_keys) {
-  int r = 0;
-  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) mix_width<T, ROWS_AT_ONCE>(t, r, values, num_keys);
-  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return mix_width<T, 3>(t, r, values, num_keys);
-  for (; r + 2 <= t.num_rows; r += 2) mix_width<T, 2>(t, r, values, num_keys);
-  if (r < t.num_rows) mix_width<T, 1>(t, r, values, num_keys);
-}
 
 INLINE float exp_of(float x) {
   float lanes[LANES];
@@ -160,15 +25,15 @@ static void scale_by(float* mixed, int64_t width, float factor) {
 template <typename T>
 static void weigh_row(const Task<T>& t, int r, int first_key) {
   T* weights = t.weights + r * TILE;
-  int seen = t.seen(r, first_key);
-  if (seen <= 0) {
+  int before = t.before(r, first_key), until = t.until(r, first_key);
+  if (before >= until) {
     memset(weights, 0, TILE * sizeof(T));
     return;
   }
   Floats score[TILE / LANES], best = splat(-__builtin_inff());
   for (int v = 0; v < TILE / LANES; v++) {
     score[v] = mul(load(t.scores + r * TILE + v * LANES), splat(t.scale));
-    score[v] = within(score[v], 0, seen - v * LANES, splat(-__builtin_inff()));
+    score[v] = within(score[v], before - v * LANES, until - v * LANES, splat(-__builtin_inff()));
     best = max(best, score[v]);
   }
   float now = largest(best);
@@ -208,10 +73,10 @@ static void merge_row(const Task<T>& t, int r) {
 template <typename T>
 static void end_span(const Task<T>& t, int first_key) {
   for (int r = 0; r < t.num_rows; r++) {
-    if (first_key == 0) {
+    if (first_key == floor_to(SPAN, t.first_seen(r))) {
       t.all.best[r] = t.now.best[r], t.all.total[r] = t.now.total[r];
       memcpy(t.all.mixed + r * t.width, t.now.mixed + r * t.width, t.width * 4);
-    } else if (t.seen(r, first_key) > 0) {
+    } else if (first_key > t.first_seen(r) && t.until(r, first_key) > 0) {
       merge_row(t, r);
     }
   }
@@ -220,25 +85,27 @@ static void end_span(const Task<T>& t, int first_key) {
 template <typename T>
 static void attend_tile(const Task<T>& t, int first_key) {
   const T *keys[TILE / BLOCK], *values[TILE / BLOCK];
-  for (int b = 0; b < TILE / BLOCK; b++) {  // beyond the last block scores are masked, and values are not read
-    int64_t block = t.blocks[smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK)];
+  int seen = t.first_seen(0);
+  for (int b = 0; b < TILE / BLOCK; b++) {  // outside of these blocks scores are masked, and values are not read
+    int64_t block = t.blocks[larger(seen / BLOCK, smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK))];
     keys[b] = t.cache.keys(block, t.head), values[b] = t.cache.values(block, t.head);
   }
   score_tile(t, keys);
   for (int r = 0; r < t.num_rows; r++) weigh_row(t, r, first_key);
-  mix_tile(t, values, smaller(TILE, t.num_keys - first_key));
+  mix_tile(t, values, {larger(0, floor_to(2, seen) - first_key), smaller(TILE, t.num_keys - first_key)});
 }
 
 template <typename T>
 static void attend_span(const Task<T>& t, int first_key) {
   begin_span(t);
-  for (int key = first_key; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
+  int key = larger(first_key, floor_to(TILE, t.first_seen(0)));
+  for (; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
 }
 
 // Compute a whole task in this thread.
 template <typename T>
 static bool attend(const Task<T>& t) {
-  for (int span = 0; span < t.num_keys; span += SPAN) {
+  for (int span = floor_to(SPAN, t.first_seen(0)); span < t.num_keys; span += SPAN) {
     attend_span(t, span);
     end_span(t, span);
   }
@@ -264,6 +131,7 @@ static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq
   Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks + step.slot[seq] * step.blocks_stride};
   t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
   t.first_position = step.begin[seq] + first, t.num_keys = t.first_position + count;
+  t.window = op.window > 0 ? op.window : t.num_keys;
   t.scale = op.number, t.width = whole_vectors(op.head_dim);
   t.query = carve<const T*>(scratch, t.num_rows);
   t.now = carve_sums(scratch, t.num_rows, t.width), t.all = carve_sums(scratch, t.num_rows, t.width);
@@ -290,6 +158,7 @@ static void write_rows(const Program& p, const Step& step, const Op& op, const T
 struct Shared {
   char* memory;   // null if one thread has all spans of a head
   int64_t bytes;  // of one span
+  int first_key;  // of the first span
   int num_spans;
   uint32_t* num_done;  // spans, by head
 
@@ -301,26 +170,27 @@ struct Shared {
 
 // Reserve memory for a sequence's spans, if it has several and the rest of the memory is enough.
 static Shared share_spans(const Program& p, const Step& step, const Op& op, int seq, int64_t* used) {
-  int num_spans = (step.begin[seq] + step.count[seq] + SPAN - 1) / SPAN;
+  int first_key = op.window > 0 ? floor_to(SPAN, larger(step.begin[seq] + 1 - op.window, 0)) : 0;
+  int num_spans = (step.begin[seq] + step.count[seq] - first_key + SPAN - 1) / SPAN;
   char *begin = p.spans + *used, *end = begin;
   carve_sums(end, step.count[seq] * (op.heads / op.kv_heads), whole_vectors(op.head_dim));
   int64_t needed = (end - begin) * num_spans * op.kv_heads;
   if (num_spans == 1 || *used + needed > p.spans_bytes) return {};
   *used += needed;
-  return {begin, end - begin, num_spans, p.spans_done + seq * op.kv_heads};
+  return {begin, end - begin, first_key, num_spans, p.spans_done + seq * op.kv_heads};
 }
 
 // Compute one span of a task; the thread of the last span merges all. Return whether this one did.
 template <typename T>
 static bool attend_shared(Task<T>& t, const Shared& shared, int span) {
   t.now = shared.sums(t.head, span, t.num_rows, t.width);
-  attend_span(t, span * SPAN);
+  attend_span(t, shared.first_key + span * SPAN);
   uint32_t* num_done = shared.num_done + t.head;
   if (__atomic_add_fetch(num_done, 1, __ATOMIC_ACQ_REL) < (uint32_t)shared.num_spans) return false;
   *num_done = 0;  // for the next layer
   for (int i = 0; i < shared.num_spans; i++) {
     t.now = shared.sums(t.head, i, t.num_rows, t.width);
-    end_span(t, i * SPAN);
+    end_span(t, shared.first_key + i * SPAN);
   }
   return true;
 }

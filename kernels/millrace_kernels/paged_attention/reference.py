@@ -11,37 +11,41 @@ def paged_attention_reference(  # noqa: PLR0917
     context_lengths: Tensor,
     block_tables: Tensor,
     scale: float,
+    window: int | None = None,
 ) -> Tensor:
     """Attend causally, each row to its own sequence.
 
     query [num_tokens, heads, head_dim]; kv_cache [blocks, 2, kv_heads, block_size, head_dim];
     query_starts [rows + 1], context_lengths [rows] (this step's tokens included), block_tables
-    [rows, blocks of the longest]. Returns [num_tokens, heads, head_dim], zero for tokens of no row.
+    [rows, blocks of the longest]. With a window a query sees its own key and the `window` - 1 before it, and
+    the table's entries before the first key of a row's first query have no meaning.
+    Returns [num_tokens, heads, head_dim], zero for tokens of no row.
     """
     output = torch.zeros_like(query)
     starts = query_starts.tolist()
     for row, context in enumerate(context_lengths.tolist()):
         begin, end = starts[row], starts[row + 1]
-        keys, values = _gather(kv_cache, block_tables[row], context)
-        output[begin:end] = _attend(query[begin:end].float(), keys, values, scale).to(query.dtype)
+        before = context - (end - begin)
+        reach = context + 1 if window is None else window
+        own = torch.arange(before, context, device=query.device)[:, None]
+        positions = torch.arange(max(0, before + 1 - reach), context, device=query.device)
+        is_hidden = (positions > own) | (positions <= own - reach)
+        keys, values = _gather(kv_cache, block_tables[row], positions)
+        output[begin:end] = _attend(query[begin:end].float(), keys, values, scale, is_hidden).to(query.dtype)
     return output
 
 
-def _gather(kv_cache: Tensor, table: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Return a sequence's keys and values, each float32 [context, kv_heads, head_dim]."""
+def _gather(kv_cache: Tensor, table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a sequence's keys and values, each float32 [positions, kv_heads, head_dim]."""
     block_size = kv_cache.shape[3]
-    positions = torch.arange(context, device=kv_cache.device)
     blocks = table.long()[positions // block_size]
     pair = kv_cache[blocks, :, :, positions % block_size].float()
     return pair[:, 0], pair[:, 1]
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
-    num_queries, heads, _ = query.shape
-    context, kv_heads, _ = keys.shape
+def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, is_hidden: Tensor) -> Tensor:
+    heads, kv_heads = query.shape[1], keys.shape[1]
     keys, values = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (keys, values))
     scores = torch.einsum("qhd,khd->hqk", query, keys) * scale
-    last = torch.arange(context - num_queries, context, device=query.device)
-    is_future = torch.arange(context, device=query.device)[None, :] > last[:, None]
-    weights = scores.masked_fill(is_future, float("-inf")).softmax(dim=-1)
+    weights = scores.masked_fill(is_hidden, float("-inf")).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, values)

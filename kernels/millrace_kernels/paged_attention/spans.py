@@ -17,17 +17,24 @@ KEYS_UNIT = 64
 """Spans consist of whole tiles of at most 64 keys: only a sequence's last tile is masked."""
 
 
-def span_keys(contexts: Numbers) -> Numbers:
-    """Return the keys of a span. They depend only on the sequence's length, and so do its bits."""
-    return (-(-contexts // (MOST_SPANS * KEYS_UNIT)) * KEYS_UNIT).clip(min=LEAST_KEYS)
+def span_keys(seen: Numbers) -> Numbers:
+    """Return the keys of a span, of a query that sees so many. A query's bits depend on nothing else."""
+    return (-(-seen // (MOST_SPANS * KEYS_UNIT)) * KEYS_UNIT).clip(min=LEAST_KEYS)
 
 
-def count_spans(starts: Sequence[int], contexts: Sequence[int]) -> int:
+def spans_of(contexts: Numbers, window: int | None) -> Numbers:
+    """Return the number of spans of each sequence's last query, which sees at most `window` keys."""
+    seen = contexts if window is None else contexts.clip(max=window)
+    return -(-seen // span_keys(seen))
+
+
+def count_spans(starts: Sequence[int], contexts: Sequence[int], window: int | None = None) -> int:
     """Return the number of spans of a step's rows with one query."""
     is_single, lengths = np.diff(starts) == 1, np.asarray(contexts, dtype=np.int64)
-    return int((-(-lengths // span_keys(lengths)))[is_single].sum())
+    return int(spans_of(lengths, window)[is_single].sum())
 
 
-def bound_spans(num_rows: int, num_tokens: int) -> int:
+def bound_spans(num_rows: int, num_tokens: int, window: int | None = None) -> int:
     """Return the largest number of spans of rows whose sequences have `num_tokens` together."""
-    return min(num_rows + num_tokens // LEAST_KEYS, num_rows * MOST_SPANS)
+    most = MOST_SPANS if window is None else min(-(-window // LEAST_KEYS), MOST_SPANS)
+    return min(num_rows + num_tokens // LEAST_KEYS, num_rows * most)

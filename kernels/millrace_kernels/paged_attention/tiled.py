@@ -17,6 +17,8 @@ HEAD_DIM_UNIT = 4
 """Heads of 6 or 10 dimensions are padded with zeros: otherwise their bits depend on the number of rows."""
 QUERIES_AT_ONCE = 128
 """A longer chunk of prefill is split: scores then stay in the cache, and causality skips whole tiles."""
+LEAST_SCORE = -1e30
+"""The least maximum of a query's scores: it sees no key of a tile that lies before its window."""
 SEQUENCE_HEADS_AT_ONCE = 32
 """Decoding sequences times KV heads in one batch: with 64 dimensions their tiles take 4 MB."""
 
@@ -29,19 +31,32 @@ class Piece:
     start: int
     num_tokens: int
     end: int
+    first_key: int
+    """That the first query sees. Table entries and memory before it may be another sequence's."""
+
+    @property
+    def first_tile(self) -> int:
+        """The number of the tile with the first key."""
+        return self.first_key // TILE_KEYS
+
+    @property
+    def num_tiles(self) -> int:
+        """The number of tiles with keys that a query sees."""
+        return -(-self.end // TILE_KEYS) - self.first_tile
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """256 keys of each of the first `num_sequences` sequences of a group."""
+    """256 keys of each of the first `num_sequences` sequences of a group, each from a key of its own on."""
 
     num_sequences: int
     gather: Tensor
     """Rows of the cache seen as [blocks * 2 * kv_heads, block_size * head_dim]: keys, then values."""
-    is_future: Tensor | None
-    """[1, 1, tokens, 1, 256] for a chunk of prefill: keys after the query. None if every key is visible."""
-    written: list[tuple[int, int]]
-    """(sequence, keys) if a sequence ends inside the tile: memory beyond its end may hold anything.
+    is_hidden: Tensor | None
+    """[1, 1, tokens, 1, 256] for a chunk of prefill: keys after the query or before its window. None if every
+    key is visible, or if `foreign` has all that are not."""
+    foreign: list[tuple[int, slice]]
+    """(sequence, keys) before a sequence's first key and behind its end: memory there may hold anything.
 
     Slices, because filling a few is 7 times as fast as a broadcast mask over 8 decodes (tried).
     """
@@ -49,7 +64,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pieces of equal length, computed as one batch, the longest context first."""
+    """Pieces of equal length, computed as one batch, the one with the most tiles first."""
 
     tokens: Tensor
     """[sequences * tokens]: the pieces' tokens in the step."""
@@ -67,13 +82,17 @@ class TiledAttention:
         block_tables: Tensor,
         num_kv_heads: int,
         block_size: int,
+        *,
+        window: int | None = None,
     ) -> None:
+        """With a window a query sees its own key and the `window` - 1 before it."""
         if TILE_KEYS % block_size:
             raise ValueError(f"block size {block_size} does not divide the tile of {TILE_KEYS} keys")
         self._kv_heads = num_kv_heads
         self._tables = _widen(block_tables, TILE_KEYS // block_size)
         self._blocks_per_tile = TILE_KEYS // block_size
-        pieces = list(_cut(query_starts, context_lengths))
+        self._window = window
+        pieces = list(_cut(query_starts, context_lengths, window))
         self._groups = [self._plan_group(group) for group in _group(pieces, num_kv_heads)]
 
     def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
@@ -87,24 +106,36 @@ class TiledAttention:
 
     def _plan_group(self, pieces: list[Piece]) -> Group:
         tokens = torch.tensor([p.start + i for p in pieces for i in range(p.num_tokens)])
-        num_tiles = -(-pieces[0].end // TILE_KEYS)
-        return Group(tokens, len(pieces), [self._plan_tile(pieces, tile) for tile in range(num_tiles)])
+        tiles = [self._plan_tile(pieces, number) for number in range(pieces[0].num_tiles)]
+        return Group(tokens, len(pieces), tiles)
 
-    def _plan_tile(self, pieces: list[Piece], tile: int) -> Tile:
-        first_key = tile * TILE_KEYS
-        pieces = [piece for piece in pieces if piece.end > first_key]
-        sizes = [piece.end - first_key for piece in pieces]
-        written = [(number, size) for number, size in enumerate(sizes) if size < TILE_KEYS]
-        is_future = None
-        num_tokens = pieces[0].num_tokens
-        if num_tokens > 1 and sizes[0] - num_tokens + 1 < TILE_KEYS:
-            seen = sizes[0] - num_tokens + torch.arange(1, num_tokens + 1)
-            is_future = (torch.arange(TILE_KEYS) >= seen[:, None])[None, None, :, None, :]
-        return Tile(len(pieces), self._gather_index(pieces, tile), is_future, written)
+    def _plan_tile(self, pieces: list[Piece], number: int) -> Tile:
+        """Plan each piece's tile with this number, counted from its first tile."""
+        pieces = [piece for piece in pieces if piece.num_tiles > number]
+        tiles = torch.tensor([piece.first_tile + number for piece in pieces])
+        begins = (tiles * TILE_KEYS).tolist()
+        foreign = [
+            (place, keys)
+            for place, (piece, begin) in enumerate(zip(pieces, begins, strict=True))
+            for keys in (slice(0, piece.first_key - begin), slice(piece.end - begin, TILE_KEYS))
+            if keys.start < keys.stop
+        ]
+        is_hidden = self._hide(pieces[0], begins[0]) if pieces[0].num_tokens > 1 else None
+        return Tile(len(pieces), self._gather_index(pieces, tiles), is_hidden, foreign)
 
-    def _gather_index(self, pieces: list[Piece], tile: int) -> Tensor:
-        columns = slice(tile * self._blocks_per_tile, (tile + 1) * self._blocks_per_tile)
-        blocks = self._tables[[piece.row for piece in pieces], columns]
+    def _hide(self, chunk: Piece, begin: int) -> Tensor | None:
+        """Return which of 256 keys from `begin` on each query of a chunk does not see; None: it sees all."""
+        own = torch.arange(chunk.end - chunk.num_tokens, chunk.end)[:, None]
+        keys = torch.arange(begin, begin + TILE_KEYS)
+        is_hidden = keys > own
+        if self._window is not None:
+            is_hidden |= keys <= own - self._window
+        return is_hidden[None, None, :, None, :] if is_hidden.any() else None
+
+    def _gather_index(self, pieces: list[Piece], tiles: Tensor) -> Tensor:
+        rows = torch.tensor([piece.row for piece in pieces])[:, None]
+        columns = tiles[:, None] * self._blocks_per_tile + torch.arange(self._blocks_per_tile)
+        blocks = self._tables[rows, columns]
         heads = torch.arange(self._kv_heads)[None, :, None]
         keys = blocks[:, None, :] * (2 * self._kv_heads) + heads
         return torch.stack((keys, keys + self._kv_heads)).flatten()
@@ -119,7 +150,8 @@ class TiledAttention:
             scores = torch.bmm(folded[:size], keys.transpose(1, 2))
             self._mask(scores, tile, num_rows)
             if number == 0:
-                best = scores.amax(dim=-1, keepdim=True)
+                # Finite also for a query whose window begins behind this tile.
+                best = scores.amax(dim=-1, keepdim=True).clamp_(min=LEAST_SCORE)
                 weights = scores.sub_(best).exp_()
                 total, mixed = weights.sum(dim=-1, keepdim=True), torch.bmm(weights, values)
                 continue
@@ -136,21 +168,21 @@ class TiledAttention:
         head_dim = kv_cache.shape[-1]
         lines = kv_cache.view(-1, kv_cache.shape[3] * head_dim).index_select(0, tile.gather)
         pair = lines.float().view(2, tile.num_sequences, self._kv_heads, TILE_KEYS, head_dim)
-        for number, size in tile.written:
-            pair[1, number, :, size:].zero_()
+        for number, keys_of_others in tile.foreign:
+            pair[1, number, :, keys_of_others].zero_()
         keys, values = _fill_up(pair).flatten(1, 2).unbind()
         return keys, values
 
     def _mask(self, scores: Tensor, tile: Tile, num_rows: int) -> None:
-        """Mask future keys. Padding rows are not masked, because nothing reads them."""
-        if tile.is_future is None:
+        """Mask hidden keys. Padding rows are not masked, because nothing reads them."""
+        if tile.is_hidden is None:
             parts = scores.view(tile.num_sequences, self._kv_heads, -1, TILE_KEYS)
-            for number, size in tile.written:
-                parts[number, :, :, size:] = float("-inf")
+            for number, keys in tile.foreign:
+                parts[number, :, :, keys] = float("-inf")
             return
-        num_tokens = tile.is_future.shape[2]
+        num_tokens = tile.is_hidden.shape[2]
         shape = (tile.num_sequences, self._kv_heads, num_tokens, num_rows // num_tokens, TILE_KEYS)
-        scores[:, :num_rows].view(shape).masked_fill_(tile.is_future, float("-inf"))
+        scores[:, :num_rows].view(shape).masked_fill_(tile.is_hidden, float("-inf"))
 
 
 def _fill_up(heads: Tensor) -> Tensor:
@@ -165,17 +197,19 @@ def _widen(block_tables: Tensor, multiple: int) -> Tensor:
     return torch.nn.functional.pad(block_tables.long(), (0, missing)).clamp_(min=0)
 
 
-def _cut(query_starts: Sequence[int], context_lengths: Sequence[int]) -> Iterator[Piece]:
+def _cut(query_starts: Sequence[int], context_lengths: Sequence[int], window: int | None) -> Iterator[Piece]:
     for row, context in enumerate(context_lengths):
         start, stop = query_starts[row], query_starts[row + 1]
         for begin in range(start, stop, QUERIES_AT_ONCE):
             end = min(begin + QUERIES_AT_ONCE, stop)
-            yield Piece(row, begin, end - begin, context - (stop - end))
+            last = context - (stop - end)
+            first_key = 0 if window is None else max(0, last - (end - begin) + 1 - window)
+            yield Piece(row, begin, end - begin, last, first_key)
 
 
 def _group(pieces: list[Piece], num_kv_heads: int) -> Iterator[list[Piece]]:
-    """Batch the single queries, longest context first; a chunk of prefill is a group of its own."""
-    singles = sorted((p for p in pieces if p.num_tokens == 1), key=lambda piece: -piece.end)
+    """Batch the single queries, most tiles first; a chunk of prefill is a group of its own."""
+    singles = sorted((p for p in pieces if p.num_tokens == 1), key=lambda piece: -piece.num_tiles)
     size = max(1, SEQUENCE_HEADS_AT_ONCE // num_kv_heads)
     for begin in range(0, len(singles), size):
         yield singles[begin : begin + size]

@@ -39,6 +39,7 @@ def _decode_kernel(  # noqa: PLR0917
     GROUP: tl.constexpr,  # noqa: N803
     HEAD_DIM: tl.constexpr,  # noqa: N803
     BLOCK_SIZE: tl.constexpr,  # noqa: N803
+    WINDOW: tl.constexpr,  # noqa: N803  0: none
     LEAST_KEYS: tl.constexpr,  # noqa: N803
     MOST_SPANS: tl.constexpr,  # noqa: N803
     KEYS_UNIT: tl.constexpr,  # noqa: N803
@@ -59,8 +60,11 @@ def _decode_kernel(  # noqa: PLR0917
         first_span = tl.load(ends_ptr + row - 1, mask=row > 0, other=0)
         context = tl.load(contexts_ptr + row)
         # `spans.span_keys`
-        keys = tl.maximum(tl.cdiv(context, MOST_SPANS * KEYS_UNIT) * KEYS_UNIT, LEAST_KEYS)
+        seen = tl.minimum(context, WINDOW) if WINDOW else context
+        keys = tl.maximum(tl.cdiv(seen, MOST_SPANS * KEYS_UNIT) * KEYS_UNIT, LEAST_KEYS)
         begin = (span - first_span) * keys
+        if WINDOW:
+            begin += context - seen
         stop = tl.minimum(begin + keys, context)
         token = tl.load(starts_ptr + row).to(tl.int64)
         slot = tl.load(slots_ptr + row).to(tl.int64)
@@ -82,15 +86,15 @@ def _decode_kernel(  # noqa: PLR0917
         whole = begin + (stop - begin) // BLOCK_N * BLOCK_N
         for tile in range(begin, whole, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, tile, stop, table_ptr, mine_ptr, scale,
+                query, best, total, mixed, position, tile, tile, stop, table_ptr, mine_ptr, scale,
                 kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, True,
             )  # fmt: skip
         if whole < stop:
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, whole, stop, table_ptr, mine_ptr, scale,
+                query, best, total, mixed, position, whole, whole, stop, table_ptr, mine_ptr, scale,
                 kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, False,
             )  # fmt: skip
 
         line = (span * KV_HEADS * GROUP + heads).to(tl.int64)

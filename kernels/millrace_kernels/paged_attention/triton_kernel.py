@@ -7,7 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
-from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, span_keys
+from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, spans_of
 from millrace_kernels.paged_attention.tiles import (
     WARPS_PER_PROCESSOR,
     Tile,
@@ -63,15 +63,17 @@ class TritonAttention:
         *,
         has_prefill: bool,
         has_padding: bool = False,
+        window: int | None = None,
     ) -> None:
         """`num_tokens` and `num_spans` (`spans.py`) are the step's, or the most that a graph will have.
 
-        With `has_padding` tokens of no row get zeros.
+        With `has_padding` tokens of no row get zeros. With a window a query sees its own key and the
+        `window` - 1 before it.
         """
         self._rows, self._num_tokens, self._num_spans = rows, num_tokens, num_spans
         self._has_prefill, self._has_padding = has_prefill, has_padding
-        self._num_rows = rows.contexts.shape[0]
-        self._spans = _list_spans(rows, num_spans) if num_spans else None
+        self._num_rows, self._window = rows.contexts.shape[0], window or 0
+        self._spans = _list_spans(rows, num_spans, window) if num_spans else None
         # What layers share: by the tokens of a tile, by heads and head_dim, and by the query's shape.
         self._tiles: dict[int, Work] = {}
         self._partial: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -101,7 +103,7 @@ class TritonAttention:
             rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
             rows.tables.stride(0),
             KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3],
-            LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
+            WINDOW=self._window, LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
@@ -146,15 +148,15 @@ class TritonAttention:
             query, kv_cache, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
             rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
             output.stride(0), output.stride(1), rows.tables.stride(0),
-            GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3], BLOCK_Q=block_q,
-            BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
+            WINDOW=self._window, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3],
+            BLOCK_Q=block_q, BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
+            DOT_IN_FLOAT32=_is_interpreted(),
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
 
 
-def _list_spans(rows: StepRows, num_spans: int) -> Work:
-    keys = span_keys(rows.contexts)
-    return Work.list_parts((rows.contexts + keys - 1) // keys * (rows.starts.diff() == 1), num_spans)
+def _list_spans(rows: StepRows, num_spans: int, window: int | None) -> Work:
+    return Work.list_parts(spans_of(rows.contexts, window) * (rows.starts.diff() == 1), num_spans)
 
 
 def _count_programs(device: torch.device, tile: Tile) -> int:

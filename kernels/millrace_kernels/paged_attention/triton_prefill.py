@@ -30,6 +30,7 @@ def _prefill_kernel(  # noqa: PLR0917
     output_stride_token: tl.tensor,
     output_stride_head: tl.tensor,
     tables_stride: tl.tensor,
+    WINDOW: tl.constexpr,  # noqa: N803  0: none
     GROUP: tl.constexpr,  # noqa: N803
     HEAD_DIM: tl.constexpr,  # noqa: N803
     BLOCK_SIZE: tl.constexpr,  # noqa: N803
@@ -69,26 +70,38 @@ def _prefill_kernel(  # noqa: PLR0917
             query = query.to(tl.float32)
         before = context - num_queries + first  # keys that all queries of the tile see, without their own
         stop = tl.minimum(before + BLOCK_Q, context)
-        # A lane without a query sees key 0, so that its maximum is finite. It is never stored.
-        position = tl.where(is_query, context - num_queries + in_row, 0)
+        # A lane without a query sees what the last one sees, so that its sum is not zero. It is never stored.
+        position = tl.where(is_query, context - num_queries + in_row, stop - 1)
 
-        best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        # A finite start: the window of a query may begin behind the first tile.
+        best = tl.full((BLOCK_M,), -1.0e30, tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         table_ptr = tables_ptr + slot * tables_stride
         mine_ptr = kv_ptr + kv_head * kv_stride_head
+        first_key = 0
+        seen_by_all = 0
         whole = (before + 1) // BLOCK_N * BLOCK_N
-        for begin in range(0, whole, BLOCK_N):
+        if WINDOW:
+            first_key = tl.maximum(before + 1 - WINDOW, 0)
+            seen_by_all = tl.cdiv(tl.maximum(stop - WINDOW, 0), BLOCK_N) * BLOCK_N
+            for begin in range(first_key // BLOCK_N * BLOCK_N, seen_by_all, BLOCK_N):
+                best, total, mixed = visit_tile(
+                    query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
+                    kv_stride_block, kv_stride_part, kv_stride_offset,
+                    HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, False,
+                )  # fmt: skip
+        for begin in range(seen_by_all, whole, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, begin, stop, table_ptr, mine_ptr, scale,
+                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
                 kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, True,
             )  # fmt: skip
-        for begin in range(whole, stop, BLOCK_N):
+        for begin in range(tl.maximum(seen_by_all, whole), stop, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, begin, stop, table_ptr, mine_ptr, scale,
+                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
                 kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False,
+                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, False,
             )  # fmt: skip
 
         tl.store(

@@ -12,6 +12,7 @@ def visit_tile(  # noqa: PLR0917
     mixed: tl.tensor,
     position: tl.tensor,
     begin: tl.tensor,
+    first: tl.tensor,
     stop: tl.tensor,
     table_ptr: tl.tensor,
     kv_ptr: tl.tensor,
@@ -23,11 +24,13 @@ def visit_tile(  # noqa: PLR0917
     BLOCK_SIZE: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_D: tl.constexpr,  # noqa: N803
+    WINDOW: tl.constexpr,  # noqa: N803
     IS_SEEN: tl.constexpr,  # noqa: N803
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Return the maxima, sums and mixed values, updated with the tile's keys from `begin` up to `stop`.
+    """Return the maxima, sums and mixed values, updated with the tile that begins at key `begin`.
 
-    A lane sees the keys up to its position. With IS_SEEN every lane sees the whole tile, without a mask.
+    Its keys before `first` and from `stop` on are not read. A lane sees the keys up to its position, and with
+    a WINDOW only so many. With IS_SEEN every lane sees the whole tile, without a mask.
     """
     at = begin + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, BLOCK_D)
@@ -35,15 +38,21 @@ def visit_tile(  # noqa: PLR0917
     if IS_SEEN:
         block = tl.load(table_ptr + at // BLOCK_SIZE)
     else:
-        block = tl.load(table_ptr + at // BLOCK_SIZE, mask=at < stop, other=0)
-        wanted = wanted & (at < stop)[:, None]
+        is_read = at < stop
+        if WINDOW:
+            is_read = is_read & (at >= first)
+        block = tl.load(table_ptr + at // BLOCK_SIZE, mask=is_read, other=0)
+        wanted = wanted & is_read[:, None]
     line = block.to(tl.int64) * kv_stride_block + (at % BLOCK_SIZE) * kv_stride_offset
     where = kv_ptr + line[:, None] + dims[None, :]
     key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
     value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if not IS_SEEN:
-        scores = tl.where(at[None, :] <= position[:, None], scores, float("-inf"))
+        is_key = at[None, :] <= position[:, None]
+        if WINDOW:
+            is_key = is_key & (at[None, :] > position[:, None] - WINDOW)
+        scores = tl.where(is_key, scores, float("-inf"))
     now = tl.maximum(best, tl.max(scores, 1) * scale)
     # Written as separate operations: otherwise the compiler might round differently with a mask, and the
     # chunks of a prompt decide which tiles have one.
