@@ -220,7 +220,7 @@ class Step(Protocol):
         """
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
-        """Attend causally over the layer's KV cache, each row to its own sequence."""
+        """Attend causally over the layer's KV cache and within its window, each row to its own sequence."""
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Return linear(x, weight) in float32 for every weight type, with the workers' outputs side by side.

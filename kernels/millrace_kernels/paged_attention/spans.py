@@ -25,7 +25,8 @@ def span_keys(seen: Numbers) -> Numbers:
 def spans_of(contexts: Numbers, window: int | None) -> Numbers:
     """Return the number of spans of each sequence's last query, which sees at most `window` keys."""
     seen = contexts if window is None else contexts.clip(max=window)
-    return -(-seen // span_keys(seen))
+    num_spans: Numbers = -(-seen // span_keys(seen))
+    return num_spans
 
 
 def count_spans(starts: Sequence[int], contexts: Sequence[int], window: int | None = None) -> int:
