@@ -1,31 +1,24 @@
 """Each family against transformers, on small models that transformers itself writes."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from tests.runtime.execution.conftest import TINY
 from tests.runtime.execution.greedy import check_greedy, prompt
+from tests.runtime.execution.random_models import SIZES, find_class, write_random
 
-NO_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
-SIZES: dict[str, Any] = {
-    name: value for name, value in TINY.items() if name not in {"architectures", "model_type"}
-}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama, yarn": {"model_type": "llama", "rope_scaling": YARN},
     "qwen2, yarn of a few whole dimensions": {
-        "model_type": "qwen2", "head_dim": None, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "model_type": "qwen2", "head_dim": "-", "num_attention_heads": 3, "num_key_value_heads": 3,
         "rope_scaling": YARN
         | {"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3},
     },
     "qwen3, norms of heads": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
-    "smollm3, layers without rotary": {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": None},
+    "smollm3, layers without rotary": {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": "-"},
     "mistral3, with a vision tower beside": {
         "model_type": "mistral3",
         "text_config": SIZES | {"model_type": "mistral", "sliding_window": None},
@@ -37,29 +30,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from TINY's."""
-
-
-def find_class(changes: dict[str, Any]) -> Any:
-    return AutoModelForImageTextToText if "vision_config" in changes else AutoModelForCausalLM
-
-
-def write_random(folder: Path, changes: dict[str, Any]) -> Path:
-    """Write a model whose norms are not all ones."""
-    fields = {name: value for name, value in (SIZES | changes).items() if value is not None}
-    model_type = fields.pop("model_type")
-    torch.manual_seed(0)
-    model = find_class(changes).from_config(
-        AutoConfig.for_model(model_type, **NO_IDS, **fields), dtype=torch.float32
-    )
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.normal_(std=0.2)
-            if "norm" in name:
-                weight.add_(1.0)
-    model.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"], "the loader finds the family by it"
-    return folder
 
 
 @pytest.mark.parametrize("name", FAMILIES)

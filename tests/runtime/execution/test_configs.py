@@ -1,0 +1,95 @@
+"""Configs of each family with one field changed: transformers' answer or a refusal, never a wrong model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from millrace_runtime.execution.errors import UnsupportedModelError
+from tests.runtime.execution.greedy import TOP, check, expected_logits, prompt
+from tests.runtime.execution.random_models import find_class, write_random
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+COMMON: list[dict[str, Any]] = [
+    {},
+    {"num_key_value_heads": 6},
+    {"num_key_value_heads": None},
+    {"rms_norm_eps": 0.01},
+    {"rms_norm_eps": "-"},
+    {"rope_theta": 500.0},
+    {"rope_theta": "-"},
+    {"tie_word_embeddings": True},
+    {"tie_word_embeddings": "-"},
+    {"hidden_act": "gelu"},
+    {"max_position_embeddings": "-"},
+    {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    {"rope_scaling": LLAMA3},
+    {"rope_scaling": {key: value for key, value in LLAMA3.items() if "original" not in key}},
+    {"rope_scaling": YARN},
+    {"rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
+    {"rope_scaling": YARN | {"attention_factor": 1.2, "beta_fast": 8, "truncate": False}},
+    {"rope_scaling": YARN, "original_max_position_embeddings": 64},
+    {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
+    {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}, "rope_theta": "-"},
+    {"partial_rotary_factor": 0.5},
+]
+WINDOWED = {"use_sliding_window": True, "sliding_window": 16}
+OF_FAMILY: dict[str, list[dict[str, Any]]] = {
+    "llama": [
+        {"attention_bias": True}, {"mlp_bias": True}, {"head_dim": 12}, {"head_dim": "-"},
+        {"sliding_window": 16}, {"pretraining_tp": 2},
+    ],
+    "mistral": [{"head_dim": "-"}, {"sliding_window": None}],
+    "qwen2": [{"use_sliding_window": False, "sliding_window": 16}, {"layer_types": ["full_attention"] * 2}],
+    "qwen3": [{"attention_bias": True}, {"head_dim": 16}, {"layer_types": ["full_attention"] * 2}],
+    "smollm3": [
+        {"no_rope_layers": [0, 1]}, {"no_rope_layers": [1, 1]}, {"no_rope_layer_interval": 2},
+        {"attention_bias": True}, {"mlp_bias": True},
+    ],
+}  # fmt: skip
+NO_HEAD_DIM = {"qwen2", "smollm3"}
+"""Families whose config has no field for it: transformers takes one that is there all the same."""
+CASES = [
+    pytest.param(family, change, id=f"{family}, {change}")
+    for family, changes in OF_FAMILY.items()
+    for change in (*COMMON, *changes)
+]
+FEW = CASES[::9]
+"""For each run of `make test`."""
+
+
+def check_config(folder: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]) -> None:
+    base = {"model_type": family} | ({"head_dim": "-"} if family in NO_HEAD_DIM else {})
+    path, tokens = write_random(folder, base | change, is_raw=True), prompt(60, 0)
+    try:
+        driver = make_driver(path, max_model_length=128)
+    except UnsupportedModelError as error:
+        field = next(iter(change.values())) if "rope_scaling" in change else next(iter(change))
+        words = field["rope_type"] if isinstance(field, dict) else field
+        assert words in str(error)
+        return
+    driver.start(3, tokens, num_logprobs=TOP)
+    results = [result for _ in range(2) for result in driver.advance(47) if result.tokens]
+    model = find_class(change).from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    check(expected_logits(model, tokens), len(tokens), results)
+
+
+@pytest.mark.parametrize(("family", "change"), FEW)
+def test_a_config_is_read_as_transformers_reads_it(
+    tmp_path: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]
+) -> None:
+    check_config(tmp_path / "model", make_driver, family, change)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "change"), [case for case in CASES if case not in FEW])
+def test_any_config_is_read_as_transformers_reads_it(
+    tmp_path: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]
+) -> None:
+    check_config(tmp_path / "model", make_driver, family, change)
