@@ -56,14 +56,14 @@ class Reading:
         library = select_cpu_path(path).library
         packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
         model = architecture.build(CheckpointWeights(Reader(FOLDER), packer), length)
-        caches = allocate_cache(architecture, count * num_blocks, dtype, CPU)
+        caches = allocate_cache(architecture, [count * num_blocks], dtype, CPU)
         group = KvGroup(count * num_blocks)
         limits = Limits((group,), BLOCK_SIZE, count, 1, length, architecture.vocabulary_size, count)
         self.slots = SlotTable(limits, CPU)
         for slot, ids in enumerate(texts):
             self.slots.tokens[slot, : len(ids)] = torch.tensor(ids)
             blocks = torch.arange(slot * num_blocks, (slot + 1) * num_blocks)
-            self.slots.blocks[slot, :num_blocks] = blocks
+            self.slots.blocks[0, slot, :num_blocks] = blocks
         sizes = Sizes(count, count, len(os.sched_getaffinity(0)))
         self.runner: Runner = (
             NativeRunner(library, model, dtype, sizes) if library else TensorRunner(model, CPU)

@@ -91,7 +91,7 @@ class Served:
             return TensorRunner(self.model, self.device, recorder=StandInRecorder())
 
     def _fill_cache(self, num_blocks: int) -> list[Tensor]:
-        caches = allocate_cache(self.architecture, num_blocks, self.dtype, self.device)
+        caches = allocate_cache(self.architecture, [num_blocks], self.dtype, self.device)
         return [cache.normal_() for cache in caches]
 
 

@@ -21,7 +21,7 @@ from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import HeadNorms, Heads
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
-"""Takes query, a layer's kv_cache and scale; returns the output. Planned once for all layers of a step."""
+"""Takes query, a layer's kv_cache and scale; returns the output. Layers that are alike share it."""
 
 
 class Bounds(NamedTuple):

@@ -16,7 +16,7 @@ from millrace_kernels.linear.quantized_reference import (
     round_int8,
 )
 from millrace_kernels.linear.reference import linear_reference
-from millrace_kernels.select import Attend, Kernels
+from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads, Matrix, Shares, SideBySide
 
 _HEAD_ROWS = 512
@@ -102,6 +102,26 @@ def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> 
     return Rounded(values, scales)
 
 
+class StepAttention:
+    """A step's attention, planned once for all layers that share block tables, window and heads."""
+
+    def __init__(
+        self, kernels: Kernels, rows: Sequence[QueryRows], tables: Sequence[Tensor], block_size: int
+    ) -> None:
+        """`rows` and block tables [slots, width] are by KV group."""
+        self._plan, self._rows, self._tables = kernels.plan_attention, rows, tables
+        self._block_size = block_size
+        self._planned: dict[tuple[int, int | None, Heads], Attend] = {}
+
+    def __call__(self, layer: CacheLayer, heads: Heads) -> Attend:
+        """Return the attention of a layer."""
+        key, group = (layer.group, layer.window, heads), layer.group
+        if key not in self._planned:
+            rows, tables = self._rows[group], self._tables[group]
+            self._planned[key] = self._plan(rows, tables, heads.num_kv_heads, self._block_size)
+        return self._planned[key]
+
+
 @dataclass(frozen=True, slots=True)
 class TensorStep:
     """A `Step` whose operations compute at once, with the data that its layers share."""
@@ -111,11 +131,11 @@ class TensorStep:
     """int64 [tokens]"""
     positions: Tensor
     """int64 [tokens], each in its sequence"""
-    cache_slots: Tensor
-    """int64 [real tokens]: block * block_size + offset of each token's KV."""
+    cache_slots: Sequence[Tensor]
+    """By KV group, int64 [real tokens]: block * block_size + offset of each token's KV."""
     kv_caches: Sequence[Tensor]
     """A layer's [blocks, 2, kv_heads, block_size, head_dim], by layer."""
-    attend: Attend
+    attention_of: Callable[[CacheLayer, Heads], Attend]
     """The step's attention, planned over its rows' block tables."""
     on_layer: Callable[[], None]
     """Called in every layer, to show the progress of a long step."""
@@ -134,9 +154,9 @@ class TensorStep:
             kernels,
             tokens=nothing,
             positions=nothing,
-            cache_slots=nothing,
+            cache_slots=(),
             kv_caches=(),
-            attend=_attend_to_nothing,
+            attention_of=_attend_to_nothing,
             on_layer=_note_nothing,
             group=group,
             store=store,
@@ -188,13 +208,14 @@ class TensorStep:
     ) -> Tensor:
         """Normalise, rotate and write with the device's kernel."""
         table, cache = None if angles is None else angles.table, self.kv_caches[layer.number]
-        return self.kernels.rotary_kv_write(qkv, heads, self.positions, table, cache, self.cache_slots, norms)
+        slots = self.cache_slots[layer.group]
+        return self.kernels.rotary_kv_write(qkv, heads, self.positions, table, cache, slots, norms)
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Count the layer, and attend as planned for the step."""
         self.on_layer()
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
-        return self.attend(rows, self.kv_caches[layer.number], scale).flatten(1)
+        return self.attention_of(layer, heads)(rows, self.kv_caches[layer.number], scale).flatten(1)
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Multiply, and return the products in float32, never rounded to x's type."""
@@ -203,7 +224,7 @@ class TensorStep:
         return logits if self.store is None else self.store(logits)
 
 
-def _attend_to_nothing(query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:  # noqa: ARG001
+def _attend_to_nothing(layer: CacheLayer, heads: Heads) -> Attend:  # noqa: ARG001
     raise AssertionError("a step without tokens attends to nothing")
 
 

@@ -58,3 +58,31 @@ def pin(host: Tensor) -> Tensor:
 def allocate_pinned(like: Tensor) -> Tensor:
     """Return pinned memory of this shape and type."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+
+class TableWriter:
+    """Writes numbers into rows of a table: on a CPU at once, on a GPU with one copy for each plan."""
+
+    def __init__(self, table: Tensor) -> None:
+        """`table` [rows, columns] of integers"""
+        self._table, self._device = table, table.device
+        self._targets: list[NDArray[np.int64]] = []
+        self._values: list[NDArray[Any]] = []
+
+    def write(self, row: int, begin: int, values: NDArray[Any]) -> None:
+        """Write numbers to a row, beginning at a column."""
+        if self._device.type == "cpu":
+            self._table[row, begin : begin + len(values)] = torch.from_numpy(values)
+            return
+        first = row * self._table.shape[1] + begin
+        self._targets.append(np.arange(first, first + len(values)))
+        self._values.append(values.astype(np.int64))
+
+    def flush(self) -> None:
+        """Launch the writes since the last flush. They must not overlap: their order is not kept."""
+        if self._targets:
+            targets, values = upload_all(
+                (np.concatenate(self._targets), np.concatenate(self._values)), self._device
+            )
+            self._table.view(-1).index_copy_(0, targets, values.to(self._table.dtype))
+            self._targets, self._values = [], []

@@ -1,5 +1,7 @@
 """The KV cache's size: its share of the memory, and the sequences that it holds."""
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -70,24 +72,56 @@ BLOCK_SIZE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share block tables."""
+
+    block_bytes: int
+    """Of one block over these layers."""
+    window: int | None = None
+    """A token sees itself and the `window` - 1 before it; None: all before it."""
+
+    def count_blocks(self, num_sequences: int, length: int, max_batched_tokens: int) -> int:
+        """Return the most blocks that so many sequences of a length hold at once.
+
+        With a window a sequence holds what its next tokens see, and the tokens of a step.
+        """
+        whole = num_sequences * count_blocks(length)
+        if self.window is None:
+            return whole
+        # A sequence's first and last block may be full except for one token.
+        seen = num_sequences * (count_blocks(self.window) + 2)
+        return min(whole, seen + count_blocks(max_batched_tokens))
+
+
+@dataclass(frozen=True, slots=True)
 class CacheShape:
     """The cache's size in blocks, and the longest sequence that it must hold."""
 
-    num_blocks: int
+    groups: tuple[CacheGroup, ...]
+    num_blocks: tuple[int, ...]
+    """By KV group."""
     max_model_length: int
-    num_bytes: int
     source: str
     """The origin of its memory, in words for the log."""
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return count_bytes(self.groups, self.num_blocks)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all sequences together."""
-        return self.num_blocks * BLOCK_SIZE
+        return max(self.num_blocks) * BLOCK_SIZE
 
     def describe(self) -> str:
         """Return a line for the log."""
+        parts = [
+            f"{count} blocks" + ("" if group.window is None else f" for windows of {group.window} tokens")
+            for group, count in zip(self.groups, self.num_blocks, strict=True)
+        ]
         return (
-            f"a KV cache of {self.num_blocks} blocks, {self.num_bytes} bytes, within {self.source}; "
+            f"a KV cache of {' and '.join(parts)}, {self.num_bytes} bytes, within {self.source}; "
             f"sequences of up to {self.max_model_length} tokens"
         )
 
@@ -96,13 +130,26 @@ class CacheShape:
 class CacheDemand:
     """The sequences that the cache must hold."""
 
-    block_bytes: int
-    """Of one block over all layers."""
+    groups: tuple[CacheGroup, ...]
     max_sequences: int
+    max_batched_tokens: int
     longest: int
     """Tokens of the longest sequence."""
     is_firm: bool
     """Whether a sequence of this length must fit. If not, sequences are as long as the memory allows."""
+
+    def count_blocks(self, num_sequences: int, length: int) -> tuple[int, ...]:
+        """Return the most blocks that so many sequences of a length hold at once, by KV group."""
+        tokens = self.max_batched_tokens
+        return tuple(group.count_blocks(num_sequences, length, tokens) for group in self.groups)
+
+    def find_longest(self, num_sequences: int, num_bytes: int) -> int:
+        """Return the most tokens that so many sequences can each have in so many bytes; 0 for none."""
+
+        def need(length: int) -> int:
+            return count_bytes(self.groups, self.count_blocks(num_sequences, length))
+
+        return bisect_right(range(1, self.longest + 1), num_bytes, key=need)
 
 
 def block_numbers(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
@@ -115,16 +162,38 @@ def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
 
     There is no prefix cache, so a block without a sequence would be useless. Raises NoRoomError.
     """
-    num_blocks = budget.num_bytes // demand.block_bytes
-    room, needed = num_blocks * BLOCK_SIZE, demand.longest if demand.is_firm else BLOCK_SIZE
-    if room < needed:
+    length, needed = (
+        demand.find_longest(1, budget.num_bytes),
+        demand.longest if demand.is_firm else BLOCK_SIZE,
+    )
+    if length < min(needed, demand.longest):
         raise NoRoomError(
-            f"a KV cache of {budget.num_bytes} bytes ({budget.source}) holds {room} tokens, fewer than one "
+            f"a KV cache of {budget.num_bytes} bytes ({budget.source}) holds {length} tokens, fewer than one "
             f"sequence of {needed}: lower --max-model-length or give the cache more memory"
         )
-    length = min(demand.longest, room)
-    num_blocks = min(num_blocks, demand.max_sequences * count_blocks(length))
-    return CacheShape(num_blocks, length, num_blocks * demand.block_bytes, budget.source)
+    return CacheShape(demand.groups, _share_blocks(demand, length, budget), length, budget.source)
+
+
+def _share_blocks(demand: CacheDemand, length: int, budget: Budget) -> tuple[int, ...]:
+    """Return each group's blocks: as many of each, but enough for one sequence, and not more than all fill.
+
+    A sequence within the windows has as many blocks of each group. So groups with windows have enough first,
+    and the others get the rest.
+    """
+    least, most = demand.count_blocks(1, length), demand.count_blocks(demand.max_sequences, length)
+
+    def share(count: int) -> tuple[int, ...]:
+        return tuple(min(max(low, count), high) for low, high in zip(least, most, strict=True))
+
+    counts = range(1, max(most) + 1)
+    return share(
+        bisect_right(counts, budget.num_bytes, key=lambda count: count_bytes(demand.groups, share(count)))
+    )
+
+
+def count_bytes(groups: Sequence[CacheGroup], num_blocks: Sequence[int]) -> int:
+    """Return the bytes of so many blocks of each group."""
+    return sum(group.block_bytes * count for group, count in zip(groups, num_blocks, strict=True))
 
 
 def count_blocks(length: int) -> int:

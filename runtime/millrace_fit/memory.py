@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.dtypes import ITEM_BYTES
-from millrace_fit.kv_cache import BLOCK_SIZE, block_numbers, count_blocks
+from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_numbers, count_blocks
 from millrace_fit.modules import GROUP, Module, list_layer, list_outer
 from millrace_fit.settings import FROM_CHECKPOINT, Device, Settings
 from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape
@@ -59,14 +59,18 @@ class Weights:
         return sum(self.count_bytes(shard) for shard in self.shards)
 
     @property
-    def block_bytes(self) -> int:
-        """Bytes of a block of the KV cache over all layers, on the device with the most KV heads."""
-        return max(_count_block(self.shape, shard) for shard in self.shards) * self.item_bytes
+    def groups(self) -> tuple[CacheGroup, ...]:
+        """The KV groups, with a block's bytes on the device with the most KV heads."""
+        return tuple(CacheGroup(self._count_block(window), window) for window in self.shape.windows)
+
+    def _count_block(self, window: int | None) -> int:
+        """Return the bytes of a block over all layers with this window."""
+        return self.item_bytes * max(_count_block(self.shape, window, shard) for shard in self.shards)
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of the KV cache for each token, on that device."""
-        return self.block_bytes // BLOCK_SIZE
+        """Bytes of the KV cache for each token within all windows, on that device."""
+        return sum(group.block_bytes for group in self.groups) // BLOCK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +125,12 @@ def _count_vectors(shape: DecoderShape) -> int:
     )
 
 
-def _count_block(shape: DecoderShape, shard: Shard) -> int:
-    """Return the count of numbers in a block over all layers, on one device."""
+def _count_block(shape: DecoderShape, window: int | None, shard: Shard) -> int:
+    """Return the count of numbers in a block over all layers with this window, on one device."""
     return sum(
         block_numbers(count, _cut_kv_heads(layer.attention, shard), layer.attention.head_dim)
         for layer, count in shape.counted
+        if layer.attention.window == window
     )
 
 
@@ -183,7 +188,8 @@ def tables_bytes(shape: DecoderShape, settings: Settings, length: int) -> int:
     (`execution/slots.py`).
     """
     angles = _FLOAT * length * _find_angles(shape)
-    numbers, mask = length + 1 + count_blocks(length) + _NUM_BIASES, 4 * -(-shape.vocabulary_size // 32)
+    blocks, mask = len(shape.windows) * count_blocks(length), 4 * -(-shape.vocabulary_size // 32)
+    numbers = length + 1 + blocks + _NUM_BIASES
     return angles + settings.num_sequences * (_LONG * numbers + mask)
 
 

@@ -181,8 +181,9 @@ def _find_longest(weights: Weights, budget: Budget) -> int:
 def _demand(weights: Weights, longest: int) -> CacheDemand:
     settings = weights.settings
     return CacheDemand(
-        block_bytes=weights.block_bytes,
+        groups=weights.groups,
         max_sequences=settings.num_sequences,
+        max_batched_tokens=settings.num_batched_tokens,
         longest=settings.max_model_length or longest,
         is_firm=settings.max_model_length is not None,
     )
@@ -197,4 +198,4 @@ def _plan_cache(weights: Weights, longest: int, budget: Budget) -> CacheShape | 
 
 def _count_room(weights: Weights, budget: Budget) -> int:
     """Return the tokens that fit into a budget."""
-    return budget.num_bytes // weights.block_bytes * BLOCK_SIZE
+    return budget.num_bytes // sum(group.block_bytes for group in weights.groups) * BLOCK_SIZE

@@ -100,7 +100,7 @@ def tell_sizes(folder: Path, weights: str) -> Sizes:
     """What is told beforehand, by config.json and the headers."""
     facts = read_facts(folder)
     told = Weights(shape_of(facts), facts.served_type, Settings(device="cpu", weights=weights))
-    return Sizes(told.most_bytes, NUM_BLOCKS * told.block_bytes)
+    return Sizes(told.most_bytes, NUM_BLOCKS * sum(group.block_bytes for group in told.groups))
 
 
 def allocate_sizes(folder: Path, weights: str) -> Sizes:
@@ -109,5 +109,5 @@ def allocate_sizes(folder: Path, weights: str) -> Sizes:
         loaded = load(folder, weights=weights)
     assert isinstance(loaded.runner, NativeRunner), "rounded weights take more where torch computes"
     plan = loaded.plan
-    cache = allocate_cache(plan.architecture, NUM_BLOCKS, plan.dtype, torch.device("cpu"))
+    cache = allocate_cache(plan.architecture, [NUM_BLOCKS], plan.dtype, torch.device("cpu"))
     return Sizes(count_bytes(models[0]), sum(layer.untyped_storage().nbytes() for layer in cache))

@@ -20,7 +20,7 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.errors import ModelError
-from millrace_runtime.execution.kv_cache import block_bytes
+from millrace_runtime.execution.kv_cache import list_groups
 from millrace_runtime.execution.loading import FORMATS, read_config
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.models.decoder import find_architecture
@@ -49,13 +49,13 @@ def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str,
     settings = Settings(device="cpu", weights=weights, tensor_parallel=count)
     told = Weights(shape_of(facts), facts.served_type, settings)
     dtype = getattr(torch, facts.served_type)
-    kv_bytes = []
+    groups = []
     for shard in told.shards:
         architecture = find_architecture(read_config(folder), shard)
         weights_of_it = CheckpointWeights(Reader(folder), NativePacker(dtype, FORMATS[weights]))
         assert count_bytes(architecture.build(weights_of_it, LENGTH)) == told.count_bytes(shard)
-        kv_bytes.append(block_bytes(architecture, dtype))
-    assert max(kv_bytes) == told.block_bytes
+        groups.append(list_groups(architecture, dtype))
+    assert max(groups, key=lambda one: one[0].block_bytes) == told.groups
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -86,7 +86,7 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
 
 def test_the_tables_take_what_was_told(tmp_path: Path) -> None:
     facts = read_facts(write_model(tmp_path, MEDIUM))
-    slots = load(tmp_path).allocate(8, LENGTH)._slots
+    slots = load(tmp_path).allocate([8], LENGTH)._slots
     settings = Settings(device="cpu", max_sequences=4)
     angles = 2 * LENGTH * MEDIUM["head_dim"] // 2 * 4
     assert tables_bytes(shape_of(facts), settings, LENGTH) == (

@@ -106,7 +106,7 @@ class NativeRows:
         ones, numbers = np.ones(count, dtype=np.int32), np.arange(count, dtype=np.int32)
         tokens = torch.arange(count)[:, None].contiguous()
         batch = Batch(numbers, ones * 0, ones)
-        return program.run(batch, range(count), tokens, torch.zeros_like(tokens)).clone()
+        return program.run(batch, range(count), tokens, [torch.zeros_like(tokens)]).clone()
 
 
 @pytest.fixture(scope="session", params=INSTRUCTION_SETS, ids=lambda one: one.value)

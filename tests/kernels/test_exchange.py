@@ -112,7 +112,7 @@ BLOCKS = torch.zeros((NUM_ROWS, 3), dtype=torch.int64)
 def run(program: NativeProgram, counts: list[int], emits: list[int]) -> Tensor:
     slots, begin = np.arange(len(counts), dtype=np.int32), np.zeros(len(counts), dtype=np.int32)
     batch = Batch(slots, begin, np.array(counts, dtype=np.int32))
-    return program.run(batch, emits, TOKENS, BLOCKS).clone()
+    return program.run(batch, emits, TOKENS, [BLOCKS]).clone()
 
 
 QUICK = ((2, 2, Format.DENSE), (2, 1, Format.INT8), (3, 1, Format.DENSE), (4, 2, Format.INT8))

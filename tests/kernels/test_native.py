@@ -194,7 +194,7 @@ def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
 
     def compute(begin: int, count: int) -> None:
         batch = Batch(*(np.array([number], dtype=np.int32) for number in (0, begin, count)))
-        program.run(batch, [0], tokens, blocks)
+        program.run(batch, [0], tokens, [blocks])
 
     for count in range(1, 17):
         compute(count - 1, 1)

@@ -48,7 +48,7 @@ def run(program: NativeProgram, rows: list[tuple[int, int, int]], draws: int = 1
     """Run rows of (slot, begin, count) over tables of two slots."""
     slot, begin, count = np.ascontiguousarray(np.array(rows, dtype=np.int32).reshape(-1, 3).T)
     tokens, blocks = torch.zeros((2, length), dtype=torch.int64), torch.arange(6).view(2, 3)
-    return program.run(Batch(slot, begin, count), [0] * draws, tokens, blocks)
+    return program.run(Batch(slot, begin, count), [0] * draws, tokens, [blocks])
 
 
 def test_a_step_that_just_fits_runs(program: NativeProgram) -> None:
@@ -103,15 +103,16 @@ MISREAD: dict[str, tuple[Batch, list[int], torch.Tensor, torch.Tensor]] = {
 
 def test_rows_may_lie_apart(program: NativeProgram) -> None:
     rows = np.array([(1, 0, 3), (0, 0, 4)], dtype=np.int32)
-    apart = program.run(Batch(*rows.T), [0, 1], TOKENS, BLOCKS).clone()
+    apart = program.run(Batch(*rows.T), [0, 1], TOKENS, [BLOCKS]).clone()
     together = Batch(*np.ascontiguousarray(rows.T))
-    assert torch.equal(apart, program.run(together, [0, 1], TOKENS, BLOCKS))
+    assert torch.equal(apart, program.run(together, [0, 1], TOKENS, [BLOCKS]))
 
 
 @pytest.mark.parametrize("name", list(MISREAD))
 def test_what_the_kernels_would_misread_is_our_own_bug(program: NativeProgram, name: str) -> None:
+    batch, emits, tokens, blocks = MISREAD[name]
     with pytest.raises(AssertionError):
-        program.run(*MISREAD[name])
+        program.run(batch, emits, tokens, [blocks])
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class Op(Structure):
     _fields_ = (
         ("kind", c_int32),
         ("layer", c_int32),
+        ("group", c_int32),
         ("x", Rows),
         ("y", Rows),
         ("matrix", POINTER(Matrix)),
@@ -112,7 +113,7 @@ class Step(Structure):
         ("position", c_void_p),
         ("emits", c_void_p),
         ("tokens", c_void_p),
-        ("blocks", c_void_p),
+        ("blocks", POINTER(c_void_p)),
         ("tokens_stride", c_int64),
         ("blocks_stride", c_int64),
     )

@@ -48,7 +48,7 @@ struct Matrix {
 
 struct Op {
   int32_t kind;
-  int32_t layer;
+  int32_t layer, group;  // of the KV cache and of its block tables
   Rows x, y;
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2],
@@ -72,7 +72,7 @@ struct Step {
   const int32_t* position;  // by token
   const int32_t* emits;     // tokens that need logits
   const int64_t* tokens;    // [slots, tokens_stride]
-  const int64_t* blocks;    // [slots, blocks_stride]
+  const int64_t* const* blocks;  // by KV group: [slots, blocks_stride]
   int64_t tokens_stride, blocks_stride;
 };
 

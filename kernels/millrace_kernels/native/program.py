@@ -15,11 +15,12 @@ from torch import Tensor
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
+from millrace_kernels.native.inputs import check_cache, check_tables, require_room
 from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
-from millrace_kernels.step import Format, Heads
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.step import Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,7 @@ class Sizes:
 class Batch:
     """One step's rows, each int32 [rows]; see program.h.
 
-    A row draws at most once, after its last token. The caches of all layers share the block table of its
-    slot.
+    A row draws at most once, after its last token.
     """
 
     slot: NDArray[np.int32]
@@ -82,13 +82,14 @@ class NativeProgram:
         weakref.finalize(self, library.free_pool, self._pool)
         self._num_positions = record.num_positions or sys.maxsize
         self._dtype, self._heads = record.dtype, record.heads_by_layer
+        self._num_groups = record.num_groups
         self._caches: list[Tensor] = []
 
     def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
         """Set the caches, one for each layer, in the layout of paged_attention/cache.h."""
         assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
         for layer, cache in enumerate(kv_caches):
-            _check_cache(cache, self._heads[layer], self._dtype)
+            check_cache(cache, self._heads[layer], self._dtype)
         self._caches = list(kv_caches)
         self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
 
@@ -112,12 +113,13 @@ class NativeProgram:
         """The most rows of logits at once."""
         return self._sizes.num_rows
 
-    def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> Tensor:
+    def run(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Sequence[Tensor]) -> Tensor:
         """Compute the rows' tokens. Return float32 logits [emits, vocabulary], valid until the next call.
 
-        tokens int64 [slots, any] holds each slot's token ids, blocks int64 [slots, any] its block table;
-        `emits` are the rows that need logits. Raises NativeError for a step that is too large. The caller
-        ensures that the token ids are in the vocabulary and the blocks in the caches.
+        tokens int64 [slots, any] holds each slot's token ids; blocks, by KV group and with one stride, int64
+        [slots, any] its block table; `emits` are the rows that need logits. Raises NativeError for a step
+        that is too large. The caller ensures that the token ids are in the vocabulary, and the blocks from a
+        group's window on in the caches.
         """
         self._check(batch, emits, tokens, blocks)
         step = self._describe(batch, emits, tokens, blocks)
@@ -131,29 +133,32 @@ class NativeProgram:
         Return float32 logits [places, vocabulary], valid until the next call. Raises NativeError for too many
         places. The caller ensures that the step has these tokens.
         """
-        _require_room("rows that draw", len(places), self._sizes.num_rows)
+        require_room("rows that draw", len(places), self._sizes.num_rows)
         step = abi.Step(num_emits=len(places), emits=places.ctypes.data)
         self._library.run(self._pool, self._head_programs[self._num_heads % 2], step)
         self._num_heads += 1
         return self._logits[: len(places)]
 
-    def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> None:
+    def _check(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Sequence[Tensor]) -> None:
         """Refuse a step that would access memory outside the program's or the step's tables."""
         if self._heads and not self._caches:
             raise NativeError("the program has no KV cache: set its caches before it runs")
         _check_rows(batch, emits)
-        _check_table(tokens)
-        _check_table(blocks)
+        check_tables(tokens, blocks)
+        require_room("KV groups", self._num_groups, len(blocks))
         sizes = self._sizes
-        positions = min(tokens.shape[1], blocks.shape[1] * BLOCK_SIZE, self._num_positions)
-        slots = min(tokens.shape[0], blocks.shape[0])
-        _require_room("tokens", int(batch.count.sum()), sizes.num_tokens)
-        _require_room("rows", len(batch.slot), sizes.num_rows)
-        _require_room("rows that draw", len(emits), sizes.num_rows)
-        _require_room("positions", int((batch.begin + batch.count).max(initial=0)), positions)
-        _require_room("slots", int(batch.slot.max(initial=-1)) + 1, slots)
+        widths = [table.shape[1] * BLOCK_SIZE for table in blocks]
+        positions = min(tokens.shape[1], self._num_positions, *widths)
+        slots = min(tokens.shape[0], *(table.shape[0] for table in blocks))
+        require_room("tokens", int(batch.count.sum()), sizes.num_tokens)
+        require_room("rows", len(batch.slot), sizes.num_rows)
+        require_room("rows that draw", len(emits), sizes.num_rows)
+        require_room("positions", int((batch.begin + batch.count).max(initial=0)), positions)
+        require_room("slots", int(batch.slot.max(initial=-1)) + 1, slots)
 
-    def _describe(self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Tensor) -> abi.Step:
+    def _describe(
+        self, batch: Batch, emits: Sequence[int], tokens: Tensor, blocks: Sequence[Tensor]
+    ) -> abi.Step:
         ends = np.cumsum(batch.count, dtype=np.int32)
         start = ends - batch.count
         row_of = np.repeat(np.arange(len(batch.count), dtype=np.int32), batch.count)
@@ -164,9 +169,10 @@ class NativeProgram:
         memory = np.concatenate(arrays)
         assert memory.dtype == np.int32, f"{memory.dtype} is not int32"
         places = accumulate((array.nbytes for array in arrays[:-1]), initial=memory.ctypes.data)
+        tables = (ctypes.c_void_p * len(blocks))(*(table.data_ptr() for table in blocks))
         step = abi.Step(
             len(batch.slot), len(row_of), len(drawn), *places,
-            tokens.data_ptr(), blocks.data_ptr(), tokens.stride(0), blocks.stride(0),
+            tokens.data_ptr(), tables, tokens.stride(0), blocks[0].stride(0),
         )  # fmt: skip
         step.memory = memory  # ctypes holds addresses only: this keeps the array alive
         return step
@@ -204,7 +210,7 @@ class NativeProgram:
         if (heads := operation.heads) is not None:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
         if (layer := operation.layer) is not None:
-            op.layer, op.window = layer.number, layer.window or 0
+            op.layer, op.group, op.window = layer.number, layer.group, layer.window or 0
         if (norms := operation.norms) is not None:
             op.query_norm, op.key_norm = norms.query.data_ptr(), norms.key.data_ptr()
         return op
@@ -226,30 +232,11 @@ class NativeProgram:
         return self._workspace.view(register.dtype).as_strided(shape, strides, place.offset // itemsize)
 
 
-def _require_room(what: str, needed: int, given: int) -> None:
-    if needed > given:
-        raise NativeError(f"a step of {needed} {what} in a program with room for {given}")
-
-
 def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
     # The bitwise or of three numbers is negative if one of them is: one pass instead of three.
     assert (batch.slot | batch.begin | batch.count).min(initial=0) >= 0, "a slot, begin or count below zero"
     assert min(emits, default=0) >= 0, "a row that draws is one of the step"
     assert batch.count[list(emits)].all(), "a row that draws has a token"
-
-
-def _check_table(table: Tensor) -> None:
-    assert table.dtype == torch.int64, f"{table.dtype} is not int64"
-    assert table.stride(1) == 1, "a slot's numbers lie one after the other"
-
-
-def _check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
-    shape = (cache.shape[0], 2, heads.num_kv_heads, BLOCK_SIZE, heads.head_dim)
-    assert cache.shape == shape, f"{tuple(cache.shape)} is not {shape}"
-    assert cache.dtype == dtype, f"{cache.dtype} is not {dtype}"
-    assert cache.is_contiguous(), "blocks lie one after the other"
-    room = cache.untyped_storage().nbytes() // dtype.itemsize - cache.storage_offset() - cache.numel()
-    assert room >= SLACK, f"{room} numbers after the last block, not {SLACK}"
 
 
 def _format(matrix: PackedMatrix) -> abi.Format:

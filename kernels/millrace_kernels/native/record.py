@@ -71,6 +71,11 @@ class Record:
         return {layer.number: heads for layer, heads in found if layer and heads}
 
     @property
+    def num_groups(self) -> int:
+        """The number of KV groups."""
+        return max((one.layer.group + 1 for one in self.operations if one.layer), default=0)
+
+    @property
     def num_positions(self) -> int | None:
         """The number of positions that every rotary table has; None without a table."""
         tables = (one for one in self.operations if one.kind is abi.Kind.ROTARY_KV_WRITE and one.length)

@@ -173,7 +173,7 @@ def run_native(
     for counts in case.steps:
         batch = Batch(slots, begin.copy(), np.array(counts, dtype=np.int32))
         emits = np.flatnonzero(counts).tolist()
-        logits = program.run(batch, emits, tables.tokens, tables.blocks).clone()
+        logits = program.run(batch, emits, tables.tokens, [tables.blocks]).clone()
         begin += batch.count
         for slot, position in zip(tables.slots, begin.tolist(), strict=True):
             caches[0][tables.blocks[slot, : _count_unseen(case, position)]] = float("nan")
@@ -191,21 +191,21 @@ def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Te
     tables, counts = _tables(case), torch.tensor(case.lengths)
     owners = torch.tensor(tables.slots).repeat_interleave(counts)
     positions = torch.cat([torch.arange(count) for count in case.lengths])
-    ends, kv_heads = counts.cumsum(0), case.heads.num_kv_heads
+    ends = counts.cumsum(0)
     blocks = tables.blocks[owners, positions // BLOCK_SIZE]
     step = TensorStep(
         kernels=select_kernels(torch.device("cpu")),
         tokens=tables.tokens[owners, positions],
         positions=positions,
-        cache_slots=blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+        cache_slots=[blocks * BLOCK_SIZE + positions % BLOCK_SIZE],
         kv_caches=_caches(case, dtype),
-        attend=TiledAttention(
+        attention_of=lambda layer, heads: TiledAttention(
             [0, *ends.tolist()],
             case.lengths,
             tables.blocks[tables.slots],
-            kv_heads,
+            heads.num_kv_heads,
             BLOCK_SIZE,
-            window=case.window,
+            window=layer.window,
         ),
         on_layer=lambda: None,
     )

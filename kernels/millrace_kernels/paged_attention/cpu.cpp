@@ -128,7 +128,7 @@ INLINE Sums carve_sums(char*& memory, int num_rows, int64_t width) {
 template <typename T>
 static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
                        char* scratch) {
-  Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks + step.slot[seq] * step.blocks_stride};
+  Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks[op.group] + step.slot[seq] * step.blocks_stride};
   t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
   t.first_position = step.begin[seq] + first, t.num_keys = t.first_position + count;
   t.window = op.window > 0 ? op.window : t.num_keys;

@@ -83,7 +83,7 @@ static void write_token(const Program& p, const Step& step, const Op& op, int t)
   for (int h = 0; h < op.heads; h++) prepare(op, op.query_norm, angle, qkv + h * op.head_dim, query + h * op.head_dim);
   const T *keys = qkv + op.heads * op.head_dim, *values = keys + op.kv_heads * op.head_dim;
   Cache<T> cache = {(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim};
-  int64_t block = step.blocks[step.slot[step.row_of[t]] * step.blocks_stride + position / BLOCK];
+  int64_t block = step.blocks[op.group][step.slot[step.row_of[t]] * step.blocks_stride + position / BLOCK];
   T key[op.head_dim];
   for (int h = 0; h < op.kv_heads; h++) {
     prepare(op, op.key_norm, angle, keys + h * op.head_dim, key);

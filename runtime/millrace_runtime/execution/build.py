@@ -1,5 +1,6 @@
 """Builds an executor from settings: loads the model, sizes its KV cache, chooses the kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,7 @@ from millrace_kernels.native.selection import AUTO, CHOICES, CpuPath, select_cpu
 from millrace_runtime.execution.collective import ALONE_RANK, Rank
 from millrace_runtime.execution.errors import CapacityError, ModelError
 from millrace_runtime.execution.host import usable_memory
-from millrace_runtime.execution.kv_cache import allocate_cache, block_bytes, budget_cache
+from millrace_runtime.execution.kv_cache import allocate_cache, budget_cache, list_groups
 from millrace_runtime.execution.loading import (
     LoadPlan,
     Log,
@@ -54,13 +55,14 @@ class LoadedModel:
         """Return a cache that fits into the free memory. Raises CapacityError."""
         device = self.plan.device
         if device.type == "cuda" and self.plan.settings.kv_cache_bytes is None:
-            budget = budget_cache(device, self.plan.limits(1, self.longest), self.allocate)
+            limits = self.plan.limits([1] * len(self.plan.architecture.groups), self.longest)
+            budget = budget_cache(device, limits, self.allocate)
         else:
             budget = _cache_budget(self.plan, host)
         return _fit_cache(self.plan, self.longest, budget)
 
-    def allocate(self, num_blocks: int, max_model_length: int) -> LocalExecutor:
-        """Return the executor, with a cache of this size. Raises CapacityError."""
+    def allocate(self, num_blocks: Sequence[int], max_model_length: int) -> LocalExecutor:
+        """Return the executor, with so many blocks of each KV group. Raises CapacityError."""
         plan = self.plan
         limits = plan.limits(num_blocks, max_model_length)
         slots = SlotTable(limits, plan.device)
@@ -147,8 +149,9 @@ def _fit_cache(plan: LoadPlan, longest: int, budget: Budget) -> CacheShape:
     """Return a cache that fits into a budget, for sequences of `longest` tokens. Raises CapacityError."""
     settings = plan.settings
     demand = CacheDemand(
-        block_bytes=block_bytes(plan.architecture, plan.dtype),
+        groups=list_groups(plan.architecture, plan.dtype),
         max_sequences=settings.max_sequences,
+        max_batched_tokens=settings.max_batched_tokens,
         longest=settings.max_model_length or longest,
         is_firm=settings.max_model_length is not None,
     )

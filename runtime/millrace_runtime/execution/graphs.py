@@ -13,7 +13,7 @@ the step pads the graph's draws, and draws from the graph's logits afterwards.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,8 +67,8 @@ class Inputs(Protocol):
     def write(self, spans: Spans, draws: Draws | None) -> None:
         """Upload a step's rows and their draws; None: the graph draws nothing."""
 
-    def list_rows(self, num_spans: int) -> QueryRows:
-        """Return the rows for the planning of attention, within the recording."""
+    def list_rows(self, num_spans: Sequence[int]) -> list[QueryRows]:
+        """Return the rows for the planning of attention by KV group, within the recording."""
 
     def choose_last(self, hidden: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, within the recording."""
@@ -102,11 +102,11 @@ class DecodeInputs:
         self._draws[num_drawn:] = NOBODY
         upload_into(self._host, self._there)
 
-    def list_rows(self, num_spans: int) -> QueryRows:
-        """Return the rows for the planning of attention."""
-        starts = torch.arange(self.num_rows + 1, device=self.owners.device)
-        bounds = Bounds(self.num_rows, num_spans, has_prefill=False)
-        return QueryRows((), (), starts, self.positions + 1, self.owners, bounds)
+    def list_rows(self, num_spans: Sequence[int]) -> list[QueryRows]:
+        """Return the rows for the planning of attention by KV group."""
+        starts, contexts = torch.arange(self.num_rows + 1, device=self.owners.device), self.positions + 1
+        bounds = [Bounds(self.num_rows, count, has_prefill=False) for count in num_spans]
+        return [QueryRows((), (), starts, contexts, self.owners, one) for one in bounds]
 
     def choose_last(self, hidden: Tensor) -> Tensor:
         """Return all: each row has one token."""
@@ -118,8 +118,8 @@ class Graph:
     """A recorded step for up to a number of tokens."""
 
     inputs: Inputs
-    num_spans: int
-    """The number of spans of keys for which its attention has memory."""
+    num_spans: tuple[int, ...]
+    """The number of spans of keys for which its attention has memory, by KV group."""
     repeat: Repeat
     logits: Tensor
     """float32 [rows, vocabulary], written at each repetition."""

@@ -1,12 +1,12 @@
 """The KV cache: its tensors, and the memory that the largest step leaves for it on a GPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from millrace_fit import kv_cache as fit
-from millrace_fit.kv_cache import Budget, bound_recordings, share_out
+from millrace_fit.kv_cache import Budget, CacheGroup, bound_recordings, count_bytes, share_out
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
@@ -17,19 +17,28 @@ from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 
 
-def block_bytes(model: Architecture, dtype: torch.dtype) -> int:
-    """Return the bytes of one block over all layers."""
-    return sum(_numbers(shape) for shape in model.kv_shapes) * dtype.itemsize
+def list_groups(model: Architecture, dtype: torch.dtype) -> tuple[CacheGroup, ...]:
+    """Return the KV groups, with the bytes of a block over the layers of each."""
+    numbers = [0] * len(model.groups)
+    for shape in model.kv_shapes:
+        numbers[shape.group] += _numbers(shape)
+    return tuple(
+        CacheGroup(count * dtype.itemsize, window)
+        for count, window in zip(numbers, model.groups, strict=True)
+    )
 
 
 def allocate_cache(
-    model: Architecture, num_blocks: int, dtype: torch.dtype, device: torch.device
+    model: Architecture, num_blocks: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> list[Tensor]:
-    """Return each layer's zeros [blocks, 2, kv_heads, block_size, head_dim]. Raises CapacityError."""
+    """Return each layer's zeros [blocks of its group, 2, kv_heads, block_size, head_dim].
+
+    Raises CapacityError.
+    """
     try:
-        return [_allocate(shape, num_blocks, dtype, device) for shape in model.kv_shapes]
+        return [_allocate(shape, num_blocks[shape.group], dtype, device) for shape in model.kv_shapes]
     except RuntimeError as error:  # torch has no exception class for a CPU without memory
-        num_bytes = num_blocks * block_bytes(model, dtype)
+        num_bytes = count_bytes(list_groups(model, dtype), num_blocks)
         raise CapacityError(
             f"a KV cache of {num_bytes} bytes can't be allocated: lower --kv-cache-memory"
         ) from error
@@ -46,8 +55,8 @@ def _numbers(shape: KvShape) -> int:
     return fit.block_numbers(1, shape.num_kv_heads, shape.head_dim)
 
 
-OpenExecutor = Callable[[int, int], LocalExecutor]
-"""Takes the KV cache's blocks and the length of the longest sequence."""
+OpenExecutor = Callable[[Sequence[int], int], LocalExecutor]
+"""Takes the blocks of each KV group, and the length of the longest sequence."""
 
 
 def largest_plan(limits: Limits) -> StepPlan:
@@ -58,7 +67,7 @@ def largest_plan(limits: Limits) -> StepPlan:
     """
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
     size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
-    blocks = [list(range(-(-size // limits.block_size)))]
+    blocks = [list(range(-(-size // limits.block_size)))] * len(limits.groups)
     tokens, costly = pack_tokens([0] * size), costly_sampling(limits.vocabulary_size)
     starts = [
         SlotStart(
@@ -94,7 +103,7 @@ def run_largest(limits: Limits, open_executor: OpenExecutor) -> list[RowResult]:
     """
     first = largest_plan(limits)
     slots = [start.slot for start in first.starts]
-    executor = open_executor(len(first.starts[0].blocks[0]), limits.max_model_length)
+    executor = open_executor([len(blocks) for blocks in first.starts[0].blocks], limits.max_model_length)
     for number in range(executor.limits.depth):
         executor.submit(StepPlan(number, slots if number else [], first.starts, [], first.rows))
     for _ in range(executor.limits.depth):

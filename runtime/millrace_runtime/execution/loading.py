@@ -1,6 +1,6 @@
 """How a model is loaded: its architecture, device, type and format, by its folder and the settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,10 @@ class LoadPlan:
         packer = TensorPacker(self.dtype, self.device, self.form)
         return TensorRunner(self._load(packer, longest), self.device, open_group(self.rank, self.device))
 
-    def limits(self, num_blocks: int, max_model_length: int) -> Limits:
-        """Return the limits of an executor with such a cache."""
+    def limits(self, num_blocks: Sequence[int], max_model_length: int) -> Limits:
+        """Return the limits of an executor with so many blocks of each KV group."""
         return Limits(
-            groups=(KvGroup(num_blocks),),
+            groups=tuple(map(KvGroup, num_blocks, self.architecture.groups)),
             block_size=BLOCK_SIZE,
             num_slots=self.settings.max_sequences,
             depth=1 if self.device.type == "cpu" else 2,
@@ -122,7 +122,8 @@ def _has_any(reader: Reader, beginning: str) -> bool:
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
     """Refuse sequences that are longer than the model's own length or its attention's window."""
-    length, window = settings.max_model_length or architecture.max_length, architecture.window
+    length = settings.max_model_length or architecture.max_length
+    window = min((window for window in architecture.groups if window is not None), default=None)
     if length > architecture.max_length:
         raise CapacityError(
             f"--max-model-length {length} is more than the model's own {architecture.max_length}: lower it"

@@ -14,7 +14,7 @@ from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
-from millrace_kernels.tensor_step import TensorStep
+from millrace_kernels.tensor_step import StepAttention, TensorStep
 from millrace_kernels.transfer import upload, upload_all
 from millrace_runtime.execution.errors import is_out_of_memory
 from millrace_runtime.execution.graphs import (
@@ -138,12 +138,12 @@ class TensorRunner:
         assert sampler is not None, "this device records no draws"
         inputs: Inputs
         if size.is_mixed:
-            num_slots = slots.blocks.shape[0]
-            inputs = MixedInputs(size.num_tokens, min(size.num_tokens, num_slots), sampler, self._device)
+            num_rows = min(size.num_tokens, slots.num_slots)
+            inputs = MixedInputs(size.num_tokens, num_rows, sampler, self._device)
         else:
             inputs = DecodeInputs(size.num_tokens, sampler, self._device)
         num_rows = inputs.num_rows
-        num_spans = bound_spans(num_rows, self.kv_caches[0].shape[0] * BLOCK_SIZE)
+        num_spans = tuple(bound_spans(num_rows, group.num_blocks * BLOCK_SIZE) for group in slots.groups)
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
         sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
 
@@ -178,7 +178,7 @@ class TensorRunner:
             self._num_layers_done += 1
             return self._model.logits(hidden.index_select(0, places), self._head)
 
-        return score_tokens(scored, compute_logits, slots.tokens, self.sampler, max_rows=len(slots.blocks))
+        return score_tokens(scored, compute_logits, slots.tokens, self.sampler, max_rows=slots.num_slots)
 
     def _repeat(self, graph: Graph, spans: Spans, emits: Sequence[int], draws: Draws | None) -> Computed:
         graph.inputs.write(spans, draws)
@@ -196,30 +196,34 @@ class TensorRunner:
         columns = (*layout, spans.ends, spans.slots, last)
         owners, positions, *there, last_there = upload_all(columns, self._device)
         rows = QueryRows(layout.starts.tolist(), spans.ends.tolist(), there[0], there[1], there[2])
-        blocks = slots.blocks[owners, positions // BLOCK_SIZE]
+        blocks = slots.blocks[:, owners, positions // BLOCK_SIZE]
         cache_slots = blocks * BLOCK_SIZE + positions % BLOCK_SIZE
-        return self._step(owners, positions, cache_slots, rows, slots), last_there
+        return self._step(owners, positions, cache_slots, [rows] * len(blocks), slots), last_there
 
-    def _forward(self, inputs: Inputs, num_spans: int, slots: SlotTable) -> Tensor:
+    def _forward(self, inputs: Inputs, num_spans: Sequence[int], slots: SlotTable) -> Tensor:
         """Return the hidden state of each row's last token, of a graph."""
         owners, positions = inputs.owners, inputs.positions
         known = positions.clamp(min=0)
-        blocks = slots.blocks[owners, known // BLOCK_SIZE]
+        blocks = slots.blocks[:, owners, known // BLOCK_SIZE]
         cache_slots = torch.where(positions < 0, -1, blocks * BLOCK_SIZE + known % BLOCK_SIZE)
         step = self._step(owners, known, cache_slots, inputs.list_rows(num_spans), slots)
         return inputs.choose_last(self._model.forward(step))
 
     def _step(
-        self, owners: Tensor, positions: Tensor, cache_slots: Tensor, rows: QueryRows, slots: SlotTable
+        self,
+        owners: Tensor,
+        positions: Tensor,
+        cache_slots: Tensor,
+        rows: Sequence[QueryRows],
+        slots: SlotTable,
     ) -> TensorStep:
-        num_kv_heads = self.kv_caches[0].shape[2]
         return TensorStep(
             kernels=self._kernels,
             tokens=self._pad(slots.tokens[owners, positions]),
             positions=self._pad(positions),
-            cache_slots=cache_slots,
+            cache_slots=cache_slots.unbind(),
             kv_caches=self.kv_caches,
-            attend=self._kernels.plan_attention(rows, slots.blocks, num_kv_heads, BLOCK_SIZE),
+            attention_of=StepAttention(self._kernels, rows, slots.blocks.unbind(), BLOCK_SIZE),
             on_layer=self._count_layer,
             group=self._group,
         )
@@ -231,10 +235,12 @@ class TensorRunner:
         graphs = self._graphs.decode if num_tokens == num_rows else self._graphs.mixed
         if (graph := graphs.find(num_tokens)) is None:
             return None
-        if bound_spans(num_rows, int(spans.ends.sum())) <= graph.num_spans:  # quick, and nearly always so
+        if bound_spans(num_rows, int(spans.ends.sum())) <= min(
+            graph.num_spans
+        ):  # quick, and nearly always so
             return graph
         num_spans = count_spans([0, *sizes.cumsum().tolist()], spans.ends.tolist())
-        return graph if num_spans <= graph.num_spans else None
+        return graph if num_spans <= min(graph.num_spans) else None
 
     def _choose(self, logits: Tensor, emits: Sequence[int]) -> Tensor:
         """Return the rows that draw, which are nearly always all."""

@@ -78,10 +78,11 @@ class NativeRunner:
             column.astype(np.int32) for column in (spans.slots, spans.begins, spans.ends - spans.begins)
         )
         batch, program = Batch(slot, begin, count), self._program
+        tables = slots.blocks.unbind()
         if not scored:
-            logits = program.run(batch, emits, slots.tokens, slots.blocks)
+            logits = program.run(batch, emits, slots.tokens, tables)
             return Computed(logits if emits else None)
-        program.run(batch, (), slots.tokens, slots.blocks)
+        program.run(batch, (), slots.tokens, tables)
         scores = [
             score_tokens(one, self._compute_logits, slots.tokens, self.sampler, max_rows=program.most_rows)
             for one in scored

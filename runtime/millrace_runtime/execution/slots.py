@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.columns import NO_MASK, NUM_PLACES, PARAMETERS, Draws
 from millrace_kernels.sampling.state import SlotState
-from millrace_kernels.transfer import upload_all
+from millrace_kernels.transfer import TableWriter
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.sampler import check_sampling, lay_out_bias, pack
 from millrace_runtime.execution.scoring import Scored, Unscored, choose_scored, find_unscored
@@ -49,7 +48,8 @@ class Slot:
     """Tokens in the table, given or drawn."""
     num_computed: int
     """Tokens whose KV is written."""
-    num_blocks: int = 0
+    num_blocks: list[int]
+    """Entries of its block tables, by KV group. In a group with a window the first ones may be stale."""
 
 
 class Outcome(NamedTuple):
@@ -108,34 +108,6 @@ class AppliedPlan:
         ]
 
 
-class TableWriter:
-    """Writes numbers into rows of a table: on a CPU at once, on a GPU with one copy for each plan."""
-
-    def __init__(self, table: Tensor) -> None:
-        """`table` [rows, columns] of integers"""
-        self._table, self._device = table, table.device
-        self._targets: list[NDArray[np.int64]] = []
-        self._values: list[NDArray[Any]] = []
-
-    def write(self, row: int, begin: int, values: NDArray[Any]) -> None:
-        """Write numbers to a row, beginning at a column."""
-        if self._device.type == "cpu":
-            self._table[row, begin : begin + len(values)] = torch.from_numpy(values)
-            return
-        first = row * self._table.shape[1] + begin
-        self._targets.append(np.arange(first, first + len(values)))
-        self._values.append(values.astype(np.int64))
-
-    def flush(self) -> None:
-        """Launch the writes since the last flush. They must not overlap: their order is not kept."""
-        if self._targets:
-            targets, values = upload_all(
-                (np.concatenate(self._targets), np.concatenate(self._values)), self._device
-            )
-            self._table.view(-1).index_copy_(0, targets, values.to(self._table.dtype))
-            self._targets, self._values = [], []
-
-
 class SlotTable:
     """Owns the slots and their contents."""
 
@@ -147,12 +119,14 @@ class SlotTable:
         """The tables that draws read."""
         self.tokens = self.state.tokens
         """[slots, max_length + 1]: the token after the last position has a place too."""
-        self.blocks = torch.zeros((num_slots, width), dtype=torch.int64, device=device)
+        self.groups = limits.groups
+        self.blocks = torch.zeros((len(self.groups), num_slots, width), dtype=torch.int64, device=device)
+        """[KV groups, slots, width]. In a group with a window the front of a table is stale and not read."""
         self._length = max_length + 1
-        self._token_writes, self._block_writes = TableWriter(self.tokens), TableWriter(self.blocks)
+        self._token_writes = TableWriter(self.tokens)
+        self._block_writes = TableWriter(self.blocks.flatten(0, 1))  # one, so that a plan has one copy
         self._bias_writes, self._mask_writes = TableWriter(self.state.biases), TableWriter(self.state.masks)
         self._vocabulary_size = limits.vocabulary_size
-        self._num_cache_blocks = limits.groups[0].num_blocks
         self._max_batched_tokens = limits.max_batched_tokens
         self._slots: list[Slot | None] = [None] * num_slots
         self._parameters = np.zeros(num_slots, dtype=PARAMETERS)
@@ -168,6 +142,11 @@ class SlotTable:
         if tenant is None:
             raise PlanError(f"slot {slot} holds no sequence")
         return tenant
+
+    @property
+    def num_slots(self) -> int:
+        """Slots, empty or not."""
+        return len(self._slots)
 
     @property
     def is_empty(self) -> bool:
@@ -231,10 +210,11 @@ class SlotTable:
     def _compute(self, row: Row, slot: Slot) -> None:
         """Count a row's tokens. Raises PlanError for an invalid row."""
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
-        if not begin < end <= slot.num_known or end > slot.num_blocks * BLOCK_SIZE:
+        num_blocks = min(slot.num_blocks)
+        if not begin < end <= slot.num_known or end > num_blocks * BLOCK_SIZE:
             raise PlanError(
                 f"slot {row.slot} can't compute tokens {begin} to {end}: it knows {slot.num_known} "
-                f"and has {slot.num_blocks} blocks"
+                f"and has {num_blocks} blocks"
             )
         if row.max_draft or row.draft:
             raise PlanError(f"slot {row.slot} has a draft to verify: this executor supports none")
@@ -252,9 +232,9 @@ class SlotTable:
             raise PlanError(f"slot {start.slot} is not free")
         if not 0 <= start.num_computed < count < self._length:
             raise PlanError(f"slot {start.slot} starts with {start.num_computed} of {count} tokens computed")
-        if len(start.blocks) != 1:
+        if len(start.blocks) != len(self.groups):
             raise PlanError(
-                f"slot {start.slot} has {len(start.blocks)} KV groups: this executor supports one"
+                f"slot {start.slot} has {len(start.blocks)} KV groups: this executor has {len(self.groups)}"
             )
         unscored = find_unscored(start)
         if unscored is not None and start.num_computed >= unscored.begin:
@@ -271,9 +251,11 @@ class SlotTable:
             num_prompt=start.num_prompt,
             num_known=count,
             num_computed=start.num_computed,
+            num_blocks=[0] * len(self.groups),
         )
         self._set_sampling(start)
-        self._append(BlockAppend(start.slot, 0, start.blocks[0]))
+        for group, blocks in enumerate(start.blocks):
+            self._append(BlockAppend(start.slot, group, blocks))
 
     def _set_sampling(self, start: SlotStart) -> None:
         sampling, slot = start.sampling, start.slot
@@ -286,12 +268,16 @@ class SlotTable:
             self._mask_writes.write(slot, 0, np.frombuffer(bytearray(sampling.allowed), dtype=np.int32))
 
     def _append(self, append: BlockAppend) -> None:
-        slot = self[append.slot]
-        if append.group != 0:
-            raise PlanError(f"slot {append.slot} has no KV group {append.group}: this executor supports one")
-        begin, end = slot.num_blocks, slot.num_blocks + len(append.blocks)
-        if end > self.blocks.shape[1] or not all(0 <= b < self._num_cache_blocks for b in append.blocks):
+        slot, number = self[append.slot], append.group
+        if not 0 <= number < len(self.groups):
+            raise PlanError(
+                f"slot {append.slot} has no KV group {number}: this executor has {len(self.groups)}"
+            )
+        begin, most = slot.num_blocks[number], self.groups[number].num_blocks
+        end = begin + len(append.blocks)
+        _, num_slots, width = self.blocks.shape
+        if end > width or not all(0 <= block < most for block in append.blocks):
             raise PlanError(f"slot {append.slot} can't take the blocks {append.blocks} after {begin}")
         if append.blocks:
-            self._block_writes.write(append.slot, begin, np.array(append.blocks))
-        slot.num_blocks = end
+            self._block_writes.write(number * num_slots + append.slot, begin, np.array(append.blocks))
+        slot.num_blocks[number] = end

@@ -1,5 +1,6 @@
 """A step's numbers by token, and the inputs of graphs whose rows have any number of tokens."""
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
@@ -105,10 +106,11 @@ class MixedInputs:
         mine.draws[num_drawn:] = NOBODY
         upload_into(self._host, self._memory)
 
-    def list_rows(self, num_spans: int) -> QueryRows:
-        """Return the rows for the planning of attention."""
-        there, bounds = self._there, Bounds(self._num_tokens, num_spans, has_prefill=True)
-        return QueryRows((), (), there.starts, there.contexts, there.slots, bounds)
+    def list_rows(self, num_spans: Sequence[int]) -> list[QueryRows]:
+        """Return the rows for the planning of attention by KV group."""
+        there = self._there
+        bounds = [Bounds(self._num_tokens, count, has_prefill=True) for count in num_spans]
+        return [QueryRows((), (), there.starts, there.contexts, there.slots, one) for one in bounds]
 
     def choose_last(self, hidden: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, and any one for a row of padding."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from millrace_fit.families.registry import Declared, declare
 from millrace_fit.modules import Role
-from millrace_fit.shape import AttentionShape, DecoderShape
+from millrace_fit.shape import AttentionShape, DecoderShape, LayerShape
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Shares, Step
 from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
@@ -104,9 +104,15 @@ def _build_layers(shape: DecoderShape, modules: DecoderModules, length: int) -> 
     layers = []
     for number, kind in enumerate(shape.layers):
         angles = make_angles(kind.attention.head_dim) if kind.attention.has_rotary else None
-        place = Place(cut_heads(kind.attention, modules.shard), CacheLayer(number), angles)
+        layer = CacheLayer(number, find_group(shape, kind), kind.attention.window)
+        place = Place(cut_heads(kind.attention, modules.shard), layer, angles)
         layers.append(Layer(modules.layer(number, kind), place, shape.epsilon))
     return layers
+
+
+def find_group(shape: DecoderShape, layer: LayerShape) -> int:
+    """Return the KV group of a layer: layers with the same window share one."""
+    return shape.windows.index(layer.attention.window)
 
 
 def cut_heads(attention: AttentionShape, shard: Shard) -> Heads:
@@ -137,8 +143,11 @@ def find_architecture(raw: Mapping[str, Any], shard: Shard = ALONE) -> Architect
     return Architecture(
         vocabulary_size=shape.vocabulary_size,
         max_length=shape.max_length,
-        window=shape.windows[-1],
-        kv_shapes=tuple(KvShape(one.num_kv_heads, one.head_dim) for one in heads),
+        kv_shapes=tuple(
+            KvShape(one.num_kv_heads, one.head_dim, find_group(shape, kind))
+            for one, kind in zip(heads, shape.layers, strict=True)
+        ),
+        groups=shape.windows,
         beside=declared.family.beside,
         build=partial(Decoder, declared, shard),
     )

@@ -17,6 +17,8 @@ class KvShape:
 
     num_kv_heads: int
     head_dim: int
+    group: int = 0
+    """The KV group, whose block tables the layer reads."""
 
 
 class Model(Protocol):
@@ -66,10 +68,10 @@ class Architecture:
     vocabulary_size: int
     max_length: int
     """Positions that the model was trained for."""
-    window: int | None
-    """A token sees itself and the `window` - 1 before it; None: all. No model here supports a window yet."""
     kv_shapes: tuple[KvShape, ...]
     """By layer."""
+    groups: tuple[int | None, ...]
+    """Each KV group's window: a token sees itself and the `window` - 1 before it; None: all before it."""
     beside: tuple[str, ...]
     """The beginnings of the names of tensors that are other parts', such as a vision tower's."""
     build: Callable[[Weights, int], Model]

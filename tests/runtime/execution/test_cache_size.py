@@ -37,7 +37,7 @@ def test_the_cache_takes_no_more_than_all_sequences_can_fill(make_model: Make) -
 def test_a_cache_that_no_machine_has_room_for_is_refused() -> None:
     architecture = find_architecture(TINY)
     with pytest.raises(CapacityError, match="lower --kv-cache-memory"):
-        allocate_cache(architecture, 1 << 40, torch.float32, torch.device("cpu"))
+        allocate_cache(architecture, [1 << 40], torch.float32, torch.device("cpu"))
 
 
 def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:

@@ -97,7 +97,7 @@ def test_a_plan_larger_than_a_step_may_be_is_refused_and_changes_nothing(
         (plan(starts=[start(0)], appends=[BlockAppend(0, 0, [10**6])]), "can't take the blocks"),
         (
             plan(starts=[start(0)], appends=[BlockAppend(0, 1, [8])]),
-            "KV group 1: this executor supports one",
+            "no KV group 1: this executor has 1",
         ),
         (plan(starts=[msgspec.structs.replace(start(0), blocks=[[7], [7]])]), "has 2 KV groups"),
         (plan(Row(0, 5, True, 1), starts=[start(0)]), "draft to verify: this executor supports none"),

@@ -1,11 +1,11 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import Budget, CacheDemand, plan_cache, share_out
+from millrace_fit.kv_cache import Budget, CacheDemand, CacheGroup, plan_cache, share_out
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
 from millrace_runtime.execution.kv_cache import largest_plan, run_largest
@@ -41,7 +41,7 @@ def test_it_runs_and_leaves_nothing_behind(make_model: Callable[..., Path]) -> N
     """As the model would be served: every row draws, also by what costs memory."""
     loaded, opened = load(make_model()), []
 
-    def open_executor(num_blocks: int, length: int) -> object:
+    def open_executor(num_blocks: Sequence[int], length: int) -> object:
         opened.append(loaded.allocate(num_blocks, length))
         return opened[-1]
 
@@ -63,4 +63,4 @@ def test_the_cache_gets_a_share_of_what_is_left_beside_it() -> None:
 
 def test_a_gpu_that_is_full_says_so() -> None:
     with pytest.raises(NoRoomError, match=r"a KV cache of 0 bytes .* the GPU's free memory beside 200 bytes"):
-        plan_cache(CacheDemand(100, 1, 100, is_firm=False), share_out(100, 200))
+        plan_cache(CacheDemand((CacheGroup(100),), 1, 64, 100, is_firm=False), share_out(100, 200))

@@ -65,14 +65,15 @@ def compute(path: Path, shard: Shard, group: Group) -> Tensor:
     reader = Reader(path)
     model = architecture.build(CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), LENGTH)
     reader.check_all_read()
-    kv_heads = architecture.kv_shapes[0].num_kv_heads
     step = TensorStep(
         kernels=select_kernels(CPU),
         tokens=TOKENS,
         positions=torch.arange(LENGTH),
-        cache_slots=torch.arange(LENGTH),
-        kv_caches=allocate_cache(architecture, 3, torch.float32, CPU),
-        attend=TiledAttention([0, LENGTH], [LENGTH], torch.arange(3)[None], kv_heads, 16),
+        cache_slots=[torch.arange(LENGTH)],
+        kv_caches=allocate_cache(architecture, [3], torch.float32, CPU),
+        attention_of=lambda _, heads: TiledAttention(
+            [0, LENGTH], [LENGTH], torch.arange(3)[None], heads.num_kv_heads, 16
+        ),
         on_layer=lambda: None,
         group=group,
     )

@@ -63,7 +63,8 @@ def _set_up(pool: WorkerPool, settings: ExecutionSettings, log: Log) -> Allocate
     rooms = _await_all(pool, CacheRoom, log)
     smallest = min(rooms, key=lambda room: room.num_blocks)
     log(f"each of {pool.count} workers has {smallest.line}")
-    pool.broadcast(Allocate(smallest.num_blocks, min(room.max_model_length for room in rooms)))
+    num_blocks = [min(counts) for counts in zip(*(room.num_blocks for room in rooms), strict=True)]
+    pool.broadcast(Allocate(num_blocks, min(room.max_model_length for room in rooms)))
     allocated = _await_all(pool, Allocated, log)
     pool.watch()
     return allocated[0]

@@ -38,7 +38,8 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
 class Allocate(msgspec.Struct, frozen=True, tag="allocate"):
     """Allocate the KV cache."""
 
-    num_blocks: int
+    num_blocks: list[int]
+    """By KV group."""
     max_model_length: int
 
 
@@ -71,7 +72,8 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
 class CacheRoom(msgspec.Struct, frozen=True, tag="room"):
     """The KV cache that fits, in the units of every worker: a block has this worker's heads of its tokens."""
 
-    num_blocks: int
+    num_blocks: list[int]
+    """By KV group."""
     max_model_length: int
     line: str
     """The same in words for the log."""

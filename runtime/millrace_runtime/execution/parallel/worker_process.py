@@ -83,7 +83,7 @@ class Worker:
         self._send(Loaded())
         measure = self._await(Measure)
         shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source))
-        self._send(CacheRoom(shape.num_blocks, shape.max_model_length, describe_cache(loaded, shape)))
+        self._send(CacheRoom(list(shape.num_blocks), shape.max_model_length, describe_cache(loaded, shape)))
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
 
