@@ -1,6 +1,6 @@
 """The KV cache's size: its share of the memory, and the sequences that it holds."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -101,6 +101,8 @@ class CacheShape:
     num_blocks: tuple[int, ...]
     """By KV group."""
     max_model_length: int
+    num_sequences: int
+    """How many sequences of that length it holds at once."""
     source: str
     """The origin of its memory, in words for the log."""
 
@@ -111,7 +113,7 @@ class CacheShape:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences together."""
+        """Tokens of all sequences together, by the largest group."""
         return max(self.num_blocks) * BLOCK_SIZE
 
     def describe(self) -> str:
@@ -143,6 +145,15 @@ class CacheDemand:
         tokens = self.max_batched_tokens
         return tuple(group.count_blocks(num_sequences, length, tokens) for group in self.groups)
 
+    def count_sequences(self, length: int, num_blocks: Sequence[int]) -> int:
+        """Return how many sequences of a length so many blocks hold at once."""
+
+        def has_too_few(num_sequences: int) -> bool:
+            needed = self.count_blocks(num_sequences, length)
+            return any(need > count for need, count in zip(needed, num_blocks, strict=True))
+
+        return bisect_left(range(1, self.max_sequences + 1), True, key=has_too_few)
+
     def find_longest(self, num_sequences: int, num_bytes: int) -> int:
         """Return the most tokens that so many sequences can each have in so many bytes; 0 for none."""
 
@@ -171,7 +182,9 @@ def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
             f"a KV cache of {budget.num_bytes} bytes ({budget.source}) holds {length} tokens, fewer than one "
             f"sequence of {needed}: lower --max-model-length or give the cache more memory"
         )
-    return CacheShape(demand.groups, _share_blocks(demand, length, budget), length, budget.source)
+    num_blocks = _share_blocks(demand, length, budget)
+    num_sequences = demand.count_sequences(length, num_blocks)
+    return CacheShape(demand.groups, num_blocks, length, num_sequences, budget.source)
 
 
 def _share_blocks(demand: CacheDemand, length: int, budget: Budget) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.dtypes import ITEM_BYTES
-from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_numbers, count_blocks
+from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_numbers, count_blocks, count_bytes
 from millrace_fit.modules import GROUP, Module, list_layer, list_outer
 from millrace_fit.settings import FROM_CHECKPOINT, Device, Settings
 from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape
@@ -66,6 +66,12 @@ class Weights:
     def _count_block(self, window: int | None) -> int:
         """Return the bytes of a block over all layers with this window."""
         return self.item_bytes * max(_count_block(self.shape, window, shard) for shard in self.shards)
+
+    def count_cache(self, num_sequences: int, length: int) -> int:
+        """Return the bytes of the KV cache that so many sequences fill, on that device."""
+        tokens = self.settings.num_batched_tokens
+        num_blocks = [group.count_blocks(num_sequences, length, tokens) for group in self.groups]
+        return count_bytes(self.groups, num_blocks)
 
     @property
     def token_bytes(self) -> int:

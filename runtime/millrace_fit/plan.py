@@ -5,7 +5,6 @@ from typing import Final
 
 from millrace_fit.errors import NoRoomError
 from millrace_fit.kv_cache import (
-    BLOCK_SIZE,
     SHARE_OF_LIMIT,
     Budget,
     CacheDemand,
@@ -83,9 +82,10 @@ class MemoryPlan:
     """The text worker, on CPUs."""
     cache: CacheShape | None
     """None without room for one sequence of the required length, or for 16 tokens."""
-    room_tokens: int
-    """Tokens that would fit into the cache, even if the sequences can't fill it."""
-    token_bytes: int
+    longest_alone: int
+    """Tokens of the longest sequence that fits into the cache."""
+    longest_together: int
+    """Tokens of each sequence if as many as asked fit."""
 
     @property
     def taken(self) -> int:
@@ -114,7 +114,7 @@ def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
     tables, step = _tables(weights, longest), _step(weights, longest)
     recordings = bound_recordings(count_recordings(settings.num_sequences, settings.num_batched_tokens))
     free = total - overhead - weights.most_bytes
-    budget = share_out(free, tables + step, recordings)
+    budget, demand = share_out(free, tables + step, recordings), _demand(weights, longest)
     return MemoryPlan(
         total=total,
         overhead=overhead,
@@ -123,9 +123,9 @@ def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
         step=step,
         recordings=recordings,
         text=0,
-        cache=_plan_cache(weights, longest, budget),
-        room_tokens=_count_room(weights, budget),
-        token_bytes=weights.token_bytes,
+        cache=_plan_cache(demand, budget),
+        longest_alone=demand.find_longest(1, budget.num_bytes),
+        longest_together=demand.find_longest(settings.max_sequences or 1, budget.num_bytes),
     )
 
 
@@ -134,13 +134,14 @@ def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
 
     The plan reserves nothing for steps and tables: they must fit into the rest of SHARE_OF_LIMIT.
     """
-    count = weights.settings.tensor_parallel
+    settings, count = weights.settings, weights.settings.tensor_parallel
     overhead = CPU_OVERHEAD + count * WORKER_OVERHEAD
     free = max(0, total - overhead)
     text = plan_text_memory(plan_host(free, 0, SHARE_OF_LIMIT, "").num_bytes)
     longest = _find_longest(weights, _share_host(free, text, count))
     budget = _share_host(free - weights.all_bytes, text, count)
     tables, step = count * _tables(weights, longest), count * _step(weights, longest)
+    demand = _demand(weights, longest)
     return MemoryPlan(
         total=total,
         overhead=overhead,
@@ -149,9 +150,9 @@ def _plan_cpu(weights: Weights, total: int) -> MemoryPlan:
         step=step,
         recordings=0,
         text=text,
-        cache=_plan_cache(weights, longest, budget),
-        room_tokens=_count_room(weights, budget),
-        token_bytes=weights.token_bytes,
+        cache=_plan_cache(demand, budget),
+        longest_alone=demand.find_longest(1, budget.num_bytes),
+        longest_together=demand.find_longest(settings.max_sequences or 1, budget.num_bytes),
     )
 
 
@@ -189,13 +190,8 @@ def _demand(weights: Weights, longest: int) -> CacheDemand:
     )
 
 
-def _plan_cache(weights: Weights, longest: int, budget: Budget) -> CacheShape | None:
+def _plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape | None:
     try:
-        return plan_cache(_demand(weights, longest), budget)
+        return plan_cache(demand, budget)
     except NoRoomError:
         return None
-
-
-def _count_room(weights: Weights, budget: Budget) -> int:
-    """Return the tokens that fit into a budget."""
-    return budget.num_bytes // sum(group.block_bytes for group in weights.groups) * BLOCK_SIZE

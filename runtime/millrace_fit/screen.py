@@ -137,12 +137,14 @@ def _describe_cache(facts: ModelFacts, settings: Settings) -> str:
     Raises ArchitectureError if so many devices can't share the model.
     """
     assert facts.shape is not None
-    token = Weights(facts.shape, facts.served_type, settings).token_bytes
-    length = _longest(facts, settings)
-    one = f"{show_gib(token * length)} for a sequence of {show_count(length)}"
-    asked = settings.max_sequences
-    many = f", {show_gib(token * length * asked)} for {show_count(asked)} of them" if asked else ""
-    return f"{show_kib(token)} a token, {one}{many}"
+    weights, length = Weights(facts.shape, facts.served_type, settings), _longest(facts, settings)
+    words = f"{show_kib(weights.token_bytes)} a token"
+    if any(window is not None and window < length for window in facts.shape.windows):
+        words += " within the sliding window"
+    words += f", {show_gib(weights.count_cache(1, length))} for a sequence of {show_count(length)}"
+    if (asked := settings.max_sequences) is None:
+        return words
+    return f"{words}, {show_gib(weights.count_cache(asked, length))} for {show_count(asked)} of them"
 
 
 def _describe_parts(facts: ModelFacts, settings: Settings) -> str:

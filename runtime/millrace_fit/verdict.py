@@ -134,7 +134,7 @@ def _weigh(plan: MemoryPlan, settings: Settings, wanted: int) -> tuple[Answer, s
             f"fits with shorter sequences: the KV cache has room for {show_count(room)} tokens, and the "
             f"model's sequences may have {show_count(wanted)}"
         )
-    num_whole, num_asked = room // length, settings.max_sequences
+    num_whole, num_asked = cache.num_sequences, settings.max_sequences
     if settings.max_model_length and num_asked and num_whole < num_asked:
         return Answer.TIGHT, (
             f"fits with fewer sequences: the KV cache has room for {show_count(room)} tokens, so for "
@@ -158,7 +158,7 @@ def _explain_lack(plan: MemoryPlan, settings: Settings, wanted: int) -> str:
         return f"{parts} are more than the {show_gib(plan.total)} of {place}"
     return (
         f"of the {show_gib(plan.total)} of {place}, {parts} leave room for a KV cache of "
-        f"{show_count(plan.room_tokens)} tokens, fewer than one sequence of {show_count(wanted)}"
+        f"{show_count(plan.longest_alone)} tokens, fewer than one sequence of {show_count(wanted)}"
     )
 
 
@@ -203,7 +203,7 @@ def fits(facts: ModelFacts, settings: Settings, memory_bytes: int) -> bool:
     if plan is None or plan.cache is None or plan.cache.max_model_length < wanted:
         return False
     asked = settings.max_sequences if settings.max_model_length else None
-    return plan.cache.num_tokens >= wanted * (asked or 1)
+    return plan.cache.num_sequences >= (asked or 1)
 
 
 def _try(facts: ModelFacts, settings: Settings, memory_bytes: int) -> MemoryPlan | None:
@@ -233,7 +233,7 @@ def _find_length(facts: ModelFacts, settings: Settings, accelerator: Accelerator
     plan = _try(facts, replace(settings, max_model_length=None), accelerator.memory_bytes)
     if plan is None:
         return None
-    length = plan.room_tokens // (settings.max_sequences or 1)
+    length = plan.longest_together
     asked = settings.max_model_length or length
     return length if min(USEFUL_LENGTH, asked) <= length < asked else None
 

@@ -52,7 +52,7 @@ def test_what_is_proposed_fits(title: str) -> None:
     plan = judge(make(name).facts, settings, find(device)).plan
     if plan is not None and plan.cache is not None and not plan.is_over:
         assert plan.taken + plan.cache.num_bytes <= plan.total
-        assert plan.cache.num_tokens <= plan.room_tokens
+        assert plan.cache.max_model_length <= plan.longest_alone
 
 
 def test_json_has_the_same_in_bytes() -> None:
