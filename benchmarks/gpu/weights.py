@@ -1,14 +1,14 @@
 """Models with random weights, made where they are needed: no checkpoint lies on a disk."""
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from millrace_fit.shard import Cut
-from millrace_kernels.step import Matrix
+from millrace_fit.shard import Cut, whole
+from millrace_kernels.step import Experts, Matrix
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
@@ -79,7 +79,7 @@ class RandomWeights:
         """Return projections whose outputs are as large as their inputs."""
         bias = self._biases(names) if has_bias else None
         outputs = sum(rows.size for rows in names.values())
-        return self._packer.pack(self._parts(names, inputs.size), outputs, inputs.size, bias)
+        return self._packer.pack(self._parts(names.items(), inputs.size), outputs, inputs.size, bias)
 
     def skip(self, name: str) -> None:
         """Nothing is stored."""
@@ -92,10 +92,24 @@ class RandomWeights:
         """Return a gate and its product."""
         names = {gate: rows, up: rows}
         bias = self._biases(names) if has_bias else None
-        return self._packer.pack_gated(self._parts(names, inputs), 2 * rows.size, inputs, bias)
+        return self._packer.pack_gated(self._parts(names.items(), inputs), 2 * rows.size, inputs, bias)
 
-    def _parts(self, names: Mapping[str, Cut], inputs: int) -> Iterator[Tensor]:
-        for name, rows in names.items():
+    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+        """Return a router, whose scores have a spread of two."""
+        return self._packer.pack_router(self._draw(name, (num_experts, inputs)) * (2 * inputs**-0.5))
+
+    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+        """Return experts' projections."""
+        parts = self._parts(((name, whole(outputs)) for name in names), inputs.size)
+        return self._packer.pack_experts(parts, len(names), outputs, inputs.size)
+
+    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+        """Return experts' gates and their products."""
+        parts = self._parts(((name, rows) for pair in names for name in pair), inputs)
+        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs)
+
+    def _parts(self, names: Iterable[tuple[str, Cut]], inputs: int) -> Iterator[Tensor]:
+        for name, rows in names:
             yield self._draw(name, (rows.size, inputs)) * inputs**-0.5
 
     def _biases(self, names: Mapping[str, Cut]) -> Tensor:

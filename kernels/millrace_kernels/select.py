@@ -9,6 +9,13 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from millrace_kernels.experts.reference import (
+    Choice,
+    experts_add_reference,
+    experts_silu_mul_reference,
+    multiply_dense,
+    route_reference,
+)
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.spans import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
@@ -18,7 +25,7 @@ from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import silu_mul_reference
-from millrace_kernels.step import HeadNorms, Heads
+from millrace_kernels.step import HeadNorms, Heads, Routing
 
 Attend = Callable[[Tensor, Tensor, float], Tensor]
 """Takes query, a layer's kv_cache and scale; returns the output. Layers that are alike share it."""
@@ -80,6 +87,17 @@ class Kernels(NamedTuple):
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
     """Takes x, weight, bias and residual; may compute the sum in place of the residual."""
     sampler: Sampler
+    experts: "ExpertKernels"
+
+
+class ExpertKernels(NamedTuple):
+    """The operations of mixtures of experts, whose weights are dense: [experts, outputs, inputs]."""
+
+    route: Callable[[Tensor, Routing], Choice]
+    """Takes float32 scores [rows, experts]."""
+    silu_mul: Callable[[Tensor, Choice, Tensor], Tensor]
+    add: Callable[[Tensor, Choice, Tensor, Tensor], Tensor]
+    """Takes h, choice, weight and residual; may compute the sum in place of the residual."""
 
 
 def select_kernels(device: torch.device) -> Kernels:
@@ -99,6 +117,14 @@ def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
     return residual + linear_reference(x, weight, bias)
 
 
+def _multiply_experts(x: Tensor, choice: Choice, weight: Tensor) -> Tensor:
+    return experts_silu_mul_reference(x, choice, multiply_dense(weight))
+
+
+def _add_experts(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) -> Tensor:
+    return experts_add_reference(h, choice, multiply_dense(weight), residual)
+
+
 _CPU = Kernels(
     plan_attention=_plan_tiled_attention,
     rotary_kv_write=rotary_kv_write_reference,
@@ -106,11 +132,14 @@ _CPU = Kernels(
     silu_mul=silu_mul_reference,
     linear_add=_add_linear,
     sampler=Sampler(storing(sample_reference), top_logprobs_reference),
+    experts=ExpertKernels(route_reference, _multiply_experts, _add_experts),
 )
 
 
 def select_triton() -> Kernels:
     """Return the operations for GPUs. With Triton's interpreter they run on CPUs too."""
+    from millrace_kernels.experts.triton_kernel import experts_add, experts_silu_mul  # noqa: PLC0415
+    from millrace_kernels.experts.triton_route import route  # noqa: PLC0415
     from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
@@ -129,6 +158,7 @@ def select_triton() -> Kernels:
         silu_mul=silu_mul,
         linear_add=linear_add,
         sampler=sampler,
+        experts=ExpertKernels(route, experts_silu_mul, experts_add),
     )
 
 

@@ -146,6 +146,50 @@ def parts_of(matrix: Matrix) -> tuple[Matrix, ...]:
     return matrix.parts if isinstance(matrix, SideBySide) else (matrix,)
 
 
+class Scoring(enum.Enum):
+    """The function that makes an expert's weight of its score."""
+
+    SOFTMAX = "softmax"
+    """Over all experts."""
+    SIGMOID = "sigmoid"
+    """Of each expert alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The way in which each row chooses its experts; experts/README.md has the maths."""
+
+    num_chosen: int
+    """The experts of a row: those with the highest scores."""
+    scoring: Scoring = Scoring.SOFTMAX
+    is_normalised: bool = True
+    """Whether the chosen experts' weights are divided by their sum."""
+
+
+class Routes(Protocol):
+    """The chosen experts of each row, with their weights. Each path has its own form."""
+
+    @property
+    def num_chosen(self) -> int:
+        """The experts of a row."""
+
+
+class Experts(Protocol):
+    """One matrix [outputs, inputs] for each expert, packed for the products of one path. No biases."""
+
+    @property
+    def num_experts(self) -> int:
+        """Matrices."""
+
+    @property
+    def inputs(self) -> int:
+        """Columns of each matrix."""
+
+    @property
+    def outputs(self) -> int:
+        """Rows of each matrix."""
+
+
 class Packer(Protocol):
     """Packs matrices for one path, in the model's type and on its device."""
 
@@ -164,12 +208,24 @@ class Packer(Protocol):
     def pack_table(self, rows: Tensor) -> Matrix:
         """Pack an embedding, a head, or a tied matrix for both: rows [tokens, inputs]."""
 
+    def pack_router(self, rows: Tensor) -> Matrix:
+        """Pack a router [experts, inputs], in the model's own type: a rounded one chooses other experts."""
+
+    def pack_experts(self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int) -> Experts:
+        """Pack a part [outputs, inputs] for each expert. Parts are read one at a time, as by `pack`."""
+
+    def pack_gated_experts(
+        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+    ) -> Experts:
+        """Pack two parts for each expert, the gate and its factor, each with half of the outputs."""
+
 
 class Step(Protocol):
     """One step's operations. Rows are the step's tokens, and after `logits` only those that draw.
 
     Each worker that shares a model runs a step of its own, with its part of each matrix. `embed`,
-    `linear_add`, `linear_sum` and `logits` return the whole model's result, the same for each worker.
+    `linear_add`, `linear_sum`, `experts_add` and `logits` return the whole model's result, the same for each
+    worker.
     """
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
@@ -204,6 +260,19 @@ class Step(Protocol):
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
+
+    def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
+        """Choose the experts of each row by linear(x, router), in float32. Each worker has all of it."""
+
+    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
+        """Return `linear_silu_mul` of each row's experts side by side: [rows, num_chosen * outputs / 2]."""
+
+    def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
+        """Return residual + the weighted sum of linear(h's part for an expert, weight) over a row's experts.
+
+        h is the result of `experts_silu_mul`. Sums over the workers, and may overwrite the residual, as
+        `linear_add`.
+        """
 
     def rotary_kv_write(
         self,

@@ -5,57 +5,32 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from millrace_kernels.exchange.group import Alone, Group
-from millrace_kernels.linear.quantized_reference import (
-    GROUP,
-    Rounded,
-    quantized_linear_reference,
-    round_int4,
-    round_int8,
-)
-from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
+from millrace_kernels.linear.quantized_reference import GROUP, Rounded, round_int4, round_int8
 from millrace_kernels.select import Attend, Kernels, QueryRows
-from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads, Matrix, Shares, SideBySide
-
-_HEAD_ROWS = 512
-"""Of a head, widened at once: 4 MB of 2,048 columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class DenseMatrix:
-    """A weight as one tensor."""
-
-    weight: Tensor
-    """[outputs, inputs]"""
-    bias: Tensor | None
-
-    @property
-    def inputs(self) -> int:
-        """Columns of the weight."""
-        return self.weight.shape[1]
-
-    @property
-    def outputs(self) -> int:
-        """Rows of the weight."""
-        return self.weight.shape[0]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundedMatrix:
-    """A weight in integers and scales: small and slow."""
-
-    weight: Rounded
-    bias: Tensor | None
-    inputs: int
-    dtype: torch.dtype
-    """The type of an embedding's rows."""
-
-    @property
-    def outputs(self) -> int:
-        """Rows of the weight."""
-        return self.weight.values.shape[0]
+from millrace_kernels.step import (
+    Angles,
+    CacheLayer,
+    Experts,
+    Format,
+    HeadNorms,
+    Heads,
+    Matrix,
+    Routes,
+    Routing,
+    Shares,
+    SideBySide,
+)
+from millrace_kernels.tensor_matrices import (
+    DenseMatrix,
+    RoundedMatrix,
+    TensorExperts,
+    look_up,
+    multiply,
+    multiply_wide,
+)
 
 
 class TensorPacker:
@@ -76,9 +51,23 @@ class TensorPacker:
         """Pack a table in the format of tables."""
         return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
 
+    def pack_router(self, rows: Tensor) -> Matrix:
+        """Pack a router as one tensor."""
+        return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
+
+    def pack_experts(self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int) -> Experts:
+        """Pack the experts one below the other."""
+        return TensorExperts(self._pack(self.form, parts, num_experts * outputs, inputs, None), num_experts)
+
+    def pack_gated_experts(
+        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+    ) -> Experts:
+        """Pack gates and factors like any other experts."""
+        return self.pack_experts(parts, num_experts, outputs, inputs)
+
     def _pack(
         self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
-    ) -> Matrix:
+    ) -> DenseMatrix | RoundedMatrix:
         own_bias = None if bias is None else bias.to(self.device, self.dtype)
         if form is not Format.DENSE:
             return RoundedMatrix(_round(form, parts, outputs, inputs), own_bias, inputs, self.dtype)
@@ -167,10 +156,10 @@ class TensorStep:
         if isinstance(table, SideBySide):
             raise TypeError("an embedding is one matrix: pack it as a table")
         if shares is None:
-            return _look_up(table, self.tokens)
+            return look_up(table, self.tokens)
         rows = self.tokens - shares.begin
         is_mine = (rows >= 0) & (rows < shares.size)
-        return self.group.sum(_look_up(table, rows * is_mine) * is_mine[:, None])
+        return self.group.sum(look_up(table, rows * is_mine) * is_mine[:, None])
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Normalise with the device's kernel."""
@@ -178,7 +167,7 @@ class TensorStep:
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """Multiply, and return the product in x's type."""
-        return _multiply(x, weight).to(x.dtype)
+        return multiply(x, weight).to(x.dtype)
 
     def linear_add(self, x: Tensor, weight: Matrix, residual: Tensor) -> Tensor:
         """Add within the device's product if this worker has the whole product."""
@@ -197,6 +186,29 @@ class TensorStep:
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))
+
+    def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
+        """Score the experts in float32, and choose with the device's kernel."""
+        return self.kernels.experts.route(multiply_wide(x, router), routing)
+
+    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
+        """Multiply with the device's kernel, or with its definition if the experts are rounded."""
+        choice, experts = _own(routes, weight)
+        if isinstance(experts.matrix, DenseMatrix):
+            return self.kernels.experts.silu_mul(x, choice, experts.stacked)
+        return experts_silu_mul_reference(x, choice, experts.multiply)
+
+    def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
+        """Add within the device's kernel, with several workers to zeros, which they then sum."""
+        if isinstance(self.group, Alone):
+            return self._add_experts(h, routes, weight, residual)
+        return residual + self.group.sum(self._add_experts(h, routes, weight, torch.zeros_like(residual)))
+
+    def _add_experts(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
+        choice, experts = _own(routes, weight)
+        if isinstance(experts.matrix, DenseMatrix):
+            return self.kernels.experts.add(h, choice, experts.stacked, residual)
+        return experts_add_reference(h, choice, experts.multiply, residual)
 
     def rotary_kv_write(
         self,
@@ -219,7 +231,7 @@ class TensorStep:
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Multiply, and return the products in float32, never rounded to x's type."""
-        mine = _multiply_wide(x, weight)
+        mine = multiply_wide(x, weight)
         logits = mine if shares is None else self.group.gather(mine, shares)
         return logits if self.store is None else self.store(logits)
 
@@ -232,38 +244,7 @@ def _note_nothing() -> None:
     pass
 
 
-def _look_up(table: Matrix, tokens: Tensor) -> Tensor:
-    if not isinstance(table, RoundedMatrix):
-        return functional.embedding(tokens, _dense(table).weight)
-    values = table.weight.values[tokens, : table.inputs]
-    return (values * table.weight.scales[tokens, None]).to(table.dtype)
-
-
-def _multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product. It is float32 where the weight, or a part of it, is rounded."""
-    if isinstance(matrix, SideBySide):
-        return torch.cat([_multiply(x, part) for part in matrix.parts], dim=-1)
-    if isinstance(matrix, RoundedMatrix):
-        return quantized_linear_reference(x, matrix.weight, matrix.bias)
-    dense = _dense(matrix)
-    return linear_reference(x, dense.weight, dense.bias)
-
-
-def _multiply_wide(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product in float32. Rounded to bfloat16, 3 to 7 % of random rows tie at their maximum."""
-    if x.dtype == torch.float32 or not isinstance(matrix, DenseMatrix):
-        return _multiply(x, matrix).float()
-    if x.is_cuda:
-        product = torch.mm(x, matrix.weight.t(), out_dtype=torch.float32)
-    else:  # torch has no such product on CPUs. By slices, as a whole copy of the weight would be gigabytes.
-        wide, weight = x.float(), matrix.weight
-        begins = range(0, len(weight), _HEAD_ROWS)
-        product = torch.cat(
-            [linear_reference(wide, weight[at : at + _HEAD_ROWS].float(), None) for at in begins], dim=-1
-        )
-    return product if matrix.bias is None else product + matrix.bias.float()
-
-
-def _dense(matrix: Matrix) -> DenseMatrix:
-    assert isinstance(matrix, DenseMatrix), "a matrix packed for another path"
-    return matrix
+def _own(routes: Routes, weight: Experts) -> tuple[Choice, TensorExperts]:
+    assert isinstance(routes, Choice), "routes of another path"
+    assert isinstance(weight, TensorExperts), "experts packed for another path"
+    return routes, weight

@@ -4,7 +4,7 @@ Shapes and calls are those of the real model and the real executor, so their byt
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
@@ -24,8 +24,8 @@ from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.select import select_triton
-from millrace_kernels.step import Matrix, Shares
-from millrace_kernels.tensor_step import DenseMatrix
+from millrace_kernels.step import Experts, Matrix, Shares
+from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
 from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.kv_cache import largest_plan
 from millrace_runtime.execution.local import LocalExecutor
@@ -58,6 +58,15 @@ class FakeWeights:
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
         return dense(2 * rows.size, inputs, has_bias=has_bias)
+
+    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
+        return dense(num_experts, inputs)
+
+    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+        return TensorExperts(dense(len(names) * outputs, inputs.size), len(names))
+
+    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+        return TensorExperts(dense(2 * len(names) * rows.size, inputs), len(names))
 
 
 def make(*shape: int) -> Tensor:

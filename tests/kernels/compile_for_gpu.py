@@ -12,6 +12,8 @@ from triton import compile as compile_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from millrace_kernels.experts.triton_kernel import choose_tile
+from millrace_kernels.experts.triton_route import CHUNK as ENTRIES
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
@@ -69,6 +71,23 @@ def block_sizes(tile: Tile, head_dim: int, group: int) -> dict[str, int]:
     return {"GROUP": group, "HEAD_DIM": head_dim, **blocks}
 
 
+def expert_cases(dtype: torch.dtype, block_rows: int) -> list[Case]:
+    package, entries, tile = "experts", frozenset({"num_entries"}), choose_tile(dtype, block_rows)
+    product = {"BLOCK_ROWS": block_rows, "BLOCK_COLUMNS": tile.columns, "BLOCK_INPUTS": tile.inputs}
+    product |= {"INPUTS": 2048, "DOT_IN_FLOAT32": False}
+    gated, plain = {"NUM_CHOSEN": 8, "WIDTH": 768}, {"OUTPUTS": 2048}
+    route = {"NUM_EXPERTS": 60, "NUM_CHOSEN": 4, "IS_SOFTMAX": True, "IS_NORMALISED": True, "BLOCK": 64}
+    sort = {"NUM_EXPERTS": 128, "BINS": 256, "BLOCK_ROWS": block_rows, "CHUNK": ENTRIES}
+    shape = (tile.warps, tile.stages)
+    return [
+        Case(f"{package}.triton_route", "route", route, num_warps=1),
+        Case(f"{package}.triton_route", "sort", sort, entries | {"num_blocks"}),
+        Case(f"{package}.triton_kernel", "experts_silu_mul", product | gated, entries, *shape),
+        Case(f"{package}.triton_kernel", "experts_multiply", product | plain, entries, *shape),
+        Case(f"{package}.triton_kernel", "experts_sum", {"NUM_CHOSEN": 8, "OUTPUTS": 2048, "BLOCK": 1024}),
+    ]
+
+
 CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
 ROOM = {"ROOM": SHAPE.room}
 SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
@@ -98,19 +117,22 @@ def cases(dtype: str) -> list[Case]:
         *(Case("rotary_kv_write.triton_kernel", "rotary_kv_write", constants) for constants in ROTARY),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
+        *(case for rows in (16, 32, 64) for case in expert_cases(TYPES[dtype], rows)),
         *SAMPLING_CASES,
     ]  # fmt: skip
 
 
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
-           "owners_ptr": "*i32", "slots_ptr": "*i64", "positions_ptr": "*i64"}  # fmt: skip
+           "owners_ptr": "*i32", "experts_ptr": "*i32", "entries_ptr": "*i32", "slots_ptr": "*i64",
+           "positions_ptr": "*i64"}  # fmt: skip
 SAMPLING = {"logits_ptr": "*fp32", "table_ptr": "*i64", "masks_ptr": "*i32",
             "marks_ptr": "*i32", "buckets_ptr": "*i32", "entries_ptr": "*i64", "fixed_ptr": "*i32",
             "top_ids_ptr": "*i32", "top_values_ptr": "*fp32", "peaks_ptr": "*fp32",
             "found_ptr": "*i64", "values_ptr": "*fp32", "ids_ptr": "*i32",
             "drawn_ptr": "*fp32", "tokens_ptr": "*i64", "sampled_ptr": "*i64", "known_ptr": "*i64",
             "rows_ptr": "*i64"}  # fmt: skip
-FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": "*fp32", "mixed_ptr": "*fp32"}
+FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": "*fp32", "mixed_ptr": "*fp32",
+          "scores_ptr": "*fp32", "weights_ptr": "*fp32", "factors_ptr": "*fp32"}  # fmt: skip
 
 
 def argument_type(case: Case, name: str, dtype: str) -> str:

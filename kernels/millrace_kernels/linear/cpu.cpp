@@ -1,5 +1,6 @@
 // y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout, and why a row's bits depend only on the row.
-#include "../native/program.h"
+#include "product.h"
+
 #include "quantized.h"
 
 namespace MILLRACE_ISA {
@@ -73,17 +74,24 @@ INLINE void multiply(Int4, const char* x, int64_t x_stride, const char* w, int64
   multiply_quantized<Int4, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
 }
 
+template <typename F>
+INLINE int64_t strip_bytes(const Matrix& m) {
+  return (m.inputs + F::STEP - 1) / F::STEP * F::STEP * F::BYTES_PER_INPUT;
+}
+
 // The position of a tile.
 struct Tile {
-  const Program& program;
-  const Op& op;
+  const Product& product;
   int row, strip, first_input, num_inputs;
   bool is_first, is_last;
-  float* sums;  // [rows of the step, SUMS]: the sums of earlier inputs
 };
 
-INLINE void write(const Rows& rows, char* to, int column, Floats value, int num_columns) {
-  if (rows.type == FLOAT32)
+INLINE Output output(const Product& p, int r) {
+  return p.outputs != nullptr ? p.outputs[r] : Output{p.first.y + r * p.y_stride, p.first.factor, p.first.is_added};
+}
+
+INLINE void write(int type, char* to, int column, Floats value, int num_columns) {
+  if (type == FLOAT32)
     num_columns >= 16 ? store((float*)to + column, value) : store((float*)to + column, value, num_columns);
   else
     num_columns >= 16 ? store((bf16*)to + column, value) : store((bf16*)to + column, value, num_columns);
@@ -101,42 +109,43 @@ INLINE Floats gated(Floats gate, Floats up) {
 
 template <int STRIPS>
 static __attribute__((noinline)) void finish_row(const Tile& t, int r, Floats* value) {
-  const Matrix& m = *t.op.matrix;
-  char* to = row<char>(t.program, t.op.y, t.row + r);
+  const Matrix& m = t.product.matrix;
+  Output to = output(t.product, t.row + r);
   if (m.is_gated) {  // strips 2i and 2i + 1 are the gate and up columns of output strip i
     int half = m.outputs / 2;
     UNROLL for (int s = 0; s + 1 < STRIPS; s += 2) {
       int column = (t.strip + s) / 2 * LANES, left = half - column;
       Floats gate = biased(m, value[s], column, left), up = biased(m, value[s + 1], half + column, left);
-      write(t.op.y, to, column, gated(gate, up), left);
+      write(t.product.y_type, to.y, column, gated(gate, up), left);
     }
     return;
   }
   UNROLL for (int s = 0; s < STRIPS; s++) {
     int column = (t.strip + s) * LANES, left = m.outputs - column;
-    Floats y = biased(m, value[s], column, left);
-    if (t.op.kind == LINEAR_ADD) y = add(y, load((float*)to + column, left));
-    write(t.op.y, to, column, y, left);
+    Floats y = mul(biased(m, value[s], column, left), splat(to.factor));  // times 1 changes no bit
+    if (to.is_added) y = add(y, load((float*)to.y + column, left));
+    write(t.product.y_type, to.y, column, y, left);
   }
 }
 
 template <typename F, int ROWS, int STRIPS>
 static __attribute__((noinline)) void compute(const Tile& t) {
   Floats acc[ROWS][STRIPS];
-  float* sums = t.sums + (int64_t)t.row * SUMS;
+  const Product& p = t.product;
+  float* sums = p.sums + (int64_t)t.row * SUMS;
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++)
       acc[r][s] = t.is_first ? splat(0.0f) : load(sums + r * SUMS + s * LANES);
-  int64_t strip = (t.op.matrix->inputs + F::STEP - 1) / F::STEP * F::STEP * F::BYTES_PER_INPUT;
-  const char* w = (const char*)t.op.matrix->data + t.strip * strip + t.first_input * F::BYTES_PER_INPUT;
-  const char* x = row<char>(t.program, t.op.x, t.row) + t.first_input / F::STEP * sizeof(typename F::Input);
-  multiply<ROWS, STRIPS>(F(), x, t.op.x.stride, w, strip, t.num_inputs, acc);
+  int64_t strip = strip_bytes<F>(p.matrix);
+  const char* w = (const char*)p.matrix.data + t.strip * strip + t.first_input * F::BYTES_PER_INPUT;
+  const char* x = p.x + t.row * p.x_stride + t.first_input / F::STEP * sizeof(typename F::Input);
+  multiply<ROWS, STRIPS>(F(), x, p.x_stride, w, strip, t.num_inputs, acc);
   if (!t.is_last) {
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) store(sums + r * SUMS + s * LANES, acc[r][s]);
     return;
   }
-  if (const float* scales = t.op.matrix->scales)
+  if (const float* scales = p.matrix.scales)
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = mul(acc[r][s], load(scales + (t.strip + s) * LANES));
   UNROLL for (int r = 0; r < ROWS; r++) {
@@ -169,32 +178,50 @@ static void compute_strips(const Tile& t, int num_rows, int num_strips) {
 }
 
 template <typename F>
-static void linear_of(const Program& p, const Op& op, int num_rows, const Worker& w) {
-  const Matrix& m = *op.matrix;
+static void multiply_of(const Product& p, Share columns) {
+  const Matrix& m = p.matrix;
   int unit = m.is_gated ? 2 : 1;
-  int outputs = m.is_gated ? m.outputs / 2 : m.outputs;
-  Share mine = share((outputs + LANES - 1) / LANES, w);
   constexpr int WIDTH = TILE_STRIPS < 2 ? 2 : TILE_STRIPS;  // a gated unit is two strips
   int at_once = m.is_gated ? WIDTH : TILE_STRIPS;
-  for (int strip = mine.begin * unit; strip < mine.end * unit; strip += at_once) {
-    int num_strips = smaller(at_once, mine.end * unit - strip);
+  for (int strip = columns.begin * unit; strip < columns.end * unit; strip += at_once) {
+    int num_strips = smaller(at_once, columns.end * unit - strip);
     for (int k = 0; k < m.inputs; k += BLOCK_INPUTS) {
       int inputs = smaller(BLOCK_INPUTS, m.inputs - k);
-      for (int r = 0; r < num_rows; r += TILE_ROWS) {
-        Tile tile = {p, op, r, strip, k, inputs, k == 0, k + inputs == m.inputs, (float*)w.scratch};
-        compute_strips<F>(tile, smaller(TILE_ROWS, num_rows - r), num_strips);
+      for (int r = 0; r < p.num_rows; r += TILE_ROWS) {
+        Tile tile = {p, r, strip, k, inputs, k == 0, k + inputs == m.inputs};
+        compute_strips<F>(tile, smaller(TILE_ROWS, p.num_rows - r), num_strips);
       }
     }
   }
 }
 
-void linear(const Program& p, const Op& op, int num_rows, const Worker& w) {
-  switch (op.matrix->format) {
-    case DENSE_BFLOAT16: return linear_of<Bfloat16>(p, op, num_rows, w);
-    case DENSE_FLOAT32: return linear_of<Float32>(p, op, num_rows, w);
-    case INT8: return linear_of<Int8>(p, op, num_rows, w);
-    case INT4: return linear_of<Int4>(p, op, num_rows, w);
+void multiply(const Product& p, Share columns) {
+  switch (p.matrix.format) {
+    case DENSE_BFLOAT16: return multiply_of<Bfloat16>(p, columns);
+    case DENSE_FLOAT32: return multiply_of<Float32>(p, columns);
+    case INT8: return multiply_of<Int8>(p, columns);
+    case INT4: return multiply_of<Int4>(p, columns);
   }
+}
+
+int count_columns(const Matrix& m) { return ((m.is_gated ? m.outputs / 2 : m.outputs) + LANES - 1) / LANES; }
+
+int count_strips(const Matrix& m) { return count_columns(m) * (m.is_gated ? 2 : 1); }
+
+int64_t count_bytes(const Matrix& m) {
+  switch (m.format) {
+    case DENSE_BFLOAT16: return count_strips(m) * strip_bytes<Bfloat16>(m);
+    case DENSE_FLOAT32: return count_strips(m) * strip_bytes<Float32>(m);
+    case INT8: return count_strips(m) * strip_bytes<Int8>(m);
+    default: return count_strips(m) * strip_bytes<Int4>(m);
+  }
+}
+
+void linear(const Program& p, const Op& op, int num_rows, const Worker& w) {
+  Output first = {row<char>(p, op.y, 0), 1.0f, op.kind == LINEAR_ADD};
+  multiply({*op.matrix, row<char>(p, op.x, 0), op.x.stride, num_rows, op.y.type, (float*)w.scratch, nullptr, first,
+            op.y.stride},
+           share(count_columns(*op.matrix), w));
 }
 
 }  // namespace MILLRACE_ISA

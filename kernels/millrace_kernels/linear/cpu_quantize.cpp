@@ -45,11 +45,13 @@ static void quantize_row(const T* x, int width, Group* to) {
 
 void quantize(const Program& p, const Op& op, int num_rows, const Worker& w) {
   Share mine = share(num_rows, w);
-  for (int r = mine.begin; r < mine.end; r++) {
-    Group* to = row<Group>(p, op.y, r);
-    if (op.x.type == FLOAT32) quantize_row(row<float>(p, op.x, r), op.x.width, to);
-    else quantize_row(row<bf16>(p, op.x, r), op.x.width, to);
-  }
+  int width = op.x.width / op.parts;
+  for (int r = mine.begin; r < mine.end; r++)
+    for (int part = 0; part < op.parts; part++) {
+      Group* to = row<Group>(p, op.y, r) + part * num_groups(width);
+      if (op.x.type == FLOAT32) quantize_row(row<float>(p, op.x, r) + part * width, width, to);
+      else quantize_row(row<bf16>(p, op.x, r) + part * width, width, to);
+    }
 }
 
 }  // namespace MILLRACE_ISA

@@ -18,6 +18,8 @@ TASK_ROWS, TILE_KEYS, SPAN_KEYS = 48, 64, 512
 """Rows of an attention task, keys of a tile, and keys of a span. They determine attention's memory."""
 SUMS = 64
 """Number of columns whose sums a product keeps for each row, between two blocks of inputs."""
+EXPERT_ROWS = 48
+"""Number of rows of an expert that are gathered at once."""
 
 
 class Type(enum.IntEnum):
@@ -53,6 +55,10 @@ class Kind(enum.IntEnum):
     SUM_ADD = 10
     GATHER = 11
     ADD = 12
+    ROUTE = 13
+    EXPERTS_SILU_MUL = 14
+    EXPERTS_SUM = 15
+    EXPERTS_ADD = 16
 
 
 class Rows(Structure):
@@ -84,6 +90,7 @@ class Op(Structure):
         ("group", c_int32),
         ("x", Rows),
         ("y", Rows),
+        ("routes", Rows),
         ("matrix", POINTER(Matrix)),
         ("weight", c_void_p),
         ("query_norm", c_void_p),
@@ -95,6 +102,10 @@ class Op(Structure):
         ("head_dim", c_int32),
         ("length", c_int32),
         ("window", c_int32),
+        ("parts", c_int32),
+        ("num_experts", c_int32),
+        ("is_softmax", c_int32),
+        ("is_normalised", c_int32),
     )
 
 
@@ -182,7 +193,7 @@ class Group(Structure):
 
 
 _STRUCTURES = (Matrix, Op, Step, Exchange, Program, Sampling, Group)
-_NUMBERS = (LINE, LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS)
+_NUMBERS = (LINE, LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS, EXPERT_ROWS)
 _SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
 """The sizes of sizes.cpp, in the same order."""
 

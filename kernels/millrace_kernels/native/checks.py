@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.native.record import Register
-from millrace_kernels.step import HeadNorms, Matrix
+from millrace_kernels.native.packing import PackedExperts, PackedMatrix
+from millrace_kernels.native.record import RecordedRoutes, Register
+from millrace_kernels.step import Experts, HeadNorms, Matrix, Routes, Routing
 
 
 def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
@@ -17,6 +17,23 @@ def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
             "linear_silu_mul multiplies a matrix of pack_gated, and nothing else does: pack it the other way"
         )
     return matrix
+
+
+def find_experts(experts: Experts, routes: Routes, *, is_gated: bool) -> PackedExperts:
+    """Return the experts of the native path that the router has scored, for gated products or for others."""
+    assert isinstance(experts, PackedExperts), "experts packed for another path"
+    assert isinstance(routes, RecordedRoutes), "routes of another path"
+    if experts.matrix.is_gated != is_gated:
+        raise RecordError("experts_silu_mul multiplies experts of pack_gated_experts, and experts_add others")
+    if experts.num_experts != routes.num_experts:
+        raise RecordError(f"{experts.num_experts} experts, but their router scores {routes.num_experts}")
+    return experts
+
+
+def require_choice(routing: Routing, router: Matrix) -> None:
+    """Raise RecordError for more experts than there are, or none."""
+    if not 0 < routing.num_chosen <= router.outputs:
+        raise RecordError(f"a choice of {routing.num_chosen} among {router.outputs} experts")
 
 
 def require_rows(register: Register, dtype: torch.dtype, width: int, advice: str) -> None:

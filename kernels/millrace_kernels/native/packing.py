@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.native import abi
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.strips import Strips, allocate_strips
 from millrace_kernels.step import Format
@@ -58,6 +59,33 @@ class PackedMatrix:
     is_gated: bool
     """Whether strips of the first and of the second half of the outputs alternate."""
 
+    @property
+    def layout(self) -> abi.Format:
+        """The format by its number in the library."""
+        if self.form is not Format.DENSE:
+            return abi.Format[self.form.name]
+        is_float = self.data.dtype == torch.float32
+        return abi.Format.DENSE_FLOAT32 if is_float else abi.Format.DENSE_BFLOAT16
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """The strips of one expert after the other."""
+
+    matrix: PackedMatrix
+    """Its data and scales are of all experts, its shape is of one."""
+    num_experts: int
+
+    @property
+    def inputs(self) -> int:
+        """Columns of each matrix."""
+        return self.matrix.inputs
+
+    @property
+    def outputs(self) -> int:
+        """Rows of each matrix."""
+        return self.matrix.outputs
+
 
 class NativePacker:
     """Packs matrices for the native path."""
@@ -74,15 +102,44 @@ class NativePacker:
         self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
         """Pack alternating strips of the gate and of its factor."""
-        strips = self._allocate(self.form, 2 * -(-outputs // 2 // LANES), inputs)
-        for number, part in enumerate(parts):
-            strips.every_other(number).write(0, part)
-        shape = (inputs, outputs, self.form)
-        return PackedMatrix(strips.data, strips.scales, _widen(bias), *shape, is_gated=True)
+        return self._pack_gated(parts, 1, outputs, inputs, bias)
 
     def pack_table(self, rows: Tensor) -> PackedMatrix:
         """Pack a table in the format of tables."""
         return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
+
+    def pack_router(self, rows: Tensor) -> PackedMatrix:
+        """Pack a router in the model's own type."""
+        return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
+
+    def pack_experts(
+        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+    ) -> PackedExperts:
+        """Pack the strips of one expert after the other."""
+        num_strips = -(-outputs // LANES)
+        strips = self._allocate(self.form, num_experts * num_strips, inputs)
+        for number, part in enumerate(parts):
+            strips.write(number * num_strips * LANES, part)
+        shape = (inputs, outputs, self.form)
+        matrix = PackedMatrix(strips.data, strips.scales, None, *shape, is_gated=False)
+        return PackedExperts(matrix, num_experts)
+
+    def pack_gated_experts(
+        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+    ) -> PackedExperts:
+        """Pack the alternating strips of one expert after the other."""
+        return PackedExperts(self._pack_gated(parts, num_experts, outputs, inputs, None), num_experts)
+
+    def _pack_gated(
+        self, parts: Iterable[Tensor], count: int, outputs: int, inputs: int, bias: Tensor | None
+    ) -> PackedMatrix:
+        """Pack `count` pairs of parts, each pair as alternating strips."""
+        num_strips = -(-outputs // 2 // LANES)
+        strips = self._allocate(self.form, 2 * count * num_strips, inputs)
+        for number, part in enumerate(parts):
+            strips.every_other(number % 2).write(number // 2 * num_strips * LANES, part)
+        shape = (inputs, outputs, self.form)
+        return PackedMatrix(strips.data, strips.scales, _widen(bias), *shape, is_gated=True)
 
     def _pack(
         self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None

@@ -69,6 +69,10 @@ static void run_unit(const Program& p, const Step& step, const Op& op, const Wor
     case ATTENTION: return attention(p, step, op, w);
     case SELECT: return select(p, step, op, w);
     case QUANTIZE: return quantize(p, op, num_rows, w);
+    case ROUTE: return route(p, op, num_rows, w);
+    case EXPERTS_SILU_MUL:
+    case EXPERTS_SUM:
+    case EXPERTS_ADD: return experts(p, op, num_rows, w);
     case SUM:
     case SUM_ADD: return sum_parts(p, op, num_rows, w);
     case GATHER: return gather_parts(p, op, num_rows, w);
@@ -92,6 +96,9 @@ static uint16_t count_units(const Job& job, uint32_t operation, int num_threads)
     case LINEAR:
     case LINEAR_ADD:
     case LINEAR_SILU_MUL:
+    case EXPERTS_SILU_MUL:
+    case EXPERTS_SUM:
+    case EXPERTS_ADD:
     case ATTENTION: units = num_threads == 1 ? 1 : num_threads * UNITS_PER_THREAD; break;
     case SAMPLE: break;  // it has scratch memory for each unit
     default: units = count_row_units(op, is_forward ? job.step->num_tokens : job.step->num_emits, num_threads);

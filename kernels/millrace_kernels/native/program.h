@@ -23,6 +23,10 @@ enum Kind : int32_t {
   SUM_ADD = 10,  // the same, added to y
   GATHER = 11,   // all workers' x side by side
   ADD = 12,      // y += x
+  ROUTE = 13,    // the experts of each row; experts/README.md has the maths
+  EXPERTS_SILU_MUL = 14,
+  EXPERTS_SUM = 15,  // the weighted sum of a row's experts, into y
+  EXPERTS_ADD = 16,  // the same, added to y
   SAMPLE = 64,  // in no record, only in `millrace_sample`
 };
 
@@ -50,6 +54,7 @@ struct Op {
   int32_t kind;
   int32_t layer, group;  // of the KV cache and of its block tables
   Rows x, y;
+  Rows routes;  // EXPERTS_*: y of ROUTE. Each row has its experts' numbers, ascending, and then their weights
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2],
                        // or null: not rotated. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's
@@ -59,6 +64,9 @@ struct Op {
   int32_t heads, kv_heads, head_dim;
   int32_t length;  // ROTARY_KV_WRITE: positions in the table. EMBED: tokens before the matrix' first row
   int32_t window;  // ATTENTION: the keys that a query sees at most, its own too; 0: no limit
+  int32_t parts;   // ROUTE, EXPERTS_*: the experts of a row. QUANTIZE: parts of a row, each with groups of its own
+  int32_t num_experts;                // EXPERTS_*: one after the other, each with the shape of the matrix
+  int32_t is_softmax, is_normalised;  // ROUTE
 };
 
 // One step's rows. Token t of the step has the sequence `row_of[t]` and the position `position[t]` in it.
@@ -100,6 +108,9 @@ struct Worker {
 // The number of columns whose sums a product keeps there for each row, between two blocks of inputs.
 constexpr int SUMS = 64;
 
+// The number of rows of an expert that are gathered at once.
+constexpr int EXPERT_ROWS = 48;
+
 template <typename T>
 INLINE T* row(const Program& p, const Rows& rows, int64_t r) {
   return (T*)(p.workspace + rows.offset + r * rows.stride);
@@ -116,6 +127,8 @@ INLINE Share share(int total, const Worker& w) {
 void embed(const Program&, const Step&, const Op&, const Worker&);
 void rms_norm(const Program&, const Op&, int num_rows, const Worker&);
 void linear(const Program&, const Op&, int num_rows, const Worker&);
+void route(const Program&, const Op&, int num_rows, const Worker&);
+void experts(const Program&, const Op&, int num_rows, const Worker&);
 void quantize(const Program&, const Op&, int num_rows, const Worker&);
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&);
 void attention(const Program&, const Step&, const Op&, const Worker&);

@@ -16,11 +16,10 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.inputs import check_cache, check_tables, require_room
-from millrace_kernels.native.packing import PackedMatrix
 from millrace_kernels.native.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
-from millrace_kernels.step import Format
+from millrace_kernels.step import Scoring
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class NativeProgram:
         if (matrix := operation.matrix) is not None:
             bias = None if matrix.bias is None else matrix.bias.data_ptr()
             scales = None if matrix.scales is None else matrix.scales.data_ptr()
-            shape = (_format(matrix), matrix.inputs, matrix.outputs, int(matrix.is_gated))
+            shape = (matrix.layout, matrix.inputs, matrix.outputs, int(matrix.is_gated))
             structure = abi.Matrix(matrix.data.data_ptr(), scales, bias, *shape)
             self._structures.append(structure)
             op.matrix = ctypes.pointer(structure)
@@ -213,6 +212,11 @@ class NativeProgram:
             op.layer, op.group, op.window = layer.number, layer.group, layer.window or 0
         if (norms := operation.norms) is not None:
             op.query_norm, op.key_norm = norms.query.data_ptr(), norms.key.data_ptr()
+        op.parts, op.num_experts = operation.parts, operation.num_experts
+        if operation.routes is not None:
+            op.routes = self._rows(operation.routes, places)
+        if (routing := operation.routing) is not None:
+            op.is_softmax, op.is_normalised = routing.scoring is Scoring.SOFTMAX, routing.is_normalised
         return op
 
     def _rows(self, register: Register, places: dict[Register, Place], *, is_read: bool = False) -> abi.Rows:
@@ -239,13 +243,6 @@ def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
     assert batch.count[list(emits)].all(), "a row that draws has a token"
 
 
-def _format(matrix: PackedMatrix) -> abi.Format:
-    if matrix.form is Format.DENSE:
-        is_float = matrix.data.dtype == torch.float32
-        return abi.Format.DENSE_FLOAT32 if is_float else abi.Format.DENSE_BFLOAT16
-    return abi.Format[matrix.form.name]
-
-
 def _most_kv_heads(record: Record) -> int:
     return max((heads.num_kv_heads for heads in record.heads_by_layer.values()), default=0)
 
@@ -268,6 +265,7 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Return the scratch memory of each thread, in bytes: for a product's sums, or a task of attention."""
     needs = [sizes.num_tokens * abi.SUMS * 4]
+    needs += [one.count_sorted_bytes(sizes.num_tokens) for one in record.operations]
     for heads in record.heads_by_layer.values():
         rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
         width = _whole_vectors(heads.head_dim)

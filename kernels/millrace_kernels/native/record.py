@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.exchange.memory import LINE
 from millrace_kernels.native import abi
 from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Shares
+from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Routing, Shares
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,
@@ -51,6 +52,35 @@ class Recorded:
     """The first written column of y."""
     shares: Shares | None = None
     """The shares of the workers whose columns it gathers."""
+    routes: Register | None = None
+    """The chosen experts of each row."""
+    parts: int = 1
+    """The parts of a row: its experts', or what is rounded on its own."""
+    num_experts: int = 0
+    """The matrices that follow each other in `matrix`."""
+    routing: Routing | None = None
+
+    @property
+    def registers(self) -> tuple[Register, ...]:
+        """All that it reads or writes."""
+        return tuple(one for one in (self.x, self.y, self.routes) if one is not None)
+
+    def count_sorted_bytes(self, num_tokens: int) -> int:
+        """Return the bytes in which a thread sorts rows by expert and gathers some, as in experts/cpu.cpp."""
+        if self.routes is None or self.x is None:
+            return 0
+        row = self.x.width * self.x.dtype.itemsize + 2 * LINE
+        gathered = abi.EXPERT_ROWS * (abi.SUMS * 4 + row + 16)
+        return gathered + 4 * (self.num_experts + num_tokens * self.parts) + 2 * LINE
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRoutes:
+    """Rows of the experts' numbers and of their weights."""
+
+    name: Tensor
+    num_experts: int
+    num_chosen: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,25 +9,36 @@ from torch import Tensor
 
 from millrace_kernels.linear.quantized_reference import GROUP
 from millrace_kernels.native import abi
-from millrace_kernels.native.checks import find_packed, require_angles, require_norms, require_rows
+from millrace_kernels.native.checks import (
+    find_experts,
+    find_packed,
+    require_angles,
+    require_choice,
+    require_norms,
+    require_rows,
+)
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.native.record import Record, Recorded, Register
+from millrace_kernels.native.packing import PackedExperts, PackedMatrix
+from millrace_kernels.native.record import Record, Recorded, RecordedRoutes, Register
 from millrace_kernels.step import (
     Angles,
     CacheLayer,
+    Experts,
     Format,
     HeadNorms,
     Heads,
     Matrix,
+    Routes,
+    Routing,
     Shares,
     SideBySide,
     parts_of,
 )
 
 META = torch.device("meta")
-_OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum or add"
+_OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum, experts_add or add"
 _OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
+_OF_EXPERTS = "pass the result of experts_silu_mul"
 _NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
 _OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
 
@@ -54,18 +65,19 @@ class Recorder:
         packed = find_packed(table, is_gated=False)
         if packed.form is Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
+        total = Register(packed.inputs, torch.float32, is_drawn=False)
         if shares is None or self.num_workers == 1:
-            return self._write(abi.Kind.EMBED, None, packed.inputs, torch.float32, matrix=packed)
-        part, total = self._part(packed.inputs), Register(packed.inputs, torch.float32, is_drawn=False)
+            return self._write(Recorded(abi.Kind.EMBED, None, total, packed))
+        part = self._part(packed.inputs)
         self._append(Recorded(abi.Kind.EMBED, None, part, packed, length=shares.begin))
-        self._append(Recorded(abi.Kind.SUM, part, total))
-        return self._name(total)
+        return self._write(Recorded(abi.Kind.SUM, part, total))
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Record a norm of residuals, into the model's type."""
-        width = weight.shape[0]
-        require_rows(self._find(x), torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
-        return self._write(abi.Kind.RMS_NORM, x, width, self.dtype, weight=weight, number=epsilon)
+        source, width = self._find(x), weight.shape[0]
+        require_rows(source, torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
+        y = Register(width, self.dtype, source.is_drawn)
+        return self._write(Recorded(abi.Kind.RMS_NORM, source, y, weight=weight, number=epsilon))
 
     def linear(self, x: Tensor, weight: Matrix) -> Tensor:
         """Record a product, into the model's type."""
@@ -91,21 +103,47 @@ class Recorder:
         part = self._part(weight.outputs, is_drawn=is_drawn)
         self._append_products(abi.Kind.LINEAR, x, weight, part)
         total = Register(weight.outputs, torch.float32, is_drawn)
-        self._append(Recorded(abi.Kind.SUM, part, total))
-        return self._name(total)
+        return self._write(Recorded(abi.Kind.SUM, part, total))
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Record a sum, in place of the residual."""
         source, register = self._find(x), self._take(residual)
         require_rows(register, torch.float32, source.width, f"add's residual: {_OF_RESIDUALS}")
-        self._append(Recorded(abi.Kind.ADD, source, register))
-        return self._name(register)
+        return self._write(Recorded(abi.Kind.ADD, source, register))
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Record a gated product."""
         if len(parts_of(weight)) > 1:
             raise RecordError("a gate and its factor must have one format: pack them together")
         return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
+
+    def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
+        """Record the scores as a product into float32, and the choice."""
+        require_choice(routing, router)
+        scores = self._find(self._multiply(abi.Kind.LINEAR, x, router, router.outputs, torch.float32))
+        y = Register(2 * routing.num_chosen, torch.float32, scores.is_drawn)
+        routes = self._write(Recorded(abi.Kind.ROUTE, scores, y, parts=routing.num_chosen, routing=routing))
+        return RecordedRoutes(routes, router.outputs, routing.num_chosen)
+
+    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
+        """Record the gated products of each row's experts."""
+        packed = find_experts(weight, routes, is_gated=True)
+        y = Register(routes.num_chosen * packed.outputs // 2, self.dtype, self._find(x).is_drawn)
+        self._append_experts(abi.Kind.EXPERTS_SILU_MUL, self._fit(x, packed.matrix), routes, packed, y)
+        return self._name(y)
+
+    def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
+        """Record the experts' weighted products, each added to the residual in place."""
+        packed = find_experts(weight, routes, is_gated=False)
+        fitting, register = self._fit(h, packed.matrix, routes.num_chosen, _OF_EXPERTS), self._take(residual)
+        if self.num_workers == 1:
+            self._append_experts(abi.Kind.EXPERTS_ADD, fitting, routes, packed, register)
+        else:
+            part = self._part(weight.outputs, is_drawn=register.is_drawn)
+            self._append_experts(abi.Kind.EXPERTS_SUM, fitting, routes, packed, part)
+            self._append(Recorded(abi.Kind.SUM_ADD, part, register))
+        require_rows(register, torch.float32, weight.outputs, f"experts_add's residual: {_OF_RESIDUALS}")
+        return self._name(register)
 
     def rotary_kv_write(
         self,
@@ -128,7 +166,7 @@ class Recorder:
         if norms is not None:
             require_norms(norms, head_dim, self.dtype)
             epsilon = norms.epsilon
-        self._append(
+        return self._write(
             Recorded(
                 abi.Kind.ROTARY_KV_WRITE,
                 source,
@@ -141,15 +179,14 @@ class Recorder:
                 length=length,
             )
         )
-        return self._name(query)
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Record attention."""
         width = heads.num_heads * heads.head_dim
-        require_rows(self._find(query), self.dtype, width, "attention: pass the result of rotary_kv_write")
-        return self._write(
-            abi.Kind.ATTENTION, query, width, self.dtype, number=scale, layer=layer, heads=heads
-        )
+        source = self._find(query)
+        require_rows(source, self.dtype, width, "attention: pass the result of rotary_kv_write")
+        y = Register(width, self.dtype, source.is_drawn)
+        return self._write(Recorded(abi.Kind.ATTENTION, source, y, number=scale, layer=layer, heads=heads))
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Record a product, into float32."""
@@ -158,8 +195,7 @@ class Recorder:
         part = self._part(weight.outputs, shares.widest, is_drawn=True)
         self._append_products(abi.Kind.LINEAR, x, weight, part)
         scores = Register(shares.total, torch.float32, is_drawn=True)
-        self._append(Recorded(abi.Kind.GATHER, part, scores, shares=shares))
-        return self._name(scores)
+        return self._write(Recorded(abi.Kind.GATHER, part, scores, shares=shares))
 
     def select(self, hidden: Tensor) -> Tensor:
         """End the forward, and return the rows that draw. No earlier tensor can be used any more."""
@@ -167,8 +203,7 @@ class Recorder:
         self._registers.clear()
         self.num_forward = len(self.operations)
         chosen = Register(register.width, register.dtype, is_drawn=True)
-        self._append(Recorded(abi.Kind.SELECT, register, chosen))
-        return self._name(chosen)
+        return self._write(Recorded(abi.Kind.SELECT, register, chosen))
 
     def output(self, tensor: Tensor) -> Register:
         """Return the register of a tensor."""
@@ -200,56 +235,42 @@ class Recorder:
             self._append(Recorded(kind, self._find(self._fit(x, packed)), y, packed, column=column))
             column += packed.outputs
 
-    def _fit(self, x: Tensor, matrix: PackedMatrix) -> Tensor:
-        """Return x in the matrix's input type; for a rounded matrix x is rounded, once for all products."""
+    def _append_experts(
+        self, kind: abi.Kind, x: Tensor, routes: Routes, experts: PackedExperts, y: Register
+    ) -> None:
+        assert isinstance(routes, RecordedRoutes), "routes of another path"
+        sizes = {"parts": routes.num_chosen, "num_experts": experts.num_experts}
+        chosen = self._find(routes.name)
+        self._append(Recorded(kind, self._find(x), y, experts.matrix, routes=chosen, **sizes))
+
+    def _fit(self, x: Tensor, matrix: PackedMatrix, parts: int = 1, advice: str = _OF_PRODUCTS) -> Tensor:
+        """Return x in the matrix's input type; for a rounded matrix x is rounded, once for all products.
+
+        x may have several parts, each with the matrix's inputs.
+        """
         register = self._find(x)
         is_dense = matrix.form is Format.DENSE
         dtype = matrix.data.dtype if is_dense else register.dtype
-        require_rows(register, dtype, matrix.inputs, f"a product: {_OF_PRODUCTS}")
+        require_rows(register, dtype, parts * matrix.inputs, f"a product: {advice}")
         if is_dense:
             return x
         if register not in self._rounded:
-            num_bytes = -(-register.width // GROUP) * ctypes.sizeof(abi.Group)
-            self._rounded[register] = self._write(abi.Kind.QUANTIZE, x, num_bytes, torch.int8)
+            num_bytes = parts * -(-matrix.inputs // GROUP) * ctypes.sizeof(abi.Group)
+            groups = Register(num_bytes, torch.int8, register.is_drawn)
+            self._rounded[register] = self._write(Recorded(abi.Kind.QUANTIZE, register, groups, parts=parts))
         return self._rounded[register]
 
-    def _write(
-        self,
-        kind: abi.Kind,
-        x: Tensor | None,
-        width: int,
-        dtype: torch.dtype,
-        *,
-        matrix: PackedMatrix | None = None,
-        weight: Tensor | None = None,
-        number: float = 0.0,
-        layer: CacheLayer | None = None,
-        heads: Heads | None = None,
-    ) -> Tensor:
-        source = None if x is None else self._find(x)
-        register = Register(width, dtype, is_drawn=source is not None and source.is_drawn)
-        self._append(
-            Recorded(
-                kind,
-                source,
-                register,
-                matrix=matrix,
-                weight=weight,
-                number=number,
-                layer=layer,
-                heads=heads,
-            )
-        )
-        return self._name(register)
+    def _write(self, operation: Recorded) -> Tensor:
+        self._append(operation)
+        return self._name(operation.y)
 
     def _append(self, operation: Recorded) -> None:
         if self.num_forward and operation.kind in _OVER_TOKENS:
             raise RecordError(
                 f"{operation.kind.name} has rows for all tokens, but logits only for the rows that draw"
             )
-        for register in (operation.x, operation.y):
-            if register is not None:
-                register.last_use = len(self.operations)
+        for register in operation.registers:
+            register.last_use = len(self.operations)
         self.operations.append(operation)
 
     def _name(self, register: Register) -> Tensor:

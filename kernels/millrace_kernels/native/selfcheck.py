@@ -16,7 +16,18 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, CacheLayer, Format, HeadNorms, Heads, Matrix, Packer, Step
+from millrace_kernels.step import (
+    Angles,
+    CacheLayer,
+    Experts,
+    Format,
+    HeadNorms,
+    Heads,
+    Matrix,
+    Packer,
+    Routing,
+    Step,
+)
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 BOUNDS = {
@@ -42,6 +53,8 @@ class Case:
     width: int = 48
     mlp_width: int = 40
     vocabulary: int = 50
+    num_experts: int = 2
+    """Each as wide as the MLP. A row chooses all: paths that round differently might choose others."""
     heads: Heads = Heads(num_heads=6, num_kv_heads=2, head_dim=8)  # noqa: RUF009  frozen
     is_normed: bool = True
     """Whether queries and keys are normalised."""
@@ -67,6 +80,9 @@ class Layer:
     output: Matrix
     gate_up: Matrix
     down: Matrix
+    router: Matrix
+    expert_gates: Experts
+    expert_downs: Experts
     angles: Angles | None
     norms: HeadNorms | None
 
@@ -75,13 +91,17 @@ class Layer:
         return self.compute(step.embed(self.table), step)
 
     def compute(self, x: Tensor, step: Step) -> Tensor:
-        """Return the residuals x with the sums of attention and MLP."""
+        """Return the residuals x with the sums of attention, MLP and experts."""
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
         query = step.rotary_kv_write(qkv, self.cache, self.heads, self.angles, self.norms)
         mixed = step.attention(query, self.cache, self.heads, self.heads.head_dim**-0.5)
         x = step.linear_add(mixed, self.output, x)
         gated = step.linear_silu_mul(step.rms_norm(x, self.norm, 1e-5), self.gate_up)
-        return step.linear_add(gated, self.down, x)
+        x = step.linear_add(gated, self.down, x)
+        normal = step.rms_norm(x, self.norm, 1e-5)
+        routes = step.route(normal, self.router, Routing(self.router.outputs))
+        gated = step.experts_silu_mul(normal, routes, self.expert_gates)
+        return step.experts_add(gated, routes, self.expert_downs, x)
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
         """Return logits, with the table as the head."""
@@ -96,6 +116,7 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         return torch.randn(rows, columns, generator=generator).mul_(columns**-0.5).to(packer.dtype)
 
     heads, width, mlp, dim = case.heads, case.width, case.mlp_width, case.heads.head_dim
+    experts = case.num_experts
     query, kv = heads.num_heads * dim, heads.num_kv_heads * dim
     turns = torch.rand(max(case.lengths), dim // 2, generator=generator) * 6
     return Layer(
@@ -107,6 +128,11 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         output=packer.pack([random(width, query)], width, query, random(1, width)[0]),
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
+        router=packer.pack_router(random(experts, width)),
+        expert_gates=packer.pack_gated_experts(
+            (random(mlp, width) for _ in range(2 * experts)), experts, 2 * mlp, width
+        ),
+        expert_downs=packer.pack_experts((random(width, mlp) for _ in range(experts)), experts, width, mlp),
         angles=Angles(torch.stack((turns.cos(), turns.sin()))) if case.is_turned else None,
         norms=HeadNorms(random(1, dim)[0] + 1, random(1, dim)[0] + 1, 1e-5) if case.is_normed else None,
     )

@@ -11,6 +11,7 @@ extern "C" __attribute__((visibility("default"))) void millrace_sizes(int32_t* s
   const int32_t all[] = {sizeof(Matrix),     sizeof(Op),       sizeof(Step), sizeof(Exchange), sizeof(Program),
                          sizeof(Sampling),   sizeof(Group),    sizeof(Parameters),
                          sizeof(Arrivals),   LANES,            GROUP,        BLOCK,
-                         SLACK,              TASK_ROWS,        TILE,         SPAN,             SUMS};
+                         SLACK,              TASK_ROWS,        TILE,         SPAN,             SUMS,
+                         EXPERT_ROWS};
   memcpy(sizes, all, sizeof(all));
 }

@@ -79,6 +79,6 @@ def place_registers(
             else:
                 places[operation.y] = Place(end, stride, num_bytes)
                 end += -(-num_bytes // LINE) * LINE
-        ended = {r for r in (operation.x, operation.y) if r in places and r.last_use == number}
+        ended = {r for r in operation.registers if r in places and r.last_use == number}
         free += [places[register] for register in ended if register not in kept]
     return places, end

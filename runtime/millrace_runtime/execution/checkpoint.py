@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
 from millrace_fit.files import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
 from millrace_fit.shard import Cut, whole
-from millrace_kernels.step import Matrix, Packer
+from millrace_kernels.step import Experts, Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 
 
@@ -116,7 +116,7 @@ class CheckpointWeights:
         """Read each part and pack all as one matrix."""
         bias = self._bias(names) if has_bias else None
         outputs = sum(rows.size for rows in names.values())
-        return self._packer.pack(self._parts(names, inputs), outputs, inputs.size, bias)
+        return self._packer.pack(self._parts(names.items(), inputs), outputs, inputs.size, bias)
 
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
         """Read and pack rows of a table."""
@@ -126,14 +126,30 @@ class CheckpointWeights:
         """Read gate and product, and pack them as one matrix."""
         names = {gate: rows, up: rows}
         bias = self._bias(names) if has_bias else None
-        return self._packer.pack_gated(self._parts(names, whole(inputs)), 2 * rows.size, inputs, bias)
+        return self._packer.pack_gated(self._parts(names.items(), whole(inputs)), 2 * rows.size, inputs, bias)
+
+    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+        """Read and pack a router."""
+        return self._packer.pack_router(
+            self._reader.read(f"{name}.weight", whole(num_experts), whole(inputs))
+        )
+
+    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+        """Read each expert's part and pack all."""
+        parts = self._parts(((name, whole(outputs)) for name in names), inputs)
+        return self._packer.pack_experts(parts, len(names), outputs, inputs.size)
+
+    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+        """Read gate and product of each expert in turn, and pack all."""
+        parts = self._parts(((name, rows) for pair in names for name in pair), whole(inputs))
+        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs)
 
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
         self._reader.skip(name)
 
-    def _parts(self, names: Mapping[str, Cut], inputs: Cut) -> Iterator[Tensor]:
-        for name, rows in names.items():
+    def _parts(self, names: Iterable[tuple[str, Cut]], inputs: Cut) -> Iterator[Tensor]:
+        for name, rows in names:
             yield self._reader.read(f"{name}.weight", rows, inputs)
 
     def _bias(self, names: Mapping[str, Cut]) -> Tensor:

@@ -1,6 +1,6 @@
 """The interface between models and the loader, cache and runner: the same for every architecture."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from millrace_fit.shard import Cut
-from millrace_kernels.step import Matrix, Step
+from millrace_kernels.step import Experts, Matrix, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,15 @@ class Weights(Protocol):
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return the same rows of `gate` and `up` as one matrix."""
+
+    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+        """Return `name.weight`, which scores the experts, whole and unrounded."""
+
+    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+        """Return each expert's `name.weight`, in the order of their numbers."""
+
+    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+        """Return the same rows of each expert's gate and up, in the order of their numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ Shapes, types, devices and calls are those of a GPU. Numbers are not there, so a
 is found as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,8 @@ from millrace_fit.shard import Cut
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.select import select_triton
-from millrace_kernels.step import Matrix
-from millrace_kernels.tensor_step import DenseMatrix
+from millrace_kernels.step import Experts, Matrix
+from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
 from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
@@ -73,6 +73,17 @@ class FakeWeights:
         has_bias: bool = False,  # noqa: ARG002
     ) -> Matrix:
         return DenseMatrix(torch.empty(2 * rows.size, inputs, device=GPU), None)
+
+    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
+        return DenseMatrix(torch.empty(num_experts, inputs, device=GPU), None)
+
+    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+        rows = len(names) * outputs
+        return TensorExperts(DenseMatrix(torch.empty(rows, inputs.size, device=GPU), None), len(names))
+
+    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+        outputs = 2 * len(names) * rows.size
+        return TensorExperts(DenseMatrix(torch.empty(outputs, inputs, device=GPU), None), len(names))
 
 
 class Waits(TorchDispatchMode):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from millrace_fit.errors import ArchitectureError
@@ -18,6 +18,7 @@ from millrace_kernels.native.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Format, Shares
+from millrace_kernels.tensor_matrices import TensorExperts
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader
 from millrace_runtime.execution.kv_cache import allocate_cache
@@ -130,3 +131,27 @@ def test_a_part_is_packed_as_if_it_were_all(make_model: Callable[..., Path], for
     assert isinstance(part, PackedMatrix)
     assert (part.outputs, part.inputs) == (48, 96)
     assert torch.equal(part.data, expected.data)
+
+
+def test_each_experts_width_is_cut_and_every_tensor_is_read(tmp_path: Path) -> None:
+    router, gate, up, down = (
+        torch.randn(3, 48),
+        *(torch.randn(3, 80, 48) for _ in "gu"),
+        torch.randn(3, 48, 80),
+    )
+    names = [tuple(f"experts.{number}.{part}" for part in ("gate", "up", "down")) for number in range(3)]
+    stored = {"router.weight": router}
+    for number, keys in enumerate(names):
+        parts = (gate[number], up[number], down[number])
+        stored |= {f"{key}.weight": part.contiguous() for key, part in zip(keys, parts, strict=True)}
+    save_file(stored, tmp_path / "model.safetensors")
+    reader = Reader(tmp_path)
+    weights, mine = CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), Cut(80, 32, 80)
+    gated = weights.gated_experts([(gate_key, up_key) for gate_key, up_key, _ in names], mine, 48)
+    plain = weights.experts([key for *_, key in names], 48, mine)
+    assert isinstance(gated, TensorExperts)
+    assert isinstance(plain, TensorExperts)
+    assert torch.equal(gated.stacked, torch.cat((gate[:, 32:], up[:, 32:]), dim=1))
+    assert torch.equal(plain.stacked, down[:, :, 32:])
+    assert (weights.router("router", 3, 48).outputs, gated.num_experts, plain.inputs) == (3, 3, 48)
+    reader.check_all_read()
