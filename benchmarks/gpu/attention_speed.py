@@ -1,4 +1,4 @@
-"""Speed of single operations: attention beside torch's, and the others' times."""
+"""Speed of single operations: attention beside torch's, experts beside their bytes, and the others' times."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.gpu import experts
 from benchmarks.gpu.arena import Arena
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.cases import OPERATIONS, plan_attention
@@ -16,6 +17,7 @@ from benchmarks.gpu.device import measure_seconds
 from benchmarks.gpu.inputs import Call, make_attention
 from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
 from benchmarks.gpu.rows import Figure, Row, at_least, at_most
+from millrace_kernels.experts.reference import route_reference
 from millrace_kernels.step import Heads
 
 ROUNDS = 10
@@ -144,3 +146,19 @@ def measure_operations(bench: Bench) -> Iterator[Row]:
             facts = {"share_of_bandwidth": (read + written) / seconds / bandwidth}
             told = " ".join(str(value) for value in shape.values())
             yield Figure(f"{name} {told}", seconds * 1e6, "us", facts=facts)
+
+
+def measure_experts(bench: Bench) -> Iterator[Row]:
+    """Tell the time of a layer's mixture, and its share of the bandwidth for the chosen experts' weights."""
+    bandwidth = measure_bandwidth(bench)
+    for shape in bench.sized(experts.REAL[:3], experts.DRY[:1]):
+        call = experts.make_experts(Arena(bench.where), torch.bfloat16, **shape)
+        _, scores, gates, downs, _, routing = call.arguments
+        run = partial(experts.mix, *call.arguments)
+        seconds = _median(bench, run)
+        num_read = len(route_reference(scores, routing).experts.unique())
+        weights = num_read * sum(one[0].numel() * one.itemsize for one in (gates, downs))
+        facts = {"experts_read": num_read, "weight_bytes": weights}
+        name = f"experts {shape['rows']} rows, {shape['num_chosen']} of {shape['num_experts']}"
+        yield Figure(f"{name}: time", seconds * 1e6, "us", facts=facts)
+        yield Figure(f"{name}: share of bandwidth", weights / seconds / bandwidth, "")

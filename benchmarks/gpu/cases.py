@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import inputs
+from benchmarks.gpu import experts, inputs
 from benchmarks.gpu.inputs import Call
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.reference import paged_attention_reference
@@ -76,13 +76,6 @@ def load(operation: str, module: str = "triton_kernel", name: str | None = None)
     """Return a loader of an operation's Triton launcher."""
     found = f"millrace_kernels.{operation}.{module}"
     return lambda: getattr(importlib.import_module(found), name or operation)
-
-
-def load_linear_add() -> Function:
-    """Return the product that adds to a residual."""
-    from millrace_kernels.linear.gpu import linear_add  # noqa: PLC0415  as `load`
-
-    return linear_add
 
 
 def linear_exact(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -239,7 +232,7 @@ OPERATIONS: dict[str, Operation] = {
         # cuBLAS may choose another algorithm for another number of rows, so bits are not compared.
     ),
     "linear_add": Operation(
-        load_linear_add,
+        load("linear", "gpu", "linear_add"),
         linear_add_exact,
         inputs.make_linear_add,
         Shapes(
@@ -250,6 +243,9 @@ OPERATIONS: dict[str, Operation] = {
             ),
             dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
         ),
+    ),
+    "experts": Operation(
+        lambda: experts.mix, experts.mix_reference, experts.make_experts, Shapes(experts.REAL, experts.DRY)
     ),
     "sampling": Operation(
         load("sampling", name="sample"),

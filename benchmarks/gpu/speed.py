@@ -4,6 +4,7 @@ from functools import partial
 
 from benchmarks.gpu.attention_speed import (
     measure_decode_attention,
+    measure_experts,
     measure_operations,
     measure_prefill_attention,
     measure_windowed_attention,
@@ -31,5 +32,6 @@ STEPS: dict[str, Step] = {
     "gaps": measure_step_gaps,
     "mixed steps": measure_mixed_steps,
     "mixed load": measure_mixed_load,
+    "experts": measure_experts,
     "operations": measure_operations,
 }

@@ -1,0 +1,52 @@
+"""The operations of a mixture of experts as one, with inputs and shapes."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.arena import Arena
+from benchmarks.gpu.inputs import Call
+from millrace_kernels.select import ExpertKernels, select_kernels, select_triton
+from millrace_kernels.step import Routing, Scoring
+
+QWEN: dict[str, Any] = {"num_experts": 128, "num_chosen": 8, "inputs": 2048, "width": 768}
+"""A layer of Qwen 3 with 30 billion weights, of which a token uses three."""
+REAL: tuple[dict[str, Any], ...] = (
+    *({"rows": rows, **QWEN} for rows in (1, 64, 512)),
+    {"rows": 130, "num_experts": 8, "num_chosen": 2, "inputs": 4096, "width": 1792},
+    {"rows": 33, "num_experts": 5, "num_chosen": 5, "inputs": 200, "width": 72},
+)
+DRY: tuple[dict[str, Any], ...] = (
+    {"rows": 3, "num_experts": 5, "num_chosen": 2, "inputs": 40, "width": 24},
+    {"rows": 1, "num_experts": 3, "num_chosen": 3, "inputs": 20, "width": 12},
+)
+
+
+def make_experts(  # noqa: PLR0917  as the shapes name them
+    arena: Arena, dtype: torch.dtype, rows: int, num_experts: int, num_chosen: int, inputs: int, width: int
+) -> Call:
+    """Make rows with their scores, and experts whose sums are about one."""
+    x, residual = (arena.normal((rows, inputs), dtype) for _ in range(2))
+    scores = arena.normal((rows, num_experts), torch.float32)
+    gates = arena.normal((num_experts, 2 * width, inputs), dtype, scale=inputs**-0.5)
+    downs = arena.normal((num_experts, inputs, width), dtype, scale=width**-0.5)
+    routing = Routing(num_chosen, Scoring.SOFTMAX)
+    return Call((x, scores, gates, downs, residual, routing), changed=residual)
+
+
+def _mix(kernels: ExpertKernels, x: Tensor, scores: Tensor, *others: Any) -> Tensor:
+    gates, downs, residual, routing = others
+    choice = kernels.route(scores, routing)
+    return kernels.add(kernels.silu_mul(x, choice, gates), choice, downs, residual)
+
+
+def mix(*arguments: Any) -> Tensor:
+    """Add the mixture to the residual, with the kernels for GPUs."""
+    return _mix(select_triton().experts, *arguments)
+
+
+def mix_reference(*arguments: Any) -> Tensor:
+    """Add the mixture to the residual, in plain torch."""
+    residual: Tensor = arguments[4]
+    return residual.copy_(_mix(select_kernels(torch.device("cpu")).experts, *arguments))
