@@ -79,17 +79,12 @@ def judge(
 def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
     """Return why a replica refuses the settings, as `execution/loading.py`, `build.py` and its flags do."""
     assert facts.shape is not None
-    own, window = facts.shape.max_length, facts.shape.windows[-1]
+    own = facts.shape.max_length
     length = settings.max_model_length or own
     if settings.weights != FROM_CHECKPOINT and not can_round(settings.device):
         return f"weights in {settings.weights} have no kernels for GPUs yet: leave them {FROM_CHECKPOINT}"
     if length > own:
         return f"sequences of {show_count(length)} tokens are longer than the model's own {show_count(own)}"
-    if window is not None and length > window:
-        return (
-            "sequences beyond the model's sliding window are not supported yet: write "
-            f"{wording.max_model_length.format(window)}"
-        )
     if settings.num_batched_tokens < settings.num_sequences:
         return (
             f"each of {settings.num_sequences} sequences computes a token a step: write "

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
-from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Matrix, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, Experts, HeadNorms, Heads, Matrix, Routing, Shares, Step
 
 
 class Embedding:
@@ -55,6 +55,19 @@ class GatedLinear:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [rows, inputs] to [rows, outputs / 2]."""
         return step.linear_silu_mul(x, self.weight)
+
+
+class Mixture:
+    """The weighted sum of gated MLPs, of those that a router chooses for each row."""
+
+    def __init__(self, router: Matrix, routing: Routing, gate_up: Experts, down: Experts) -> None:
+        self.router, self.routing = router, routing
+        self.gate_up, self.down = gate_up, down
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + y. The caller must not use the residual again."""
+        routes = step.route(x, self.router, self.routing)
+        return step.experts_add(step.experts_silu_mul(x, routes, self.gate_up), routes, self.down, residual)
 
 
 class RMSNorm:

@@ -121,12 +121,13 @@ def _refuse_unsupported(fields: Fields) -> None:
 
 
 def read_experts(
-    fields: Fields, name: str, num_experts: int, num_chosen: int, width: int, *, is_normalised: bool
+    fields: Fields, num_experts: int, num_chosen: int, width: int, *, is_normalised: bool
 ) -> ExpertsShape:
-    """Return a mixture of experts, whose count has this name. The numbers are the family's defaults.
+    """Return a mixture of experts. The numbers are the family's defaults. Raises ArchitectureError.
 
-    Raises ArchitectureError.
+    transformers takes either name of their count for the other.
     """
+    name = "num_experts" if fields.has("num_experts") else "num_local_experts"
     num_experts = fields.count(name, num_experts)
     num_chosen = fields.count("num_experts_per_tok", num_chosen, most=num_experts)
     return ExpertsShape(num_experts, num_chosen, width, is_normalised)

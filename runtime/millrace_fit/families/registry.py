@@ -8,8 +8,10 @@ from millrace_fit.families.family import Family
 from millrace_fit.families.fields import Fields
 from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.mistral import MISTRAL, MISTRAL3
+from millrace_fit.families.mixtral import MIXTRAL
 from millrace_fit.families.qwen2 import QWEN2
 from millrace_fit.families.qwen3 import QWEN3
+from millrace_fit.families.qwen3_moe import QWEN3_MOE
 from millrace_fit.families.smollm3 import SMOLLM3
 from millrace_fit.shape import DecoderShape
 
@@ -19,8 +21,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         LLAMA,
         MISTRAL,
         MISTRAL3,
+        MIXTRAL,
         QWEN2,
         QWEN3,
+        QWEN3_MOE,
         SMOLLM3,
     )
 }
@@ -47,7 +51,6 @@ def find_family(raw: Mapping[str, Any]) -> Family:
 
 
 NEAREST: Final[Mapping[str, str]] = {
-    "Qwen3Moe": "Qwen3ForCausalLM",
     "Qwen": "Qwen3ForCausalLM",
     "Mi": "MistralForCausalLM",
     "Llama": "LlamaForCausalLM",

@@ -121,18 +121,11 @@ def _has_any(reader: Reader, beginning: str) -> bool:
 
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
-    """Refuse sequences that are longer than the model's own length or its attention's window."""
+    """Refuse sequences that are longer than the model's own length."""
     length = settings.max_model_length or architecture.max_length
-    window = min((window for window in architecture.groups if window is not None), default=None)
     if length > architecture.max_length:
         raise CapacityError(
             f"--max-model-length {length} is more than the model's own {architecture.max_length}: lower it"
-        )
-    if window is not None and length > window:
-        raise UnsupportedModelError(
-            f"{settings.model_path}: config.json has sliding_window {window}, which is not supported yet; "
-            f"shorter sequences do without: serve it with --max-model-length {window} "
-            "(spec.engine.maxModelLength)"
         )
 
 

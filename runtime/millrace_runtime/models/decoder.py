@@ -11,10 +11,19 @@ from torch import Tensor
 
 from millrace_fit.families.registry import Declared, declare
 from millrace_fit.modules import Role
-from millrace_fit.shape import AttentionShape, DecoderShape, LayerShape
+from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape, MlpShape
 from millrace_fit.shard import ALONE, Shard
-from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Shares, Step
-from millrace_runtime.layers import Attention, Embedding, GatedLinear, Head, Linear, RMSNorm, rotary_angles
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Shares, Step
+from millrace_runtime.layers import (
+    Attention,
+    Embedding,
+    GatedLinear,
+    Head,
+    Linear,
+    Mixture,
+    RMSNorm,
+    rotary_angles,
+)
 from millrace_runtime.models.model import Architecture, KvShape, Weights
 from millrace_runtime.models.modules import DecoderModules, Modules
 
@@ -56,14 +65,25 @@ class MLP:
         return self.down.add_to(residual, self.gate_up(x, step), step)
 
 
+def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture:
+    """Return an MLP, or the experts of which each token has some."""
+    match shape:
+        case MlpShape():
+            return MLP(modules)
+        case ExpertsShape():
+            routing = Routing(shape.num_chosen, is_normalised=shape.is_normalised)
+            experts = modules.experts(Role.EXPERTS_GATE_UP), modules.experts(Role.EXPERTS_DOWN)
+            return Mixture(modules.router(), routing, *experts)
+
+
 class Layer:
     """Attention and MLP, each normalised before and added after."""
 
-    def __init__(self, modules: Modules, place: Place, epsilon: float) -> None:
+    def __init__(self, modules: Modules, kind: LayerShape, place: Place, epsilon: float) -> None:
         self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilon)
         self.attention = SelfAttention(modules, place, epsilon)
         self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilon)
-        self.mlp = MLP(modules)
+        self.mlp = build_mlp(kind.mlp, modules)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [tokens, width] to the same shape."""
@@ -106,7 +126,7 @@ def _build_layers(shape: DecoderShape, modules: DecoderModules, length: int) -> 
         angles = make_angles(kind.attention.head_dim) if kind.attention.has_rotary else None
         layer = CacheLayer(number, find_group(shape, kind), kind.attention.window)
         place = Place(cut_heads(kind.attention, modules.shard), layer, angles)
-        layers.append(Layer(modules.layer(number, kind), place, shape.epsilon))
+        layers.append(Layer(modules.layer(number, kind), kind, place, shape.epsilon))
     return layers
 
 

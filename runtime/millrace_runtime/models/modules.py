@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from millrace_fit.families.family import Names, name_part
+from millrace_fit.families.family import Names, name_experts, name_part
 from millrace_fit.families.registry import Declared
 from millrace_fit.modules import Module, Role, list_layer, list_outer
 from millrace_fit.shape import LayerShape
 from millrace_fit.shard import Shard
 from millrace_fit.tensors import list_unread
-from millrace_kernels.step import Matrix
+from millrace_kernels.step import Experts, Matrix
 from millrace_runtime.models.model import Weights
 
 
@@ -43,6 +43,22 @@ class Modules:
             return self.weights.matrix(cuts, columns, has_bias=has_bias)
         (gate, rows), (up, _) = cuts.items()
         return self.weights.gated_matrix(gate, up, rows, columns.size, has_bias=has_bias)
+
+    def router(self) -> Matrix:
+        """Read the router, which every worker has whole."""
+        module = self.modules[Role.ROUTER]
+        assert module.columns is not None, "a vector is no router"
+        return self.weights.router(self._name(Role.ROUTER), module.parts[0].rows.size, module.columns.size)
+
+    def experts(self, role: Role) -> Experts:
+        """Read this worker's part of each expert."""
+        module = self.modules[role]
+        assert module.columns is not None, "a vector is no expert"
+        rows, columns = module.parts[0].rows.cut(self.shard), module.columns.cut(self.shard)
+        names = name_experts(self.names, module, self.layer)
+        if module.is_gated:
+            return self.weights.gated_experts([(gate, up) for gate, up in names], rows, columns.size)
+        return self.weights.experts([name for (name,) in names], rows.size, columns)
 
     def table(self, role: Role) -> Matrix:
         """Read this worker's rows of a table."""

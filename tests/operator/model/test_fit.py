@@ -26,9 +26,6 @@ from tests.operator.model.test_resolve import EXTERNAL, FIRST, MAIN
 from tests.operator.test_argocd_health import judge
 
 FACTS = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
-_KIND = FACTS.shape.kinds[0]
-_WINDOWED_KIND = replace(_KIND, attention=replace(_KIND.attention, window=4096))
-WINDOWED = replace(FACTS, shape=replace(FACTS.shape, kinds=(_WINDOWED_KIND,)))
 GPU = {"limits": {"nvidia.com/gpu": 1}}
 
 
@@ -105,7 +102,6 @@ async def test_the_nearest_setting_is_told_as_the_manifest_has_it(spec: dict[str
     [
         (FACTS, {"maxModelLength": 131072}, "it fits with spec.engine.maxModelLength: 36640"),
         (FACTS, {"maxSequences": 256, "maxBatchedTokens": 16}, "write spec.engine.maxBatchedTokens: 256 or"),
-        (WINDOWED, {}, "write spec.engine.maxModelLength: 4096"),
     ],
 )
 async def test_sizes_of_the_engine_are_told_as_the_manifest_has_them(

@@ -102,14 +102,22 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
 
 
 class Driver:
-    """A minimal scheduler: gives each sequence its own blocks and runs what it is told."""
+    """A minimal scheduler: gives each sequence its own blocks and runs what it is told.
+
+    Blocks that a group's window has passed go to other sequences, as the real scheduler gives them.
+    """
 
     def __init__(self, executor: Executor, *, is_shuffled: bool = True) -> None:
         self.executor = executor
-        count = executor.limits.groups[0].num_blocks
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
-        self.free: list[int] = order if is_shuffled else list(range(count))
-        self.held: dict[int, list[int]] = {}
+        self.free = [
+            torch.randperm(group.num_blocks, generator=torch.Generator().manual_seed(1)).tolist()
+            if is_shuffled
+            else list(range(group.num_blocks))
+            for group in executor.limits.groups
+        ]
+        """By KV group."""
+        self.held: dict[int, list[list[int]]] = {}
+        """By slot and KV group; a block that is passed is -1."""
         self.known: dict[int, list[int]] = {}
         self.computed: dict[int, int] = {}
         self.step = 0
@@ -124,7 +132,7 @@ class Driver:
         num_scored: int = 0,
         **sampling: Any,
     ) -> None:
-        self.held[slot] = [self.free.pop() for _ in range(-(-(len(tokens) + 1) // 16))]
+        self.held[slot] = [[] for _ in self.free]
         self.known[slot], self.computed[slot] = list(tokens), 0
         parameters = Sampling(**({"temperature": 0.0} | sampling))
         self.starts.append(
@@ -133,7 +141,7 @@ class Driver:
                 self.step,
                 pack_tokens(tokens),
                 0,
-                [self.held[slot]],
+                [[] for _ in self.free],
                 parameters,
                 num_prompt or len(tokens),
                 num_scored,
@@ -141,18 +149,21 @@ class Driver:
         )
 
     def release(self, slot: int) -> list[int]:
-        self.free += self.held.pop(slot)
+        for free, held in zip(self.free, self.held.pop(slot), strict=True):
+            free += [block for block in held if block >= 0]
         self.released.append(slot)
         return self.known.pop(slot)
 
     def run(self, counts: dict[int, int]) -> list[RowResult]:
         """Compute so many tokens of each slot, drawing one where these are all that is known."""
-        appends, rows = [], []
+        appends: list[BlockAppend] = []
+        rows = []
         for slot, count in counts.items():
             end = self.computed[slot] + count
-            if end > len(self.held[slot]) * 16:
-                self.held[slot].append(self.free.pop())
-                appends.append(BlockAppend(slot, 0, self.held[slot][-1:]))
+            for group, (free, held) in enumerate(zip(self.free, self.held[slot], strict=True)):
+                more = [free.pop() for _ in range(-(-end // 16) - len(held))]
+                held.extend(more)
+                appends += [BlockAppend(slot, group, more)] if more else []
             rows.append(Row(slot, count, end == len(self.known[slot])))
             self.computed[slot] = end
         plan = StepPlan(self.step, self.released, self.starts, appends, rows)
@@ -161,7 +172,17 @@ class Driver:
         results = self.executor.collect().rows
         for result in results:
             self.known[result.slot] += result.tokens
+            self._free_passed(result.slot)
         return results
+
+    def _free_passed(self, slot: int) -> None:
+        for group, free, held in zip(self.executor.limits.groups, self.free, self.held[slot], strict=True):
+            if group.window is None:
+                continue
+            for number in range(max(0, self.computed[slot] + 1 - group.window) // 16):
+                if held[number] >= 0:
+                    free.append(held[number])
+                held[number] = -1
 
     def advance(self, chunk: int) -> list[RowResult]:
         """One step of every sequence, prefill in chunks."""

@@ -190,7 +190,7 @@ def test_a_fault_is_one_rows(make_model: Callable[..., Path], make_driver: Calla
     driver.start(0, tokens, num_logprobs=3)
     driver.start(1, prompt(30, 8))
     driver.advance(100)
-    poison(driver, driver.held[1])
+    poison(driver, driver.held[1][0])
     ours, theirs = driver.advance(100)
     assert (ours.tokens, ours.logprobs) == expected[1]
     assert theirs.tokens == []

@@ -28,6 +28,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "tie_word_embeddings": False,
     },
+    "mistral, windowed": {"model_type": "mistral", "sliding_window": 40},
+    "qwen2, windows in the later layers": {
+        "model_type": "qwen2", "head_dim": "-", "num_hidden_layers": 3, "use_sliding_window": True,
+        "sliding_window": 23, "max_window_layers": 1,
+    },
+    "qwen3_moe, and a layer without experts": {
+        "model_type": "qwen3_moe", "num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40, "mlp_only_layers": [1], "norm_topk_prob": True,
+    },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from TINY's."""
 

@@ -1,0 +1,46 @@
+"""Qwen 3's mixtures of experts: layers with a router and many small MLPs, and some with one MLP."""
+
+from dataclasses import replace
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.family import Family
+from millrace_fit.families.fields import Fields
+from millrace_fit.families.parts import (
+    read_attention,
+    read_decoder,
+    read_experts,
+    read_mlp,
+    read_window,
+)
+from millrace_fit.shape import DecoderShape, LayerShape
+
+
+def parse(fields: Fields) -> DecoderShape:
+    """Return the shape."""
+    bias = fields.flag("attention_bias")
+    attention = read_attention(
+        fields, num_kv_heads=4, has_head_norms=True, has_bias=bias, has_output_bias=bias
+    )
+    if fields.flag("use_sliding_window"):
+        attention = replace(attention, window=read_window(fields, default=4096))
+    width = fields.count("moe_intermediate_size", 768)
+    experts = read_experts(fields, 128, 8, width, is_normalised=fields.flag("norm_topk_prob"))
+    dense, period = _list_dense(fields), fields.count("decoder_sparse_step", 1)
+    layers = [
+        LayerShape(attention, read_mlp(fields) if number in dense or (number + 1) % period else experts)
+        for number in range(fields.num_layers)
+    ]
+    return read_decoder(fields, layers, max_length=32768)
+
+
+def _list_dense(fields: Fields) -> frozenset[int]:
+    """Return the numbers of layers that have one MLP."""
+    numbers = fields.raw.get("mlp_only_layers") or []
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise ArchitectureError(
+            f"config.json has mlp_only_layers {numbers!r}; it must be a list of layers' numbers"
+        )
+    return frozenset(numbers)
+
+
+QWEN3_MOE = Family("Qwen3MoeForCausalLM", parse)
