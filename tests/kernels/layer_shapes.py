@@ -6,7 +6,7 @@ from millrace_kernels.step import Heads
 SHAPES = {
     "no norms": Case(is_normed=False),
     "no rotary": Case(heads=Heads(4, 2, 6), is_turned=False),
-    "neither norms nor rotary": Case(heads=Heads(3, 1, 10), is_normed=False, is_turned=False),
+    "neither norms nor rotary": Case(heads=Heads(5, 5, 10), is_normed=False, is_turned=False),
     "odd heads": Case(heads=Heads(4, 2, 80)),
     "odd widths": Case(width=38, mlp_width=22, vocabulary=37),
     "no groups": Case(heads=Heads(3, 3, 20)),
