@@ -107,7 +107,7 @@ class StepAttention:
         key, group = (layer.group, layer.window, heads), layer.group
         if key not in self._planned:
             rows, tables = self._rows[group], self._tables[group]
-            self._planned[key] = self._plan(rows, tables, heads.num_kv_heads, self._block_size)
+            self._planned[key] = self._plan(rows, tables, heads.num_kv_heads, self._block_size, layer.window)
         return self._planned[key]
 
 

@@ -28,11 +28,10 @@ from millrace_kernels.native.selfcheck import (
     run_native,
 )
 from millrace_kernels.paged_attention.cache import SLACK
-from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
-from millrace_kernels.select import select_kernels
-from millrace_kernels.step import CacheLayer, Format, Heads, Packer, Step
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.select import QueryRows, select_kernels
+from millrace_kernels.step import Format, Heads, Packer, Step
+from millrace_kernels.tensor_step import StepAttention, TensorPacker, TensorStep
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
 
@@ -131,27 +130,24 @@ def test_threads_that_share_long_sequences_change_no_bit(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layers_of_a_model_may_differ_in_heads_norms_and_rotary(library: Library, dtype: torch.dtype) -> None:
+def test_layers_of_a_model_may_differ_in_all_of_attention(library: Library, dtype: torch.dtype) -> None:
     """The last layers need more of the memory that threads share than the first."""
     cases = [
         Case(heads=Heads(4, 2, 6), is_turned=False),
         Case(heads=Heads(6, 3, 80), lengths=(600,)),
-        Case(heads=Heads(9, 3, 16), is_normed=False, is_turned=False),
+        Case(heads=Heads(9, 3, 16), is_normed=False, is_turned=False, window=70),
     ]
     blocks, tokens = torch.randperm(38)[None], torch.randint(0, 50, (1, 600))
 
     def stack(packer: Packer) -> list[Layer]:
         layers = [build_layer(packer, case) for case in cases]
-        return [replace(layer, cache=CacheLayer(number)) for number, layer in enumerate(layers)]
+        return [replace(layer, cache=replace(layer.cache, number=at)) for at, layer in enumerate(layers)]
 
     def forward(step: Step, layers: list[Layer]) -> torch.Tensor:
         x = step.embed(layers[0].table)
         for layer in layers:
             x = layer.compute(x, step)
         return x
-
-    def attend(query: torch.Tensor, cache: torch.Tensor, scale: float) -> torch.Tensor:
-        return TiledAttention([0, 600], [600], blocks, cache.shape[2], 16)(query, cache, scale)
 
     layers = stack(NativePacker(dtype))
     recorded = record(partial(forward, layers=layers), layers[0].logits, dtype)
@@ -160,15 +156,17 @@ def test_layers_of_a_model_may_differ_in_heads_norms_and_rotary(library: Library
     program.set_caches([poisoned(38, case.heads, dtype) for case in cases])
     for begin, count in ((0, 599), (599, 1)):
         batch = Batch(*(np.array([number], dtype=np.int32) for number in (0, begin, count)))
-        found = program.run(batch, [0], tokens, blocks)
+        found = program.run(batch, [0], tokens, [blocks])
     layers, positions = stack(TensorPacker(dtype, torch.device("cpu"))), torch.arange(600)
+    kernels, row = select_kernels(torch.device("cpu")), torch.zeros(1, dtype=torch.int64)
+    rows = QueryRows([0, 600], [600], torch.tensor([0, 600]), torch.tensor([600]), row)
     step = TensorStep(
-        kernels=select_kernels(torch.device("cpu")),
+        kernels=kernels,
         tokens=tokens[0],
         positions=positions,
-        cache_slots=blocks[0, positions // 16] * 16 + positions % 16,
+        cache_slots=[blocks[0, positions // 16] * 16 + positions % 16],
         kv_caches=[poisoned(38, case.heads, dtype) for case in cases],
-        attend=attend,
+        attention_of=StepAttention(kernels, [rows], [blocks], 16),
         on_layer=lambda: None,
     )
     expected = layers[0].logits(forward(step, layers)[-1:], step)
