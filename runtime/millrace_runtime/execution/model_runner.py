@@ -143,7 +143,9 @@ class TensorRunner:
         else:
             inputs = DecodeInputs(size.num_tokens, sampler, self._device)
         num_rows = inputs.num_rows
-        num_spans = tuple(bound_spans(num_rows, group.num_blocks * BLOCK_SIZE) for group in slots.groups)
+        num_spans = tuple(
+            bound_spans(num_rows, group.num_blocks * BLOCK_SIZE, group.window) for group in slots.groups
+        )
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
         sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
 
@@ -164,7 +166,7 @@ class TensorRunner:
         scored: Sequence[Scored] = (),
     ) -> Computed:
         """Compute the spans. A graph also draws, and has no hidden states to score with."""
-        if not scored and (graph := self._find_graph(spans)) is not None:
+        if not scored and (graph := self._find_graph(spans, slots)) is not None:
             self._num_layers_done += 1
             return self._repeat(graph, spans, emits, draws)
         step, last = self._lay_out(spans, emits, slots)
@@ -228,19 +230,20 @@ class TensorRunner:
             group=self._group,
         )
 
-    def _find_graph(self, spans: Spans) -> Graph | None:
+    def _find_graph(self, spans: Spans, slots: SlotTable) -> Graph | None:
         """Return the graph for a step; None without one."""
         sizes, num_rows = spans.ends - spans.begins, len(spans.slots)
         num_tokens = int(sizes.sum())
         graphs = self._graphs.decode if num_tokens == num_rows else self._graphs.mixed
         if (graph := graphs.find(num_tokens)) is None:
             return None
-        if bound_spans(num_rows, int(spans.ends.sum())) <= min(
-            graph.num_spans
-        ):  # quick, and nearly always so
-            return graph
-        num_spans = count_spans([0, *sizes.cumsum().tolist()], spans.ends.tolist())
-        return graph if num_spans <= min(graph.num_spans) else None
+        rooms = list(zip(graph.num_spans, (group.window for group in slots.groups), strict=True))
+        num_seen = int(spans.ends.sum())
+        if all(bound_spans(num_rows, num_seen, window) <= most for most, window in rooms):
+            return graph  # quick, and nearly always so
+        starts, ends = [0, *sizes.cumsum().tolist()], spans.ends.tolist()
+        has_room = all(count_spans(starts, ends, window) <= most for most, window in rooms)
+        return graph if has_room else None
 
     def _choose(self, logits: Tensor, emits: Sequence[int]) -> Tensor:
         """Return the rows that draw, which are nearly always all."""

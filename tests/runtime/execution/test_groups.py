@@ -32,7 +32,7 @@ from tests.runtime.execution.tape import CountingRecorder
 
 CPU = torch.device("cpu")
 VOCABULARY, WIDTH, LENGTH = 199, 48, 96
-WINDOWS = (None, None)
+WINDOWS = (None, 21)
 LAYERS = (
     (CacheLayer(0, 0, WINDOWS[0]), Heads(6, 2, 8)),
     (CacheLayer(1, 1, WINDOWS[1]), Heads(4, 4, 12)),
@@ -90,6 +90,7 @@ ARCHITECTURE = Architecture(
     max_length=LENGTH,
     kv_shapes=tuple(KvShape(heads.num_kv_heads, heads.head_dim, cache.group) for cache, heads in LAYERS),
     groups=WINDOWS,
+    beside=(),
     build=build,
 )
 
@@ -169,8 +170,8 @@ def explain(tokens: Sequence[int]) -> Tensor:
         positions=torch.arange(count),
         cache_slots=[torch.arange(count)] * 2,
         kv_caches=allocate_cache(ARCHITECTURE, [table.shape[1]] * 2, torch.float32, CPU),
-        attention_of=lambda *_: (
-            lambda query, cache, scale: paged_attention_reference(query, cache, *rows, scale)
+        attention_of=lambda layer, _: (
+            lambda query, cache, scale: paged_attention_reference(query, cache, *rows, scale, layer.window)
         ),
         on_layer=lambda: None,
     )
