@@ -48,7 +48,7 @@ class Replica:
         self._clock = clock
         self._sockets = socket.socketpair()
         engine = EngineClient(self._sockets[0])
-        engine.ready = EngineReady(2048, 1000, 16, 32, 1, PLACEMENT, {"imports": 0.1}, list(TRIALS))
+        engine.ready = EngineReady(2048, 1000, 16000, 16, 32, 1, PLACEMENT, {"imports": 0.1}, list(TRIALS))
         engine.stats = Stats(waiting, running, 1000, 750, 0)
         # Sequences that are open are streams of real clients; here they are a number alone.
         engine._streams = dict.fromkeys(range(running))  # type: ignore[assignment]

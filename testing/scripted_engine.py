@@ -130,6 +130,7 @@ def _describe(executor: Executor) -> EngineReady:
     return EngineReady(
         max_model_length=limits.max_model_length,
         num_blocks=limits.groups[0].num_blocks,
+        kv_tokens=limits.groups[0].num_blocks * limits.block_size,
         block_size=limits.block_size,
         max_sequences=limits.num_slots,
         vocabulary_size=limits.vocabulary_size,

@@ -66,7 +66,7 @@ class Served:
         of tokens of its steps with prompts.
         """
         limits = Limits(
-            groups=(KvGroup(num_blocks),),
+            groups=tuple(KvGroup(num_blocks, window) for window in self.architecture.groups),
             block_size=BLOCK_SIZE,
             num_slots=num_slots,
             depth=2,
@@ -91,7 +91,8 @@ class Served:
             return TensorRunner(self.model, self.device, recorder=StandInRecorder())
 
     def _fill_cache(self, num_blocks: int) -> list[Tensor]:
-        caches = allocate_cache(self.architecture, [num_blocks], self.dtype, self.device)
+        counts = [num_blocks] * len(self.architecture.groups)
+        caches = allocate_cache(self.architecture, counts, self.dtype, self.device)
         return [cache.normal_() for cache in caches]
 
 
@@ -153,7 +154,8 @@ class Driver:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        count = executor.limits.groups[0].num_blocks
+        count = executor.limits.groups[0].num_blocks  # as many in each
+        self._num_groups = len(executor.limits.groups)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
         self._free: list[int] = order.tolist()
         self.running: dict[int, Running] = {}
@@ -167,7 +169,8 @@ class Driver:
         parameters = Sampling(**({"temperature": 0.0} | sampling))
         self.running[slot] = Running(len(prompt), num_computed, len(blocks))
         packed = pack_tokens(prompt)
-        self._starts.append(SlotStart(slot, 0, packed, num_computed, [blocks], parameters, len(prompt)))
+        tables = [blocks] * self._num_groups
+        self._starts.append(SlotStart(slot, 0, packed, num_computed, tables, parameters, len(prompt)))
 
     def plan(self, chunk: int) -> StepPlan:
         """Return the next step: of each sequence at most `chunk` tokens, as many as the step may have."""
@@ -186,7 +189,8 @@ class Driver:
     def _advance(self, slot: int, one: Running, count: int, appends: list[BlockAppend]) -> Row:
         one.num_computed += count
         if (missing := -(-one.num_computed // BLOCK_SIZE) - one.num_blocks) > 0:
-            appends.append(BlockAppend(slot, 0, self._take(missing)))
+            blocks = self._take(missing)
+            appends += [BlockAppend(slot, group, blocks) for group in range(self._num_groups)]
             one.num_blocks += missing
         emits = one.num_computed == one.num_known
         one.num_known += emits

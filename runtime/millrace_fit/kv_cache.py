@@ -88,7 +88,7 @@ class CacheGroup:
         whole = num_sequences * count_blocks(length)
         if self.window is None:
             return whole
-        # A sequence's first and last block may be full except for one token.
+        # A sequence's first and last block may hold a single one of these tokens.
         seen = num_sequences * (count_blocks(self.window) + 2)
         return min(whole, seen + count_blocks(max_batched_tokens))
 
@@ -113,8 +113,9 @@ class CacheShape:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences together, by the largest group."""
-        return max(self.num_blocks) * BLOCK_SIZE
+        """Tokens of all sequences together. Those that a window has passed count too."""
+        full = [count for group, count in zip(self.groups, self.num_blocks, strict=True) if not group.window]
+        return min(full) * BLOCK_SIZE if full else self.num_sequences * self.max_model_length
 
     def describe(self) -> str:
         """Return a line for the log."""
@@ -173,10 +174,8 @@ def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
 
     There is no prefix cache, so a block without a sequence would be useless. Raises NoRoomError.
     """
-    length, needed = (
-        demand.find_longest(1, budget.num_bytes),
-        demand.longest if demand.is_firm else BLOCK_SIZE,
-    )
+    length = demand.find_longest(1, budget.num_bytes)
+    needed = demand.longest if demand.is_firm else BLOCK_SIZE
     if length < min(needed, demand.longest):
         raise NoRoomError(
             f"a KV cache of {budget.num_bytes} bytes ({budget.source}) holds {length} tokens, fewer than one "

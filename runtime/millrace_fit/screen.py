@@ -9,6 +9,7 @@ from typing import Any, Final
 from millrace_fit.accelerators import CPU, Accelerator
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
+from millrace_fit.kv_cache import BLOCK_SIZE
 from millrace_fit.memory import Weights
 from millrace_fit.plan import MemoryPlan
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
@@ -125,10 +126,12 @@ def _list_rows(settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]
     yield "text worker", plan.text
     yield "CUDA and libraries" if settings.device == "cuda" else "processes and libraries", plan.overhead
     cache = plan.cache
-    if cache is not None:
-        yield f"KV cache of {show_count(cache.num_tokens)} tokens", cache.num_bytes
-    else:
+    if cache is None:
         yield "KV cache: no room for one sequence", 0
+        return
+    for group, count in zip(cache.groups, cache.num_blocks, strict=True):
+        within = "" if group.window is None else f" within windows of {show_count(group.window)}"
+        yield f"KV cache of {show_count(count * BLOCK_SIZE)} tokens{within}", count * group.block_bytes
 
 
 def _describe_cache(facts: ModelFacts, settings: Settings) -> str:

@@ -114,7 +114,7 @@ def replica_families() -> dict[str, Metric]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         engine = EngineClient(ours)
-        engine.ready = EngineReady(1, 1, 16, 1, 1, PLACEMENT, {"imports": 0.0})
+        engine.ready = EngineReady(1, 1, 16, 16, 1, 1, PLACEMENT, {"imports": 0.0})
         metrics = ReplicaMetrics(engine, "model")
         metrics.rejected["overloaded"] += 1
         return exposed(metrics.collect())

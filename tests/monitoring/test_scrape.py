@@ -60,7 +60,7 @@ class Replica:
     """A replica's own metrics; each scrape finds a few requests more."""
 
     def __init__(self, engine: EngineClient) -> None:
-        engine.ready = EngineReady(1, 1, 16, 1, 1, PLACEMENT, {"imports": 0.0})
+        engine.ready = EngineReady(1, 1, 16, 16, 1, 1, PLACEMENT, {"imports": 0.0})
         self._metrics = ReplicaMetrics(engine, "model")
         self._registry = CollectorRegistry()
         self._registry.register(self._metrics)

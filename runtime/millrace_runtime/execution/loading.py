@@ -122,10 +122,10 @@ def _has_any(reader: Reader, beginning: str) -> bool:
 
 def _check_length(architecture: Architecture, settings: ExecutionSettings) -> None:
     """Refuse sequences that are longer than the model's own length."""
-    length = settings.max_model_length or architecture.max_length
-    if length > architecture.max_length:
+    if (settings.max_model_length or 0) > architecture.max_length:
         raise CapacityError(
-            f"--max-model-length {length} is more than the model's own {architecture.max_length}: lower it"
+            f"--max-model-length {settings.max_model_length} is more than the model's own "
+            f"{architecture.max_length}: lower it"
         )
 
 

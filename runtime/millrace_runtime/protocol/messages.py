@@ -109,6 +109,9 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
     max_model_length: int
     num_blocks: int
+    """Of the largest KV group."""
+    kv_tokens: int
+    """Tokens of all sequences together that the KV cache holds, also those that a window has passed."""
     block_size: int
     max_sequences: int
     """The most sequences that a step computes."""
@@ -118,11 +121,6 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """By phase: imports, weights, warmup."""
     trial_steps: list[StepTiming] = []
     """The trial steps before the first request; empty if the model is too slow for them."""
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
-        return self.num_blocks * self.block_size
 
 
 ToEngine = Generate | Abort

@@ -166,6 +166,20 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     recordable: tuple[StepSize, ...] = ()
     """The sizes of steps that `Record` makes faster, ascending."""
 
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of all sequences together that the KV cache holds, also those that a window has passed."""
+        if full := [group.num_blocks for group in self.groups if group.window is None]:
+            return min(full) * self.block_size
+        return min(self._count_windowed(group) for group in self.groups)
+
+    def _count_windowed(self, group: KvGroup) -> int:
+        """Return the tokens of the longest sequences that a group with a window holds."""
+        assert group.window is not None
+        held = group.num_blocks * self.block_size
+        seen = -(-group.window // self.block_size) + 2
+        return max(held, group.num_blocks // seen * self.max_model_length)
+
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
     """The device and the number types of a replica's loaded model. The settings may ask for others."""

@@ -63,7 +63,8 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     channel.send(
         EngineReady(
             max_model_length=scheduler.max_model_length,
-            num_blocks=scheduler.stats().num_blocks,
+            num_blocks=max(group.num_blocks for group in limits.groups),
+            kv_tokens=limits.kv_tokens,
             block_size=limits.block_size,
             max_sequences=limits.num_slots,
             vocabulary_size=limits.vocabulary_size,

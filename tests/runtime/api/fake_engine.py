@@ -28,6 +28,7 @@ from millrace_runtime.protocol.step import Placement, PromptLogprobs, TokenLogpr
 READY = EngineReady(
     max_model_length=200,
     num_blocks=16,
+    kv_tokens=256,
     block_size=16,
     max_sequences=8,
     vocabulary_size=262,

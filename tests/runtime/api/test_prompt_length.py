@@ -10,6 +10,7 @@ def fit(max_tokens: int | None) -> int:
     ready = EngineReady(
         max_model_length=100,
         num_blocks=4,
+        kv_tokens=8,
         block_size=2,
         max_sequences=4,
         vocabulary_size=50,

@@ -22,7 +22,7 @@ from millrace_runtime.execution.errors import (
 )
 from millrace_runtime.execution.loading import choose_device, choose_format, type_name
 from millrace_runtime.execution.settings import ExecutionSettings
-from millrace_runtime.protocol.step import Placement
+from millrace_runtime.protocol.step import KvGroup, Placement
 
 Make = Callable[..., Path]
 
@@ -259,12 +259,25 @@ def test_every_layer_reads_one_rotary_table_of_the_served_length(make_model: Mak
         assert len({op.weight.data_ptr() for op in operations}) == 1
 
 
-def test_a_window_is_refused_where_sequences_are_longer_with_the_length_that_works(make_model: Make) -> None:
-    path = make_model(architectures=["MistralForCausalLM"], max_position_embeddings=8192)
-    for settings in ({}, {"max_model_length": 4097}):
-        with pytest.raises(UnsupportedModelError, match=r"sliding_window 4096.*--max-model-length 4096 "):
-            build(path, **settings)
-    assert build(path, max_model_length=4096).limits.max_model_length == 4096
+@pytest.mark.parametrize(
+    ("changes", "groups"),
+    [
+        ({"architectures": ["MistralForCausalLM"]}, (KvGroup(2 * (256 + 2) + 8, 4096),)),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 1024,
+                "layer_types": ["full_attention", "sliding_attention"],
+            },
+            (KvGroup(2 * 512), KvGroup(2 * (64 + 2) + 8, 1024)),
+        ),
+    ],
+)  # fmt: skip
+def test_layers_with_a_window_have_blocks_for_what_it_sees(
+    make_model: Make, changes: dict[str, Any], groups: tuple[KvGroup, ...]
+) -> None:
+    """Of two sequences of 8,192 tokens, computed by 128 tokens a step."""
+    path = make_model(max_position_embeddings=8192, **changes)
+    assert build(path, max_sequences=2, max_batched_tokens=128).limits.groups == groups
 
 
 @pytest.mark.parametrize(
