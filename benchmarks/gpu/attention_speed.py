@@ -156,7 +156,7 @@ def measure_experts(bench: Bench) -> Iterator[Row]:
         _, scores, gates, downs, _, routing = call.arguments
         run = partial(experts.mix, *call.arguments)
         seconds = _median(bench, run)
-        num_read = len(route_reference(scores, routing).experts.unique())
+        num_read = len(set(route_reference(scores, routing).experts.flatten().tolist()))
         weights = num_read * sum(one[0].numel() * one.itemsize for one in (gates, downs))
         facts = {"experts_read": num_read, "weight_bytes": weights}
         name = f"experts {shape['rows']} rows, {shape['num_chosen']} of {shape['num_experts']}"

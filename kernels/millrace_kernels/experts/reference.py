@@ -67,7 +67,7 @@ def experts_add_reference(h: Tensor, routes: Choice, multiply: Multiply, residua
 
     h [rows, num_chosen * inputs]. The sum is float32, and rounded once to the residual's type.
     """
-    parts, total = h.unflatten(1, (routes.num_chosen, -1)), residual.to(torch.float32, copy=True)
+    parts, total = h.view(h.shape[0], routes.num_chosen, -1), residual.to(torch.float32, copy=True)
     for expert, rows, ranks in _group(routes):
         product = multiply(expert, parts[rows, ranks]).float()
         total[rows] += routes.weights[rows, ranks, None] * product
@@ -76,6 +76,6 @@ def experts_add_reference(h: Tensor, routes: Choice, multiply: Multiply, residua
 
 def _group(routes: Choice) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield each chosen expert, ascending, with the rows that chose it and its rank in each."""
-    for expert in routes.experts.unique().tolist():
+    for expert in sorted(set(routes.experts.flatten().tolist())):
         rows, ranks = (routes.experts == expert).nonzero(as_tuple=True)
         yield expert, rows, ranks

@@ -239,9 +239,10 @@ class Recorder:
         self, kind: abi.Kind, x: Tensor, routes: Routes, experts: PackedExperts, y: Register
     ) -> None:
         assert isinstance(routes, RecordedRoutes), "routes of another path"
-        sizes = {"parts": routes.num_chosen, "num_experts": experts.num_experts}
-        chosen = self._find(routes.name)
-        self._append(Recorded(kind, self._find(x), y, experts.matrix, routes=chosen, **sizes))
+        parts, chosen, count = routes.num_chosen, self._find(routes.name), experts.num_experts
+        self._append(
+            Recorded(kind, self._find(x), y, experts.matrix, routes=chosen, parts=parts, num_experts=count)
+        )
 
     def _fit(self, x: Tensor, matrix: PackedMatrix, parts: int = 1, advice: str = _OF_PRODUCTS) -> Tensor:
         """Return x in the matrix's input type; for a rounded matrix x is rounded, once for all products.
