@@ -91,6 +91,8 @@ class Matrix:
     """Whether the outputs are those of `gate` and `up`, each in strips of its own."""
     is_table: bool = False
     """Whether it is an embedding or a head, which have 8 bits if the others have 4."""
+    is_rounded: bool = True
+    """Whether it has another format if weights are rounded: not a router."""
 
 
 def list_matrices(shape: DecoderShape, shard: Shard) -> Iterator[Matrix]:
@@ -109,6 +111,7 @@ def list_matrices(shape: DecoderShape, shard: Shard) -> Iterator[Matrix]:
             has_bias=module.adds_bias(shard),
             is_gated=module.is_gated,
             is_table=module.is_table,
+            is_rounded=module.is_rounded,
         )
 
 
@@ -164,6 +167,8 @@ def _count_strips(matrix: Matrix) -> int:
 
 def _strip_bytes(matrix: Matrix, weights: str, item_bytes: int) -> int:
     groups = -(-matrix.inputs // GROUP)
+    if not matrix.is_rounded:
+        return matrix.inputs * LANES * item_bytes
     if weights == "Int4" and not matrix.is_table:
         return groups * (2 * LANES + GROUP // 2 * LANES)
     if weights in {"Int8", "Int4"}:
@@ -261,11 +266,19 @@ def _step_on_cpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard
     width = shape.width
     parts = [_cut_attention(kind.attention, shard) for kind in shape.kinds]
     projected = max(query + 2 * kv for query, kv in parts)
-    mlp = max(_cut_mlp(kind, shard) for kind in shape.kinds)
+    mlps = {_cut_mlp(kind, shard) for kind in shape.kinds}
     is_rounded = settings.weights != FROM_CHECKPOINT
-    beside = _GROUP_BYTES * width // GROUP if is_rounded else item_bytes * mlp
-    of_token = _FLOAT * width + item_bytes * (width + projected + mlp) + beside
+    beside = _GROUP_BYTES * width // GROUP if is_rounded else item_bytes * max(mlps)
+    of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
+    of_token += max(_count_routing(kind) for kind in shape.kinds)
     return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT
+
+
+def _count_routing(layer: LayerShape) -> int:
+    """Return the bytes of a token's scores, chosen experts and their weights."""
+    if not isinstance(layer.mlp, ExpertsShape):
+        return 0
+    return _FLOAT * (layer.mlp.num_experts + 2 * layer.mlp.num_chosen)
 
 
 def _cut_attention(attention: AttentionShape, shard: Shard) -> tuple[int, int]:

@@ -76,6 +76,8 @@ class Module:
     """Whether workers have columns of it, so that only one of them adds the bias."""
     is_table: bool = False
     """Whether it has a row for each token of the vocabulary."""
+    is_rounded: bool = True
+    """Whether it has another format if weights are rounded."""
     count: int = 1
     """Such modules in a layer: one for each expert."""
 
@@ -139,7 +141,7 @@ def _list_mlp(width: Axis, shape: MlpShape) -> Iterator[Module]:
 
 def _list_experts(width: Axis, shape: ExpertsShape) -> Iterator[Module]:
     inner, count = Axis(shape.width, GROUP), shape.num_experts
-    yield Module(Role.ROUTER, (Part("router", Axis(count)),), width)
+    yield Module(Role.ROUTER, (Part("router", Axis(count)),), width, is_rounded=False)
     parts = (Part("expert_gate", inner), Part("expert_up", inner))
     yield Module(Role.EXPERTS_GATE_UP, parts, width, is_gated=True, count=count)
     yield Module(Role.EXPERTS_DOWN, (Part("expert_down", width),), inner, is_summed=True, count=count)

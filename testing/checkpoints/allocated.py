@@ -35,6 +35,20 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": None},
     "qwen 2": {"architectures": ["Qwen2ForCausalLM"]},
+    "qwen 3": {"architectures": ["Qwen3ForCausalLM"]},
+    "windows": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": True,
+        "sliding_window": 96,
+        "max_window_layers": 1,
+    },
+    "mixture": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 200,
+        "mlp_only_layers": [1],
+    },
     "bfloat16": {"dtype": "bfloat16"},
     "float16": {"dtype": "float16"},
 }
@@ -109,5 +123,7 @@ def allocate_sizes(folder: Path, weights: str) -> Sizes:
         loaded = load(folder, weights=weights)
     assert isinstance(loaded.runner, NativeRunner), "rounded weights take more where torch computes"
     plan = loaded.plan
-    cache = allocate_cache(plan.architecture, [NUM_BLOCKS], plan.dtype, torch.device("cpu"))
+    cache = allocate_cache(
+        plan.architecture, [NUM_BLOCKS] * len(plan.architecture.groups), plan.dtype, torch.device("cpu")
+    )
     return Sizes(count_bytes(models[0]), sum(layer.untyped_storage().nbytes() for layer in cache))

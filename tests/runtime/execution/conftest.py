@@ -12,6 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from millrace_fit.families.registry import declare
+from millrace_fit.tensors import list_needed
 from millrace_kernels.sampling import triton_shape
 from millrace_kernels.sampling.triton_shape import Shape
 from millrace_kernels.select import select_triton
@@ -50,7 +52,13 @@ SMALL: dict[str, Any] = {
 """Settings of an executor."""
 
 
+WRITTEN_HERE = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
+"""For others the list of modules is right where the models that transformers writes can be loaded."""
+
+
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    if WRITTEN_HERE.isdisjoint(config["architectures"]):
+        return dict(list_needed(*declare(config)))
     width, mlp, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     query, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], width)}

@@ -66,3 +66,17 @@ def check_greedy(
         for slot in list(driver.held):
             driver.release(slot)
     assert outputs[0] == outputs[1]
+
+
+def check_preempted(path: Path, tokens: list[int], driver: Any, theirs: Any = AutoModelForCausalLM) -> None:
+    """In chunks beside another sequence, and computed anew from the drawn tokens as after a preemption."""
+    model = theirs.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    driver.start(1, prompt(9, 1))
+    known = tokens
+    for _ in range(2):
+        driver.start(3, known, num_logprobs=TOP)
+        results = generate(driver, 3, 29, 3)
+        drawn = [result.tokens[0] for result in results]
+        check(expected_logits(model, known + drawn), len(known), results)
+        driver.release(3)
+        known = known + drawn

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.execution.greedy import check_greedy, prompt
+from millrace_kernels.select import select_triton
+from millrace_runtime.execution import model_runner
+from tests.runtime.execution.greedy import check_greedy, check_preempted, prompt
 from tests.runtime.execution.random_models import SIZES, find_class, write_random
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -39,10 +41,36 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
-"""One for each mechanism, by the fields of config.json that differ from TINY's."""
+"""One for each mechanism, by the fields of config.json that differ from SIZES'."""
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_greedy_agrees_with_transformers(tmp_path: Path, make_driver: Callable[..., Any], name: str) -> None:
     path = write_random(tmp_path / "model", FAMILIES[name])
     check_greedy(path, prompt(277, 0), make_driver, find_class(FAMILIES[name]))
+
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "torch": {"kernels": "torch"},
+    "Triton's interpreter": {"kernels": "torch"},
+    "two workers": {"workers": 2},
+    "two workers with torch": {"workers": 2, "kernels": "torch"},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_so_it_does_on_every_path(
+    tmp_path: Path,
+    make_driver: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    condition: str,
+) -> None:
+    path = write_random(tmp_path / "model", FAMILIES[name])
+    if "Triton" in condition:
+        monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
+        monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
+    driver = make_driver(path, **CONDITIONS[condition])
+    check_preempted(path, prompt(75, 0), driver, find_class(FAMILIES[name]))

@@ -37,16 +37,6 @@ MODELS = [
     ),
     pytest.param({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None},
                  id="mistral"),
-    pytest.param({"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 50},
-                 id="mistral with a window"),
-    pytest.param(
-        {
-            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 3,
-            "use_sliding_window": True, "sliding_window": 35,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
-        id="qwen2 with windows",
-    ),
     pytest.param({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}, id="qwen2"),
 ]  # fmt: skip
 
