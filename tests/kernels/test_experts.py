@@ -206,13 +206,12 @@ def test_workers_share_the_width_of_each_expert(library: Library, form: Format) 
         program = NativeProgram(library, recorded, Sizes(17, 17, 1), Exchange(fd, index, 2))
         program.poison()
         numbers, ones = np.arange(17, dtype=np.int32), np.ones(17, dtype=np.int32)
-        tokens = torch.arange(17)[:, None].contiguous()
-        return program.run(
-            Batch(numbers, 0 * ones, ones), range(17), tokens, torch.zeros_like(tokens)
-        ).clone()
+        tokens, batch = torch.arange(17)[:, None].contiguous(), Batch(numbers, 0 * ones, ones)
+        return program.run(batch, range(17), tokens, [torch.zeros_like(tokens)]).clone()
 
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(run, range(2)))
+    os.close(fd)
     assert torch.equal(*found)
     alone = add_twice(x, TensorPacker(torch.float32, CPU, form), torch_step())
     torch.testing.assert_close(found[0], alone, rtol=1e-4, atol=1e-4 if form is Format.DENSE else 5e-2)
