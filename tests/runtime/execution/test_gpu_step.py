@@ -4,7 +4,7 @@ Shapes, types, devices and calls are those of a GPU. Numbers are not there, so a
 is found as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +49,7 @@ class FakeWeights:
     """Weights of the right shapes on a GPU."""
 
     device = GPU
+    names: Collection[str] = ()
 
     def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
         return torch.empty(size, device=GPU)
