@@ -50,11 +50,11 @@ WRONG: dict[str, tuple[Forward, str]] = {
     ),
     "a residual that is none": (
         lambda step, w, _, y: step.linear_add(step.linear(y, w.square), w.square, y),
-        "linear_add's residual: pass the result of embed, linear_add, linear_sum or add",
+        "linear_add's residual: pass the result of embed, linear_add, linear_sum, experts_add or add",
     ),
     "an added residual that is none": (
         lambda step, _, x, y: step.add(x, y),
-        "add's residual: pass the result of embed, linear_add, linear_sum or add",
+        "add's residual: pass the result of embed, linear_add, linear_sum, experts_add or add",
     ),
     "a residual multiplied": (
         lambda step, w, x, _: step.linear(x, w.square),
