@@ -84,6 +84,9 @@ class RandomWeights:
     def skip(self, name: str) -> None:
         """Nothing is stored."""
 
+    def skip_copy(self, name: str, original: str) -> None:
+        """Nothing is stored."""
+
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
         """Return a table. A head's logits have a spread of two, so that few are nearly equal."""
         return self._packer.pack_table(self._draw(name, (rows.size, inputs)) * (2 * inputs**-0.5))

@@ -113,9 +113,9 @@ class CacheShape:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences together. Those that a window has passed count too."""
+        """Tokens that it holds, of all sequences together, in the group that is full first."""
         full = [count for group, count in zip(self.groups, self.num_blocks, strict=True) if not group.window]
-        return min(full) * BLOCK_SIZE if full else self.num_sequences * self.max_model_length
+        return min(full or self.num_blocks) * BLOCK_SIZE
 
     def describe(self) -> str:
         """Return a line for the log."""

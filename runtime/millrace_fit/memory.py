@@ -242,10 +242,12 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     """
     query, kv = _cut_attention(layer.attention, shard)
     mlp = _cut_mlp(layer, shard)
+    # Of a mixture, the products of all chosen experts before their sum.
+    output = layer.mlp.num_chosen * width if isinstance(layer.mlp, ExpertsShape) else 0
     if shard.count == 1:
-        return 2 * width + max(3 * query + 2 * kv, 3 * mlp)
+        return 2 * width + max(3 * query + 2 * kv, 3 * mlp, mlp + output)
     attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
-    return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width))
+    return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width, mlp + output))
 
 
 def _head_bytes(item_bytes: int, shard: Shard) -> int:

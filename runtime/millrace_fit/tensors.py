@@ -28,6 +28,8 @@ def find_fault(family: Family, shape: DecoderShape, stored: Mapping[str, StoredT
             return fault
         needed.add(name)
     left = stored.keys() - needed - set(list_unread(family, shape))
+    if shape.is_tied:  # a copy of the embedding, as the loader makes sure of
+        left -= {f"{family.names['head']}.weight"}
     left = {name for name in left if not name.startswith(family.beside)}
     if left:
         return (
@@ -73,9 +75,7 @@ def _list_stored(module: Module, names: Names, layer: int | None, expert: int) -
 
 
 def list_unread(family: Family, shape: DecoderShape) -> Iterator[str]:
-    """Yield the tensors that a replica skips: a tied head, and old checkpoints' rotary frequencies."""
-    if shape.is_tied:
-        yield f"{family.names['head']}.weight"
+    """Yield the tensors that a replica skips: old checkpoints' rotary frequencies."""
     for name in family.unread:
         for layer in range(shape.num_layers) if "{layer}" in name else (None,):
             yield name.format(layer=layer)

@@ -21,7 +21,7 @@ RAW: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 FOUR_KV_HEADS = {"num_key_value_heads": 4}
-WINDOWED = {"use_sliding_window": True, "max_window_layers": 0}
+WINDOWED = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}
 LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
@@ -55,6 +55,11 @@ def test_a_length_left_out_is_what_transformers_takes_it_for(family: str, length
     assert parse({"max_position_embeddings": None}, FOUR_KV_HEADS, family=family).max_length == length
 
 
+def test_qwens_million_tokens_need_an_attention_that_is_not_served() -> None:
+    chunks = {"dual_chunk_attention_config": {"original_max_position_embeddings": 256, "chunk_size": 128}}
+    assert parse(FOUR_KV_HEADS, chunks, family=QWEN2).max_length == 256
+
+
 def test_both_spellings_of_rotary_scaling_are_read() -> None:
     old = parse({"rope_theta": 5e5, "rope_scaling": LLAMA3})
     new = parse({"rope_parameters": LLAMA3 | {"rope_theta": 5e5}})
@@ -83,6 +88,7 @@ def test_the_older_spelling_alone_counts_where_both_are_there(
         ({"attention_factor": 1.5, "truncate": False}, YarnScaling(4.0, 32.0, 1.0, 64, 1.5, False), 512),
         ({"beta_fast": 8, "beta_slow": None, "mscale": 1.0, "mscale_all_dim": 1.0},
          YarnScaling(4.0, 8.0, 1.0, 64, 1.0), 512),
+        ({"attn_factor": 0.8782488562869419, "finetuned": True}, YarnScaling(4.0, 32.0, 1.0, 64, 1.0), 512),
         ({"original_max_position_embeddings": None},
          YarnScaling(4.0, 32.0, 1.0, 512, 1.1386294361119891), 2048),
     ],
@@ -96,7 +102,7 @@ def test_yarn_is_read_with_its_defaults_and_lengthens_the_model(
 
 @pytest.mark.parametrize("family", [LLAMA, QWEN2])
 def test_a_flag_may_be_null(family: str) -> None:
-    names = ("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window")
+    names = ("attention_bias", "mlp_bias", "tie_word_embeddings", "use_sliding_window", "rope_theta")
     silent = parse(FOUR_KV_HEADS, family=family)
     assert parse(FOUR_KV_HEADS, dict.fromkeys(names), family=family) == silent
 
@@ -129,18 +135,25 @@ def test_kv_heads_left_out_are_what_transformers_takes_them_for(family: str, num
     ("family", "changes", "windows"),
     [
         (LLAMA, {"sliding_window": None, "use_sliding_window": True}, [None, None]),
-        (MISTRAL, {}, [4096, 4096]),
+        (MISTRAL, {}, [None, None]),  # longer than the model, so never reached
+        (MISTRAL, {"max_position_embeddings": None}, [4096, 4096]),
+        (MISTRAL, {"sliding_window": 64, "layer_types": ["full_attention", "sliding_attention"]}, [None, 64]),
         (MISTRAL, {"sliding_window": None}, [None, None]),
         (MISTRAL, {"sliding_window": 64, "use_sliding_window": False}, [64, 64]),
         (QWEN2, {"sliding_window": 64}, [None, None]),
         (QWEN2, {"use_sliding_window": True}, [None, None]),
-        (QWEN2, {"use_sliding_window": True, "num_hidden_layers": 29}, [*[None] * 28, 4096]),
+        (
+            QWEN2,
+            {"use_sliding_window": True, "num_hidden_layers": 29, "sliding_window": 64},
+            [*[None] * 28, 64],
+        ),
+        (QWEN2, {"layer_types": None}, [None, None]),
         (QWEN2, {"use_sliding_window": True, "max_window_layers": 2}, [None, None]),
-        (QWEN2, {"use_sliding_window": True, "max_window_layers": 1}, [None, 4096]),
-        (QWEN2, WINDOWED, [4096, 4096]),
+        (QWEN2, WINDOWED | {"max_window_layers": 1}, [None, 64]),
+        (QWEN2, WINDOWED, [64, 64]),
         (QWEN2, WINDOWED | {"layer_types": ["full_attention"] * 2}, [None, None]),
-        (QWEN2, WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]}, [None, 4096]),
-        (QWEN2, {"use_sliding_window": True, "layer_types": ["sliding_attention"] * 2}, [4096, 4096]),
+        (QWEN2, WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]}, [None, 64]),
+        (QWEN2, WINDOWED | {"layer_types": ["sliding_attention"] * 2}, [64, 64]),
         (QWEN2, {"use_sliding_window": True, "sliding_window": None}, [None, None]),
     ],
 )

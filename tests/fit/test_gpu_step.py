@@ -53,6 +53,9 @@ class FakeWeights:
     def skip(self, name: str) -> None:
         pass
 
+    def skip_copy(self, name: str, original: str) -> None:
+        pass
+
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
         return dense(rows.size, inputs)
 

@@ -129,9 +129,12 @@ def route(scores: Tensor, routing: Routing) -> SortedChoice:
 
 
 def choose_block_rows(num_entries: int, num_experts: int) -> int:
-    """Return the rows of a block: about as many as an expert has."""
-    mean = int(triton.next_power_of_2(max(num_entries // num_experts, 1)))
-    return min(max(mean, MIN_BLOCK_ROWS), MAX_BLOCK_ROWS)
+    """Return the rows of a block: few where experts have few, else many.
+
+    Two sizes, because each compiles kernels of its own: a replica's first steps, of one token and of a
+    thousand, compile both before it is ready.
+    """
+    return MIN_BLOCK_ROWS if num_entries <= MIN_BLOCK_ROWS * num_experts else MAX_BLOCK_ROWS
 
 
 def count_blocks(num_entries: int, num_experts: int, block_rows: int) -> int:

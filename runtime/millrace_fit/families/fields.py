@@ -37,8 +37,9 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a number above 0. A missing field has the default."""
-        value = self.raw.get(name, default)
+        """Return a number above 0. A missing field and null have the default."""
+        value = self.raw.get(name)
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ArchitectureError(f"config.json has {name} {value!r}; it must be a number")
         if not _is_finite(value) or value <= 0:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from millrace_fit.families.family import LLAMA_NAMES, UNREAD, Family
 from millrace_fit.families.fields import Fields
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window, read_windows
 from millrace_fit.shape import DecoderShape, LayerShape
 
 MAX_LENGTH = 4096 * 32
@@ -12,9 +12,10 @@ MAX_LENGTH = 4096 * 32
 
 def parse(fields: Fields) -> DecoderShape:
     """Return the shape."""
-    attention = replace(read_attention(fields, num_kv_heads=8), window=read_window(fields, default=4096))
-    layer = LayerShape(attention, read_mlp(fields))
-    return read_decoder(fields, [layer] * fields.num_layers, max_length=MAX_LENGTH)
+    attention, mlp = read_attention(fields, num_kv_heads=8), read_mlp(fields)
+    windows = read_windows(fields, read_window(fields, default=4096), num_unwindowed=0)
+    layers = [LayerShape(replace(attention, window=window), mlp) for window in windows]
+    return read_decoder(fields, layers, max_length=MAX_LENGTH)
 
 
 MISTRAL = Family("MistralForCausalLM", parse)

@@ -1,6 +1,7 @@
 """Reads the parts of a decoder that nearly all families have, by the names that they have in config.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from millrace_fit.errors import ArchitectureError
@@ -27,8 +28,8 @@ def read_decoder(
 ) -> DecoderShape:
     """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError."""
     _refuse_unsupported(fields)
-    kinds, runs = describe_layers(layers)
     rope = read_rope(fields, theta, max_length)
+    kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])
     return DecoderShape(
         vocabulary_size=fields.count("vocab_size"),
         width=fields.count("hidden_size"),
@@ -88,24 +89,37 @@ def read_window(fields: Fields, *, default: int | None = None) -> int | None:
     return fields.count("sliding_window", default)
 
 
-def read_windows(fields: Fields, *, num_unwindowed: int, default: int | None = 4096) -> Iterator[int | None]:
-    """Yield each layer's window, as Qwen's configs have them. Raises ArchitectureError.
+def read_qwen_windows(fields: Fields) -> Iterator[int | None]:
+    """Yield each layer's window, as the configs of Qwen 2 and 3 have them. Raises ArchitectureError."""
+    window = read_window(fields, default=4096) if fields.flag("use_sliding_window") else None
+    num_unwindowed = fields.count("max_window_layers", 28, least=0)
+    return read_windows(fields, window, num_unwindowed=num_unwindowed)
 
-    `layer_types` names all; without it the first `max_window_layers` have none.
+
+def read_windows(fields: Fields, window: int | None, *, num_unwindowed: int) -> Iterator[int | None]:
+    """Yield each layer's window. Raises ArchitectureError.
+
+    `layer_types` names all; without it the first `num_unwindowed` have none.
     """
-    window = read_window(fields, default=default) if fields.flag("use_sliding_window") else None
     num_layers = fields.num_layers
     kinds = fields.items("layer_types", num_layers, "full_attention", "sliding_attention")
     if kinds is None:
-        num_unwindowed = fields.count("max_window_layers", num_unwindowed, least=0)
         kinds = ["full_attention"] * min(num_layers, num_unwindowed)
         kinds += ["sliding_attention"] * (num_layers - len(kinds))
     for kind in kinds:
-        if kind == "sliding_attention" and window is None and "layer_types" in fields:
+        if kind == "sliding_attention" and window is None and fields.has("layer_types"):
             raise ArchitectureError(
                 "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
             )
         yield window if kind == "sliding_attention" else None
+
+
+def _drop_idle_window(layer: LayerShape, max_length: int) -> LayerShape:
+    """Return the layer without a window that no sequence reaches, which would be a KV group of its own."""
+    window = layer.attention.window
+    if window is None or window < max_length:
+        return layer
+    return replace(layer, attention=replace(layer.attention, window=None))
 
 
 def _refuse_unsupported(fields: Fields) -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from millrace_fit.families.family import Family
 from millrace_fit.families.fields import Fields
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_windows
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_qwen_windows
 from millrace_fit.shape import DecoderShape, LayerShape
 
 
 def parse(fields: Fields) -> DecoderShape:
     """Return the shape."""
     attention, mlp = read_attention(fields, num_kv_heads=32, has_bias=True), read_mlp(fields)
-    windows = read_windows(fields, num_unwindowed=28)
+    windows = read_qwen_windows(fields)
     layers = [LayerShape(replace(attention, window=window), mlp) for window in windows]
     return read_decoder(fields, layers, max_length=32768)
 

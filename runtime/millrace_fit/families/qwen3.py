@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from millrace_fit.families.family import Family
 from millrace_fit.families.fields import Fields
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_windows
+from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_qwen_windows
 from millrace_fit.shape import DecoderShape, LayerShape
 
 
@@ -14,7 +14,7 @@ def parse(fields: Fields) -> DecoderShape:
     attention = read_attention(
         fields, num_kv_heads=32, head_dim=128, has_head_norms=True, has_bias=bias, has_output_bias=bias
     )
-    mlp, windows = read_mlp(fields), read_windows(fields, num_unwindowed=28)
+    mlp, windows = read_mlp(fields), read_qwen_windows(fields)
     layers = [LayerShape(replace(attention, window=window), mlp) for window in windows]
     return read_decoder(fields, layers, max_length=32768)
 

@@ -73,5 +73,5 @@ def declare(raw: Mapping[str, Any]) -> Declared:
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"config.json has {family.text_field} {text!r}; it must be an object")
     # Of the whole model, so these count more.
-    shared = {name: raw[name] for name in ("quantization_config", "tie_word_embeddings") if name in raw}
-    return Declared(family, family.parse(Fields({**text, **shared})))
+    outer = {name: raw[name] for name in ("quantization_config", "tie_word_embeddings") if name in raw}
+    return Declared(family, family.parse(Fields({**text, **outer})))

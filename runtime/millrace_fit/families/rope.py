@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.fields import Fields
+from millrace_fit.families.fields import MAX_COUNT, Fields
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 
 _ORIGINAL: Final = "original_max_position_embeddings"
@@ -19,6 +19,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = {
             "beta_fast",
             "beta_slow",
             "attention_factor",
+            "attn_factor",
             "mscale",
             "mscale_all_dim",
             "truncate",
@@ -61,7 +62,15 @@ def read_rope(fields: Fields, theta: float, max_length: int) -> Rope:
     if isinstance(scaling, YarnScaling):
         # As vLLM does: people add YaRN to a config and leave its length as it was.
         length = max(length, int(scaling.factor * scaling.original_length))
-    return Rope(base, scaling, length)
+    return Rope(base, scaling, min(length, _find_trained(raw) or length))
+
+
+def _find_trained(raw: Mapping[str, Any]) -> int | None:
+    """Return the length that Qwen 2.5's models of a million tokens have without their own attention."""
+    chunks = raw.get("dual_chunk_attention_config")
+    if not isinstance(chunks, Mapping):
+        return None
+    return Fields(chunks).count(_ORIGINAL, MAX_COUNT)
 
 
 def _find_original(fields: Fields, rope: Mapping[str, Any], length: int) -> int:
@@ -104,13 +113,16 @@ def _read_yarn(rope: Fields, original: int) -> YarnScaling:
 
 
 def _read_magnitude(rope: Fields, factor: float) -> float:
-    """Return the factor of cosines and sines; its default is the paper's 0.1 ln(factor) + 1."""
+    """Return the factor of cosines and sines; its default is the paper's 0.1 ln(factor) + 1.
+
+    `attn_factor` multiplies the default, as vLLM reads it: DeepSeek's Qwen 3 is made for it.
+    """
     if rope.has("attention_factor"):
         return rope.number("attention_factor")
     if rope.raw.get("mscale") and rope.raw.get("mscale_all_dim"):
         one, all_dimensions = rope.number("mscale"), rope.number("mscale_all_dim")
         return _scale(factor, one) / _scale(factor, all_dimensions)
-    return _scale(factor, 1.0)
+    return _scale(factor, 1.0) * rope.number("attn_factor", 1.0)
 
 
 def _scale(factor: float, strength: float) -> float:
@@ -120,7 +132,7 @@ def _scale(factor: float, strength: float) -> float:
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
     """Raise ArchitectureError for an unread number that would change the angles."""
     _refuse_partial(rope)
-    read = KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+    read = KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
     for name in sorted(rope.keys() - read):
         if rope[name] is not None:
             raise ArchitectureError(

@@ -155,7 +155,9 @@ def _chat_templates(model_path: Path, tokenizer_config: dict[str, Any]) -> dict[
         found["default"] = path
     if found:
         return {name: path.read_text(encoding="utf-8") for name, path in found.items()}
-    value = tokenizer_config.get("chat_template")
+    # Older processors of models that also read images have a file of their own for it.
+    value = _read_object(model_path / "chat_template.json").get("chat_template")
+    value = tokenizer_config.get("chat_template") if value is None else value
     if isinstance(value, str):
         return {"default": value}
     items = [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -14,6 +14,8 @@ class PlannedStep:
 
     step: int
     num_tokens_left: int
+    longest_window: int | None = None
+    """The most tokens that a token sees; None: all before it."""
     rows: list[Row] = field(default_factory=list)
     offers: list[tuple[int, Sequence]] = field(default_factory=list)
     """Rows that could verify a draft: each row's number and its sequence."""
@@ -46,12 +48,18 @@ class PlannedStep:
             sequence.num_pending += 1
         self.num_tokens_left -= num_tokens
         self.num_tokens += num_tokens
-        self.num_context_tokens += sequence.num_computed
+        self.num_context_tokens += self._count_read(sequence.num_computed, num_tokens)
         self.is_decode_only = self.is_decode_only and num_tokens == 1
         if is_masked:
             self.masked.append((sequence.tenancy, sequence))
             self.awaits_masks = True
         self.rows.append(Row(sequence.tenancy.slot, num_tokens, emit, is_masked=is_masked))
+
+    def _count_read(self, num_computed: int, num_tokens: int) -> int:
+        """Return the tokens whose KV a row reads."""
+        if self.longest_window is None:
+            return num_computed
+        return min(num_computed, self.longest_window + num_tokens - 1)
 
     def add_draft(self, number: int, max_draft: int) -> None:
         """Let row `number` verify a draft of at most `max_draft` tokens."""

@@ -46,6 +46,7 @@ class Scheduler:
         assert limits.max_batched_tokens >= 1
         self._limits = limits
         self._max_batched_tokens = limits.max_batched_tokens
+        self._longest_window = limits.longest_window
         self._residency = Residency(limits)
         self._sequences: dict[int, Sequence] = {}
         self._waiting = AgeQueue()
@@ -109,7 +110,7 @@ class Scheduler:
             return None
         if self._in_flight and self._in_flight[-1].awaits_masks:
             return None
-        planned = PlannedStep(self._next_step, self._max_batched_tokens)
+        planned = PlannedStep(self._next_step, self._max_batched_tokens, self._longest_window)
         self._residency.drop_unseen()
         self._secure_oldest()
         self._add_decodes(planned)

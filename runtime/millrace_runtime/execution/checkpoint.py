@@ -17,6 +17,9 @@ from millrace_fit.shard import Cut, whole
 from millrace_kernels.step import Experts, Matrix, Packer
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 
+_ROWS_COMPARED = 1024
+"""Of a tied head and its embedding at once: the first difference ends the comparison."""
+
 
 class Reader:
     """The tensors of a folder's safetensors files, mapped into memory and read on demand."""
@@ -70,6 +73,14 @@ class Reader:
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
         self._unread.discard(name)
+
+    def are_equal(self, name: str, other: str) -> bool:
+        """Whether two tensors have the same shape and numbers."""
+        one, two = self._find(name), self._find(other)
+        if one.get_shape() != two.get_shape() or one.get_dtype() != two.get_dtype():
+            return False
+        rows = range(0, one.get_shape()[0], _ROWS_COMPARED)
+        return all(torch.equal(one[at : at + _ROWS_COMPARED], two[at : at + _ROWS_COMPARED]) for at in rows)
 
     def check_all_read(self) -> None:
         """Raise BadCheckpointError if tensors remain unread: config.json describes another model."""
@@ -147,6 +158,15 @@ class CheckpointWeights:
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
         self._reader.skip(name)
+
+    def skip_copy(self, name: str, original: str) -> None:
+        """Compare the two, part by part, and count the copy as read."""
+        if name in self.names and not self._reader.are_equal(name, original):
+            raise BadCheckpointError(
+                f"the tensor {name} differs from {original}, and by tie_word_embeddings in config.json it "
+                "would be left out: set that to false, or remove the tensor"
+            )
+        self.skip(name)
 
     def _parts(self, names: Iterable[tuple[str, Cut]], inputs: Cut) -> Iterator[Tensor]:
         for name, rows in names:

@@ -54,6 +54,9 @@ class Weights(Protocol):
     def skip(self, name: str) -> None:
         """Leave out a tensor that the model does not need, if it exists. The model must read all others."""
 
+    def skip_copy(self, name: str, original: str) -> None:
+        """Leave out a tied head, if it is stored. Raises ModelError if it differs from the embedding."""
+
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
         """Return rows of `name.weight`, an embedding or a head, which has one row for each token."""
 

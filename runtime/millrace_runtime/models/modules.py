@@ -95,6 +95,9 @@ class DecoderModules:
         family, shape = self.declared
         for name in list_unread(family, shape):
             self.weights.skip(name)
+        if shape.is_tied:
+            embedding, head = (f"{family.names[part]}.weight" for part in ("embedding", "head"))
+            self.weights.skip_copy(head, embedding)
         for name in self.weights.names:
             if name.startswith(family.beside):
                 self.weights.skip(name)

@@ -111,7 +111,7 @@ class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     num_blocks: int
     """Of the largest KV group."""
     kv_tokens: int
-    """Tokens of all sequences together that the KV cache holds, also those that a window has passed."""
+    """Tokens that the KV cache holds, of all sequences together."""
     block_size: int
     max_sequences: int
     """The most sequences that a step computes."""

@@ -168,17 +168,15 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of all sequences together that the KV cache holds, also those that a window has passed."""
-        if full := [group.num_blocks for group in self.groups if group.window is None]:
-            return min(full) * self.block_size
-        return min(self._count_windowed(group) for group in self.groups)
+        """Tokens that the KV cache holds: of all sequences together, in the group that is full first."""
+        full = [group.num_blocks for group in self.groups if group.window is None]
+        return min(full or [group.num_blocks for group in self.groups]) * self.block_size
 
-    def _count_windowed(self, group: KvGroup) -> int:
-        """Return the tokens of the longest sequences that a group with a window holds."""
-        assert group.window is not None
-        held = group.num_blocks * self.block_size
-        seen = -(-group.window // self.block_size) + 2
-        return max(held, group.num_blocks // seen * self.max_model_length)
+    @property
+    def longest_window(self) -> int | None:
+        """The most tokens that a token sees; None: all before it."""
+        windows = [group.window for group in self.groups]
+        return None if None in windows else max(filter(None, windows))
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):

@@ -257,6 +257,12 @@ def test_text_config_reads_ends_and_template_files(tmp_path: Path) -> None:
     assert config.chat_templates == {"default": "hello", "tool_use": "tools"}
 
 
+def test_a_processors_file_has_the_template_where_no_other_file_has_one(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "hello"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "older"}')
+    assert read_text_config(tmp_path).chat_templates == {"default": "hello"}
+
+
 def test_bad_files_say_which(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"there is no tokenizer\.json"):
         Tokenizer.load(tmp_path)

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.scheduler import Scheduler
@@ -7,7 +8,7 @@ from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import NewSequence
 from millrace_runtime.protocol.sampling import Sampling
-from millrace_runtime.protocol.step import Row, RowResult, StepResult
+from millrace_runtime.protocol.step import KvGroup, Row, RowResult, StepResult
 from tests.runtime.engine.engine_driver import (
     Driver,
     driver,
@@ -287,6 +288,18 @@ def test_timing_tells_what_the_step_read_and_computed() -> None:
     assert (timing.num_sequences, timing.num_tokens, timing.num_context_tokens) == (2, 4, 7 + 3)
     assert timing.seconds == 0.001
     assert not timing.is_decode_only
+
+
+def test_a_model_of_windows_alone_reads_and_holds_what_they_see() -> None:
+    bounds = replace(limits(budget=6), groups=(KvGroup(32, 8), KvGroup(16, 5)))
+    assert (bounds.kv_tokens, bounds.longest_window) == (16 * 4, 8)
+    assert replace(bounds, groups=(KvGroup(32), KvGroup(16, 5))).kv_tokens == 32 * 4
+    engine = driver(bounds)
+    engine.add(request(1, range(10), max_tokens=3))
+    for _ in range(3):
+        engine.step()
+    # Six tokens; four, of which the last sees eight; one.
+    assert [timing.num_context_tokens for timing in engine.timings] == [6, 10, 8]
 
 
 def test_who_holds_all_that_it_can_need_keeps_nobody_waiting() -> None:

@@ -28,7 +28,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
             "num_attention_heads": 2, "head_dim": 16, "image_size": 32, "patch_size": 8,
         },
-        "tie_word_embeddings": False,
     },
     "mistral, windowed": {"model_type": "mistral", "sliding_window": 40},
     "qwen2, windows in the later layers": {

@@ -61,6 +61,9 @@ class FakeWeights:
     def skip(self, name: str) -> None:
         pass
 
+    def skip_copy(self, name: str, original: str) -> None:
+        pass
+
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
         return DenseMatrix(torch.empty(rows.size, inputs, device=GPU), None)
 

@@ -135,10 +135,27 @@ def test_a_tensor_that_nobody_reads_is_another_models(make_model: Make, part: st
 
 
 def test_a_tied_head_and_old_rotary_frequencies_may_lie_beside(make_model: Make) -> None:
-    path = make_model(tie_word_embeddings=True)
-    names = ("lm_head.weight", "model.layers.1.self_attn.rotary_emb.inv_freq")
-    rewrite(path, lambda weights: weights.update({name: torch.ones(4) for name in names}))
+    path, frequencies = make_model(tie_word_embeddings=True), "model.layers.1.self_attn.rotary_emb.inv_freq"
+
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        weights[frequencies] = torch.ones(4)
+
+    rewrite(path, change)
     assert build(path)
+
+
+def test_a_tied_head_that_differs_is_refused(make_model: Make) -> None:
+    """transformers would use it: whoever merged the model has trained it, and did not change the config."""
+    path = make_model(tie_word_embeddings=True)
+
+    def change(weights: dict[str, torch.Tensor]) -> None:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        weights["lm_head.weight"][-1, -1] += 1
+
+    rewrite(path, change)
+    with pytest.raises(BadCheckpointError, match=r"lm_head\.weight differs .* tie_word_embeddings"):
+        build(path)
 
 
 def test_a_name_in_two_files_is_refused_and_the_usual_file_comes_first(make_model: Make) -> None:
