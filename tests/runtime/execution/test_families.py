@@ -49,9 +49,12 @@ def test_greedy_agrees_with_transformers(tmp_path: Path, make_driver: Callable[.
     check_greedy(path, prompt(277, 0), make_driver, find_class(FAMILIES[name]))
 
 
+BFLOAT16 = 0.15
+"""The most by which a log-probability may differ from float32's, for each family as for Llama."""
 CONDITIONS: dict[str, dict[str, Any]] = {
     "torch": {"kernels": "torch"},
     "Triton's interpreter": {"kernels": "torch"},
+    "bfloat16": {"dtype": "bfloat16"},
     "two workers": {"workers": 2},
     "two workers with torch": {"workers": 2, "kernels": "torch"},
 }
@@ -72,4 +75,6 @@ def test_so_it_does_on_every_path(
         monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
         monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
     driver = make_driver(path, **CONDITIONS[condition])
-    check_preempted(path, prompt(75, 0), driver, find_class(FAMILIES[name]))
+    tolerance = BFLOAT16 if condition == "bfloat16" else 2e-3
+    theirs = find_class(FAMILIES[name])
+    check_preempted(path, prompt(75, 0), driver, theirs, tolerance=tolerance)
