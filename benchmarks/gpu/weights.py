@@ -60,6 +60,39 @@ TINY = BASE | {
 }
 """For a dry run: Triton's interpreter takes milliseconds for what a GPU does in one program."""
 TINY_QWEN = TINY | {"architectures": ["Qwen2ForCausalLM"]}
+_QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True}
+_MIXTURE = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 256,
+    "norm_topk_prob": True,
+}
+_WINDOWED = {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "max_window_layers": 1}
+SMALL_QWEN3, TINY_QWEN3 = SMALL_LLAMA | _QWEN3, TINY | _QWEN3
+SMALL_MIXTURE, TINY_MIXTURE = SMALL_LLAMA | _MIXTURE, TINY | _MIXTURE | {"moe_intermediate_size": 32}
+SMALL_WINDOWED = SMALL_LLAMA | _WINDOWED | {"sliding_window": 100}
+TINY_WINDOWED = TINY | _WINDOWED | {"sliding_window": 10, "num_hidden_layers": 2}
+"""Norms of heads; experts; and two KV groups, of which one has a window shorter than the sequences."""
+QWEN3_8B = LLAMA_8B | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 151936,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+}
+QWEN3_30B_A3B = (
+    QWEN3_8B
+    | _MIXTURE
+    | {
+        "hidden_size": 2048,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+    }
+)
+"""The shapes of Qwen 3 with eight billion weights, and with thirty of which a token takes three."""
 
 
 class RandomWeights:

@@ -2,9 +2,9 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from benchmarks.gpu.bench import Bench, Value
 from benchmarks.gpu.costs import Costs, count_pairs
 from benchmarks.gpu.limits import measure_bandwidth, measure_matrix_rate
 from benchmarks.gpu.recording import operations_of, record_steps
-from benchmarks.gpu.rows import Figure, Row, at_least, at_most
+from benchmarks.gpu.rows import Aim, Figure, Row, at_least, at_most
 from benchmarks.gpu.serving import Driver, Served, record, serve
 from benchmarks.gpu.timeline import measure_gaps, read_operations
 from benchmarks.gpu.weights import LLAMA_8B, TINY
@@ -26,10 +26,20 @@ HOST_MILLISECONDS, GAP = at_most(0.3), at_most(0.03)
 PROMPT = 4096
 
 
-def serve_large(bench: Bench) -> Served:
+class Shape(NamedTuple):
+    """A large model to time, and the tiny one that a dry run takes instead."""
+
+    real: Mapping[str, Any]
+    dry: Mapping[str, Any]
+
+
+LLAMA = Shape(LLAMA_8B, TINY)
+
+
+def serve_large(bench: Bench, shape: Shape = LLAMA) -> Served:
     """Return the model whose steps are timed."""
     length = bench.sized(2 * CONTEXT, 120)
-    return serve(bench, bench.sized(LLAMA_8B, TINY), torch.bfloat16, length)
+    return serve(bench, bench.sized(*shape), torch.bfloat16, length)
 
 
 def open_decoding(bench: Bench, served: Served, num_sequences: int, *, is_recorded: bool = True) -> Driver:
@@ -70,11 +80,11 @@ def measure_pace(bench: Bench, driver: Driver, num_steps: int) -> Pace:
     return Pace((moments[-1] - moments[0]) / (num_steps - 1), statistics.mean(own[1:]))
 
 
-def measure_decode(batch: int, bench: Bench) -> Iterator[Row]:
+def measure_decode(batch: int, bench: Bench, shape: Shape = LLAMA, aim: Aim = OF_BANDWIDTH) -> Iterator[Row]:
     """Compare a decode step's time with what reading weights and KV cache takes at the copy's bandwidth."""
     num_sequences = bench.sized(batch, min(batch, 2))
-    bandwidth, served = measure_bandwidth(bench), serve_large(bench)
-    costs = Costs.of(bench.sized(LLAMA_8B, TINY))
+    bandwidth, served = measure_bandwidth(bench), serve_large(bench, shape)
+    costs = Costs.of(bench.sized(*shape))
     num_rounds, num_steps = bench.sized((ROUNDS, 20), (1, 2))
     grown = num_rounds * num_steps // 2  # what a sequence has at the end and had not on average
     for manner, is_recorded in (("graphs", True), ("eager", False)):
@@ -85,8 +95,8 @@ def measure_decode(batch: int, bench: Bench) -> Iterator[Row]:
         least = costs.step_bytes(contexts) / bandwidth
         facts = {"bandwidth_bytes_per_second": bandwidth, "rounds_seconds": [one.seconds for one in paces]}
         name = f"decode, batch {batch}, {manner}"
-        aim = OF_BANDWIDTH if is_recorded else None
-        yield Figure(f"{name}: share of bandwidth", least / wall, "", aim, facts)
+        wanted = aim if is_recorded else None
+        yield Figure(f"{name}: share of bandwidth", least / wall, "", wanted, facts)
         yield Figure(f"{name}: time", wall * 1e3, "ms")
         yield Figure(f"{name}: own time", statistics.median(one.own_seconds for one in paces) * 1e3, "ms")
         yield Figure(f"{name}: tokens", num_sequences / wall, "tokens/s")
@@ -141,10 +151,10 @@ def measure_step_gaps(bench: Bench) -> Iterator[Row]:
         yield Figure(f"outside of steps' own time, {name}", 1 - pace.own_seconds / pace.seconds, "of time")
 
 
-def measure_prefill(bench: Bench) -> Iterator[Row]:
+def measure_prefill(bench: Bench, shape: Shape = LLAMA) -> Iterator[Row]:
     """Compare a step that computes a whole prompt with the rate of a large product."""
     rate = measure_matrix_rate(bench)
-    config, length = bench.sized(LLAMA_8B, TINY), bench.sized(PROMPT, 20)
+    config, length = bench.sized(*shape), bench.sized(PROMPT, 20)
     served = serve(bench, config, torch.bfloat16, length + 16)
     rounds = bench.sized(5, 1)
     executor = served.open(rounds + 1, (rounds + 1) * -(-length // 16), max_batched_tokens=length)

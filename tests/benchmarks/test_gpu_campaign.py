@@ -29,7 +29,7 @@ from benchmarks.gpu.rows import Check, Figure, Row, at_least, at_most
 from benchmarks.gpu.runner import Outcome, Ran, read_record
 from benchmarks.gpu.runs import find_first_difference
 from benchmarks.gpu.timeline import measure_gaps, rank_kernels, read_operations, slim
-from benchmarks.gpu.weights import LLAMA_8B, TINY
+from benchmarks.gpu.weights import LLAMA_8B, QWEN3_30B_A3B, TINY
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import Row as PlannedRow
@@ -143,8 +143,8 @@ def test_without_a_device_one_line_says_so(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("minutes", "parts"),
     [
-        (15, ["replica", "speed", "model", "kernels", "trace"]),
-        (5, ["replica", "speed"]),
+        (15, ["families", "replica", "speed", "model", "kernels", "trace"]),
+        (9, ["families", "replica", "speed", "trace"]),
         (3, ["speed", "model", "trace"]),
         (0.1, []),
     ],
@@ -310,6 +310,16 @@ def test_the_costs_are_those_of_eight_billion_weights() -> None:
     assert weights + costs.head_weights == pytest.approx(8.03e9, rel=1e-3)  # with the embedding
     assert costs.step_bytes([1000, 24]) == 2 * weights + 1024 * 131072
     assert costs.flops(1, 0, 1) == 2 * weights
+
+
+def test_of_a_mixture_the_experts_count_that_tokens_choose() -> None:
+    costs = Costs.of(QWEN3_30B_A3B)
+    experts = 128 * costs.expert_weights
+    assert costs.layer_weights + 2 * costs.head_weights + experts == pytest.approx(30.5e9, rel=2e-3)
+    beside = costs.layer_weights + costs.head_weights
+    assert costs.step_bytes([0]) == pytest.approx(2 * (beside + 8 * costs.expert_weights), rel=1e-9)
+    assert costs.step_bytes([0] * 1000) == pytest.approx(2 * (beside + experts), rel=1e-9)
+    assert costs.flops(1, 0, 1) == 2 * (beside + 8 * costs.expert_weights)
 
 
 def test_pairs_are_counted() -> None:
