@@ -240,14 +240,14 @@ def test_an_image_whose_architecture_nobody_serves_starts_no_pod(
     service: Service, registry: Registry
 ) -> None:
     contents = read_stories()
-    config = json.loads(contents["config.json"]) | {"architectures": ["MixtralForCausalLM"]}
+    config = json.loads(contents["config.json"]) | {"architectures": ["GemmaForCausalLM"]}
     files = contents | {"config.json": json.dumps(config).encode()}
     tar = make_tar({f"models/{name}": content for name, content in sorted(files.items())})
     registry.push([(tar, TAR, {})])
     service.spec["model"] = {"uri": f"{registry.uri}:v1"}
     service.apply()
     service.wait_for("refused", lambda: service.condition("Degraded").get("reason") == "ModelInvalid")
-    assert "MixtralForCausalLM" in service.condition("Degraded")["message"]
+    assert "GemmaForCausalLM" in service.condition("Degraded")["message"]
     assert is_absent(service.cluster, "deployments", "-n", service.namespace)
     assert sum(registry.blobs.sent.values()) < len(tar) / 2, "not its weights"
 

@@ -30,7 +30,7 @@ from tests.fetch.conftest import INDEX, SHARDS, Fetcher
 
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {"gzip": lambda content: gzip.compress(content, 1), "zstd": tarball.zstd.compress}
-MIXTRAL = MEDIUM | {"architectures": ["MixtralForCausalLM"]}
+GEMMA = MEDIUM | {"architectures": ["GemmaForCausalLM"]}
 NAMES = sorted(stored_of(MEDIUM))
 NUM_NUMBERS = sum(tensor.num_numbers for tensor in stored_of(MEDIUM).values())
 SHARD_BYTES = NUM_NUMBERS  # half of the model's, in numbers of two bytes
@@ -188,7 +188,7 @@ async def test_weights_in_layers_of_their_own_are_below_their_config(
 
 @pytest.mark.usefixtures("small")
 async def test_what_an_upper_layer_hides_does_not_count(fetcher: Fetcher, registry: Registry) -> None:
-    packed = gzip.compress(make_tar(make_entries(MIXTRAL)), 1)
+    packed = gzip.compress(make_tar(make_entries(GEMMA)), 1)
     for hidden in ("models/.wh.config.json", ".wh.models", "models/.wh..wh..opq"):
         push(registry, packed, {hidden: b""})
         assert (await look(fetcher, registry)).facts is None
@@ -200,7 +200,7 @@ async def test_what_an_upper_layer_hides_does_not_count(fetcher: Fetcher, regist
 async def test_below_a_layer_that_was_not_seen_whole_nothing_counts(
     fetcher: Fetcher, registry: Registry
 ) -> None:
-    push(registry, make_entries(MIXTRAL), gzip.compress(make_tar({"models/large.bin": RANDOM}), 1))
+    push(registry, make_entries(GEMMA), gzip.compress(make_tar({"models/large.bin": RANDOM}), 1))
     assert (await look(fetcher, registry)).facts is None
     lowest = next(iter(registry.blobs.contents))
     assert registry.blobs.sent[lowest] <= 1, "the byte that asks for ranges"
@@ -216,10 +216,10 @@ async def test_a_model_whose_config_is_hidden_is_incomplete(fetcher: Fetcher, re
 async def test_an_architecture_that_nobody_serves_is_refused_by_name(
     fetcher: Fetcher, registry: Registry, small: int, *, is_packed: bool
 ) -> None:
-    content = make_tar(make_entries(MIXTRAL) | {"models/pytorch_model.bin": RANDOM})
+    content = make_tar(make_entries(GEMMA) | {"models/pytorch_model.bin": RANDOM})
     push(registry, BASE, gzip.compress(content, 1) if is_packed else content)
     found = await look(fetcher, registry)
-    assert "names the architecture MixtralForCausalLM" in found.facts.fault
+    assert "names the architecture GemmaForCausalLM" in found.facts.fault
     assert count_sent(registry) <= small + 1
 
 
@@ -321,9 +321,9 @@ async def test_headers_without_end_are_not_kept(
 ) -> None:
     monkeypatch.setattr(tarball, "MAX_KEPT_BYTES", 10_000)
     large = (50_000).to_bytes(8, "little") + bytes(60_000)
-    entries = make_entries(MIXTRAL) | {f"models/{SHARDS[0]}": large}
+    entries = make_entries(GEMMA) | {f"models/{SHARDS[0]}": large}
     push(registry, entries)
-    assert "Mixtral" in (await look(fetcher, registry)).facts.fault
+    assert "Gemma" in (await look(fetcher, registry)).facts.fault
 
 
 async def test_of_names_alone_the_models_are_kept_and_not_without_end(
@@ -364,8 +364,8 @@ async def test_ranges_that_end_on_the_way_are_no_failure(fetcher: Fetcher, regis
         registry.blobs.has_ranges = len(registry.blobs.requests) < 3
 
     registry.blobs.faults.append(forget)
-    push(registry, make_entries(MIXTRAL))
-    assert "Mixtral" in (await look(fetcher, registry)).facts.fault
+    push(registry, make_entries(GEMMA))
+    assert "Gemma" in (await look(fetcher, registry)).facts.fault
 
 
 async def test_what_fails_on_the_way_is_tried_again(fetcher: Fetcher, registry: Registry) -> None:

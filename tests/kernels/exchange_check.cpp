@@ -36,6 +36,8 @@ void rms_norm(const Program&, const Op&, int, const Worker&) {}
 void quantize(const Program&, const Op&, int, const Worker&) {}
 void rotary_kv_write(const Program&, const Step&, const Op&, const Worker&) {}
 void attention(const Program&, const Step&, const Op&, const Worker&) {}
+void route(const Program&, const Op&, int, const Worker&) {}
+void experts(const Program&, const Op&, int, const Worker&) {}
 void select(const Program&, const Step&, const Op&, const Worker&) {}
 void add_rows(const Program&, const Op&, int, const Worker&) {}
 void sample(Sampling&, const Worker&) {}

@@ -32,6 +32,8 @@ void linear(const Program&, const Op& op, int, const Worker& w) { keep_books(op,
 void quantize(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void rotary_kv_write(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
 void attention(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
+void route(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
+void experts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void select(const Program&, const Step&, const Op& op, const Worker& w) { keep_books(op, w); }
 void sum_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }
 void gather_parts(const Program&, const Op& op, int, const Worker& w) { keep_books(op, w); }

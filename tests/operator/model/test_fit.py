@@ -149,12 +149,12 @@ async def test_what_serves_goes_on_beside_a_model_that_does_not_fit() -> None:
 
 
 async def test_an_architecture_that_no_replica_serves_is_refused_by_its_name() -> None:
-    mixtral = LLAMA_8B | {"architectures": ["MixtralForCausalLM"]}
-    world = make_world(find_facts(mixtral, stored_of(LLAMA_8B)))
+    gemma = LLAMA_8B | {"architectures": ["GemmaForCausalLM"]}
+    world = make_world(find_facts(gemma, stored_of(LLAMA_8B)))
     await world.settle()
     degraded = world.condition("Degraded")
     assert degraded["reason"] == "ModelInvalid"
-    assert "MixtralForCausalLM" in degraded["message"]
+    assert "GemmaForCausalLM" in degraded["message"]
     assert not world.objects("Deployment")
 
 

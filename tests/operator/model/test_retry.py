@@ -82,7 +82,7 @@ async def test_another_leader_keeps_the_pauses() -> None:
 
 
 async def test_an_architecture_that_is_replaced_is_asked_for_too() -> None:
-    world = make_world(replace(FACTS, fault="config.json names MixtralForCausalLM, which no replica serves"))
+    world = make_world(replace(FACTS, fault="config.json names GemmaForCausalLM, which no replica serves"))
     await world.settle()
     mend(world)
     await pass_time(world, 90)

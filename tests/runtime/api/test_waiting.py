@@ -178,6 +178,8 @@ async def load_and_scrape(served: Served) -> None:
     while not load.done():
         num_busy += sum(await waiting_and_running(served)) > 0
     await load
+    for one in (kinds[0], kinds[1], leave, fail):  # under load each of them may be refused
+        await one()
     await served.replica.wait_idle()
     assert await waiting_and_running(served) == (0, 0)
     assert num_busy > 0

@@ -69,7 +69,7 @@ def test_many_who_dawdle_hold_no_threads_and_keep_no_probe_out(
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(dawdle(address)) for _ in range(100)]
         assert ask(address).startswith(b"HTTP/1.1 200 OK\r\n")
-        assert threading.active_count() == num_threads
+        assert threading.active_count() <= num_threads  # those of earlier tests may end meanwhile
         assert all(map(is_cut, clients[: 100 - 16]))
         assert not is_cut(clients[-1])
     assert not caplog.records
