@@ -7,22 +7,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from tests.runtime.execution.sizes import SIZES
+
 NO_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
-SIZES: dict[str, Any] = {
-    "hidden_act": "silu",
-    "vocab_size": 199,
-    "hidden_size": 48,
-    "intermediate_size": 88,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 1024,
-    "tie_word_embeddings": False,
-    "dtype": "float32",
-}
 
 
 def find_class(fields: dict[str, Any]) -> Any:

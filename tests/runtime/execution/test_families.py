@@ -9,7 +9,8 @@ import pytest
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from tests.runtime.execution.greedy import check_greedy, check_preempted, prompt
-from tests.runtime.execution.random_models import SIZES, find_class, write_random
+from tests.runtime.execution.random_models import find_class, write_random
+from tests.runtime.execution.sizes import SIZES
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
