@@ -94,12 +94,18 @@ CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
 # On a replica's 503: it is shutting down and has not begun this request, so another replica may serve it.
 HEADER_DRAINING: Final = "X-Millrace-Draining"
 
+# On a request to a replica: who sends it. The prefix cache shares nothing between two values. Gateways take it
+# from no client.
+HEADER_CACHE_SALT: Final = "X-Millrace-Cache-Salt"
+
 # Flags of `millrace serve` that the operator renders into a pod.
 FLAG_MODEL: Final = "--model"
 FLAG_SERVED_NAME: Final = "--served-name"
 FLAG_MAX_MODEL_LENGTH: Final = "--max-model-length"
 FLAG_MAX_SEQUENCES: Final = "--max-sequences"
 FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
+FLAG_SPECULATIVE_TOKENS: Final = "--speculative-tokens"
+FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"
 FLAG_WEIGHTS: Final = "--weights"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
@@ -119,6 +125,11 @@ METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the K
 METRIC_MAX_MODEL_LENGTH: Final = "millrace:max_model_length"  # gauge: tokens of prompt and output together
 # gauge, 1; its labels are the replica's Placement: device, device_name, dtype, weights, tensor_parallel
 METRIC_REPLICA: Final = "millrace:replica_info"
+METRIC_PREFIX_QUERIES: Final = "vllm:prefix_cache_queries"  # counter: tokens of prompts
+METRIC_PREFIX_HITS: Final = "vllm:prefix_cache_hits"  # counter: those of them that were not computed
+METRIC_DRAFTS: Final = "vllm:spec_decode_num_drafts"  # counter
+METRIC_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens"  # counter
+METRIC_ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens"  # counter
 METRIC_QUEUE: Final = "vllm:request_queue_time_seconds"
 METRIC_TTFT: Final = "vllm:time_to_first_token_seconds"
 METRIC_TPOT: Final = "vllm:request_time_per_output_token_seconds"

@@ -45,12 +45,24 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     """What each text must fit: then each draw has a mask."""
     bad_words: list[list[int]] = []
     """Tokens that may not come one after the other, two at least. Each draw has a mask then, too."""
+    salt: bytes = b""
+    """Only sequences with the same salt share computed prefixes."""
+    priority: int = 0
+    """A waiting sequence with a smaller one is admitted first; of equal ones the oldest."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
     """Drop a sequence: its client has left, or its text has reached a stop string."""
 
     sequence_id: int
+
+
+class Begun(msgspec.Struct, frozen=True, array_like=True):
+    """A sequence whose first step has just begun."""
+
+    sequence_id: int
+    num_cached: int
+    """Tokens of its prompt that are not computed, because the prefix cache has them."""
 
 
 class SequenceOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -76,10 +88,21 @@ class Stats(msgspec.Struct, frozen=True, array_like=True):
     num_blocks: int
     """Of the KV group with the smallest free share, like `num_free_blocks`."""
     num_free_blocks: int
+    """With the cached ones, which a sequence may have at once."""
     num_preemptions: int
     """Since the start."""
     num_compiled: int = 0
     """Kernels that were compiled after the replica was ready."""
+    num_prefix_queries: int = 0
+    """Tokens of prompts that were looked up in the prefix cache, since the start."""
+    num_prefix_hits: int = 0
+    """Those of them that were there."""
+    num_drafts: int = 0
+    """Drafts that steps verified, since the start."""
+    num_drafted: int = 0
+    """Tokens of these drafts."""
+    num_accepted: int = 0
+    """Tokens of these drafts that became a part of the text."""
 
 
 class StepTiming(msgspec.Struct, frozen=True, array_like=True):
@@ -100,8 +123,8 @@ class StepOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
     outputs: list[SequenceOutput]
     stats: Stats
     timing: StepTiming | None
-    begun: list[int] = []
-    """Ids of the sequences whose first step has just begun."""
+    begun: list[Begun] = []
+    """The sequences whose first step has just begun."""
 
 
 class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
