@@ -170,9 +170,9 @@ def block_numbers(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
 
 
 def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:
-    """Return a cache that fits into the budget, and that all sequences together can fill.
+    """Return the largest cache that fits into the budget: blocks without a sequence keep prefixes.
 
-    There is no prefix cache, so a block without a sequence would be useless. Raises NoRoomError.
+    Raises NoRoomError.
     """
     length = demand.find_longest(1, budget.num_bytes)
     needed = demand.longest if demand.is_firm else BLOCK_SIZE
@@ -190,9 +190,12 @@ def _share_blocks(demand: CacheDemand, length: int, budget: Budget) -> tuple[int
     """Return each group's blocks: as many of each, but enough for one sequence, and not more than all fill.
 
     A sequence within the windows has as many blocks of each group. So groups with windows have enough first,
-    and the others get the rest.
+    and the others get the rest. With memory for more than all sequences fill, each group has so many times
+    more: prefixes stay in all groups for as long.
     """
     least, most = demand.count_blocks(1, length), demand.count_blocks(demand.max_sequences, length)
+    if (filled := count_bytes(demand.groups, most)) <= budget.num_bytes:
+        return tuple(count * budget.num_bytes // filled for count in most)
 
     def share(count: int) -> tuple[int, ...]:
         return tuple(min(max(low, count), high) for low, high in zip(least, most, strict=True))

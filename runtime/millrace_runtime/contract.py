@@ -94,8 +94,8 @@ CONTAINER_FETCH: Final = "fetch"  # brings the model before the replica starts
 # On a replica's 503: it is shutting down and has not begun this request, so another replica may serve it.
 HEADER_DRAINING: Final = "X-Millrace-Draining"
 
-# On a request to a replica: who sends it. The prefix cache shares nothing between two values. Gateways take it
-# from no client.
+# On a request to a replica: who sends it. The prefix cache shares nothing between two values. Gateways take
+# it from no client.
 HEADER_CACHE_SALT: Final = "X-Millrace-Cache-Salt"
 
 # Flags of `millrace serve` that the operator renders into a pod.
@@ -105,7 +105,7 @@ FLAG_MAX_MODEL_LENGTH: Final = "--max-model-length"
 FLAG_MAX_SEQUENCES: Final = "--max-sequences"
 FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_SPECULATIVE_TOKENS: Final = "--speculative-tokens"
-FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"
+FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"  # noqa: S105
 FLAG_WEIGHTS: Final = "--weights"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_fit.errors import NoRoomError
-from millrace_fit.kv_cache import BLOCK_SIZE, Budget, CacheDemand, CacheGroup, CacheShape, plan_cache
+from millrace_fit.kv_cache import (
+    BLOCK_SIZE,
+    Budget,
+    CacheDemand,
+    CacheGroup,
+    CacheShape,
+    count_bytes,
+    plan_cache,
+)
 
 GROUPS = st.lists(
     st.builds(CacheGroup, st.integers(1, 50), st.none() | st.integers(1, 300)), min_size=1, max_size=3
@@ -33,10 +41,14 @@ def test_a_cache_fits_holds_its_sequence_and_has_no_block_too_many(
     assert shape.max_model_length == demand.longest or not demand.is_firm
     needed = demand.count_blocks(1, shape.max_model_length)
     most = demand.count_blocks(demand.max_sequences, shape.max_model_length)
-    for low, count, high in zip(needed, shape.num_blocks, most, strict=True):
-        assert low <= count <= high
     assert 1 <= shape.num_sequences <= demand.max_sequences
-    if shape.num_blocks != most:  # one more block of each group that lacks some would be too many
+    is_filled = count_bytes(demand.groups, most) <= num_bytes
+    for low, count, high in zip(needed, shape.num_blocks, most, strict=True):
+        assert (high if is_filled else low) <= count
+        assert is_filled or count <= high
+    if is_filled:  # prefixes have the rest
+        assert num_bytes - shape.num_bytes < sum(group.block_bytes for group in demand.groups)
+    else:  # one more block of each group that lacks some would be too many
         more = [count + (count < high) for count, high in zip(shape.num_blocks, most, strict=True)]
         cost = sum(group.block_bytes * count for group, count in zip(demand.groups, more, strict=True))
         assert cost > num_bytes
@@ -48,12 +60,14 @@ FULL, WINDOWED = CacheGroup(100), CacheGroup(100, 1024)
 @pytest.mark.parametrize(
     ("groups", "num_bytes", "expected"),
     [
-        ((FULL, FULL), 10**9, ((32768, 32768), 8192, 64, 64 * 8192)),
-        ((FULL, WINDOWED), 10**9, ((32768, 4352), 8192, 64, 64 * 8192)),
+        ((FULL, FULL), 6_553_600, ((32768, 32768), 8192, 64, 64 * 8192)),
+        ((FULL, FULL), 13_107_200, ((65536, 65536), 8192, 64, 128 * 8192)),
+        ((FULL, WINDOWED), 3_712_000, ((32768, 4352), 8192, 64, 64 * 8192)),
+        ((FULL, WINDOWED), 7_424_000, ((65536, 8704), 8192, 64, 128 * 8192)),
         ((FULL, WINDOWED), 1_000_000, ((5648, 4352), 8192, 11, 5648 * 16)),
         ((FULL, WINDOWED), 60_000, ((406, 194), 6496, 1, 6496)),
         ((FULL, WINDOWED), 10_000, ((50, 50), 800, 1, 800)),
-        ((WINDOWED,), 10**9, ((4352,), 8192, 64, 4352 * 16)),
+        ((WINDOWED,), 435_200, ((4352,), 8192, 64, 4352 * 16)),
         ((WINDOWED,), 10_000, ((100,), 1600, 1, 1600)),
     ],
 )
@@ -67,7 +81,9 @@ def test_groups_have_as_many_blocks_until_a_window_has_enough(
 
 def test_a_window_over_half_of_the_layers_takes_at_most_three_fifths() -> None:
     full, windowed = (
-        plan(CacheDemand((FULL, second), 64, 2048, 8192, is_firm=True), 10**9) for second in (FULL, WINDOWED)
+        CacheDemand((FULL, second), 64, 2048, 8192, is_firm=True) for second in (FULL, WINDOWED)
     )
-    assert windowed.num_bytes / full.num_bytes < 0.6
-    assert "32768 blocks and 4352 blocks for windows of 1024 tokens, 3712000 bytes" in windowed.describe()
+    need = [count_bytes(demand.groups, demand.count_blocks(64, 8192)) for demand in (full, windowed)]
+    assert need[1] / need[0] < 0.6
+    filled = plan(windowed, need[1]).describe()
+    assert "32768 blocks and 4352 blocks for windows of 1024 tokens, 3712000 bytes" in filled

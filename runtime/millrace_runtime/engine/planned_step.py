@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from millrace_runtime.engine.sequence import Sequence, Tenancy
 from millrace_runtime.protocol.executor import mask_bytes
-from millrace_runtime.protocol.messages import StepTiming
+from millrace_runtime.protocol.messages import Begun, StepTiming
 from millrace_runtime.protocol.step import Row
 
 
@@ -19,8 +19,8 @@ class PlannedStep:
     rows: list[Row] = field(default_factory=list)
     offers: list[tuple[int, Sequence]] = field(default_factory=list)
     """Rows that could verify a draft: each row's number and its sequence."""
-    begun: list[int] = field(default_factory=list)
-    """Ids of the sequences that have a row for the first time."""
+    begun: list[Begun] = field(default_factory=list)
+    """The sequences that have a row for the first time."""
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
@@ -37,7 +37,7 @@ class PlannedStep:
         assert sequence.tenancy is not None
         if not sequence.has_begun:
             sequence.has_begun = True
-            self.begun.append(sequence.new.sequence_id)
+            self.begun.append(Begun(sequence.new.sequence_id, sequence.num_computed))
         sequence.num_computed += num_tokens
         emit = sequence.num_computed == sequence.num_known and sequence.draws_next
         is_masked = emit and sequence.matcher is not None

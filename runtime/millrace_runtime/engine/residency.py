@@ -1,47 +1,17 @@
-"""Which sequences are on the device: their slots and blocks, and the changes for the next plan."""
+"""Which sequences are on the device: their slots and blocks, and the changes for the next plan.
+
+A sequence that is placed shares the cached blocks of its longest known prefix, and computes the rest. While a
+running sequence computes the next block of another's prefix, that one waits (`awaits_prefix`): so a prompt's
+choices and equal prompts are computed once.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from millrace_runtime.engine.sequence import BlockTable, Sequence, Tenancy
-from millrace_runtime.protocol.step import BlockAppend, KvGroup, Limits, SlotStart
-
-
-class BlockPool:
-    """Allocates and releases blocks, numbered from 0 to num_blocks - 1. Each has at most one holder."""
-
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
-        # A stack: allocation takes the blocks freed last, so a small load stays in few blocks.
-        self._free = list(range(num_blocks - 1, -1, -1))
-        self._is_held = bytearray(num_blocks)
-
-    @property
-    def num_free(self) -> int:
-        """Blocks without a holder."""
-        return len(self._free)
-
-    def allocate(self, num_blocks: int) -> list[int]:
-        """Return `num_blocks` free blocks. The caller makes sure that there are enough."""
-        assert 0 <= num_blocks <= len(self._free), f"{num_blocks} blocks wanted, {len(self._free)} free"
-        blocks = [self._free.pop() for _ in range(num_blocks)]
-        for block in blocks:
-            self._is_held[block] = 1
-        return blocks
-
-    def release(self, blocks: Iterable[int]) -> None:
-        """Make blocks free again."""
-        for block in blocks:
-            assert self._is_held[block], f"block {block} was freed twice"
-            self._is_held[block] = 0
-            self._free.append(block)
-
-    def check_integrity(self, held: Iterable[int]) -> None:
-        """Assert that `held` are exactly the allocated blocks, each once, and that the others are free."""
-        held_blocks = list(held)
-        assert len(set(held_blocks)) == len(held_blocks), "a block has two holders"
-        assert all(self._is_held[block] for block in held_blocks), "a free block is in use"
-        assert sorted([*held_blocks, *self._free]) == list(range(self.num_blocks)), "a block leaked"
+from millrace_runtime.engine.block_pool import BlockPool
+from millrace_runtime.engine.kv_group import GroupBlocks
+from millrace_runtime.engine.sequence import Sequence, Tenancy
+from millrace_runtime.protocol.step import BlockAppend, Limits, SlotStart
 
 
 @dataclass
@@ -61,61 +31,20 @@ class Changes:
             self.released.append(slot)
 
 
-class _Group:
-    """A KV group and its blocks."""
-
-    def __init__(self, group: KvGroup, block_size: int) -> None:
-        self.pool = BlockPool(group.num_blocks)
-        self.window = group.window
-        self._block_size = block_size
-
-    @property
-    def max_length(self) -> int | None:
-        """The most tokens of a sequence that has all blocks for itself; None without a limit."""
-        is_endless = self.num_live_blocks(self.pool.num_blocks * self._block_size + 1) <= self.pool.num_blocks
-        return None if is_endless else self.pool.num_blocks * self._block_size
-
-    def num_live_blocks(self, num_tokens: int) -> int:
-        """Return the blocks that a sequence of `num_tokens` needs at once, if it computes one at a time.
-
-        A window of w tokens touches no more than ceil((w - 1) / block size) + 1 blocks.
-        """
-        num_blocks = -(-num_tokens // self._block_size)
-        if self.window is None:
-            return num_blocks
-        return min(num_blocks, -(-(self.window - 1) // self._block_size) + 1)
-
-    def num_missing(self, table: BlockTable, num_tokens: int) -> int:
-        """Return how many more blocks a table needs to hold `num_tokens`."""
-        return max(0, -(-num_tokens // self._block_size) - table.end)
-
-    def max_reach(self, table: BlockTable) -> int:
-        """Return how many tokens a table could hold with every free block."""
-        return (table.end + self.pool.num_free) * self._block_size
-
-    def drop_unseen(self, table: BlockTable, num_computed: int) -> None:
-        """Release the blocks that no further token sees."""
-        if self.window is None:
-            return
-        num_unseen = (num_computed + 1 - self.window) // self._block_size - table.num_dropped
-        if num_unseen > 0:
-            self.pool.release(table.blocks[:num_unseen])
-            del table.blocks[:num_unseen]
-            table.num_dropped += num_unseen
-
-
 class Residency:
     """Owns slots and blocks. Plans run in order, so a freed block may be allocated again at once."""
 
     def __init__(self, limits: Limits) -> None:
         self._block_size = limits.block_size
         self._num_slots = limits.num_slots
-        self._groups = [_Group(group, limits.block_size) for group in limits.groups]
+        self._groups = [GroupBlocks(group, limits.block_size) for group in limits.groups]
         self._has_windows = any(group.window is not None for group in limits.groups)
         self._free_slots = list(range(limits.num_slots - 1, -1, -1))
         self._tenants: dict[int, Sequence] = {}
         self._next_epoch = 0
         self._changes = Changes()
+        self._pending: dict[bytes, Sequence] = {}
+        """By key: the running sequence that will compute this block of its prompt."""
         bounds = [bound for group in self._groups if (bound := group.max_length) is not None]
         self.max_length = min([limits.max_model_length, *bounds])
         """The most tokens of a sequence: the model's limit, or fewer if all blocks hold fewer."""
@@ -130,10 +59,24 @@ class Residency:
 
         Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer.
         """
-        return bool(self._free_slots) and all(
-            self._can_spare(number, group.num_live_blocks(sequence.num_known), others, enough)
-            for number, group in enumerate(self._groups)
-        )
+        if not self._free_slots:
+            return False
+        needs = [group.num_live_blocks(sequence.num_known) for group in self._groups]
+        if self._can_spare(needs, others, enough):
+            return True
+        if not (num_cached := self._find_prefix(sequence)):
+            return False
+        needs = [group.num_new(sequence.keys, num_cached, sequence.num_known) for group in self._groups]
+        return self._can_spare(needs, others, enough)
+
+    def awaits_prefix(self, sequence: Sequence) -> bool:
+        """Whether a running sequence will compute the next block of this one's prefix."""
+        if sequence.awaited in self._pending:
+            return True
+        num_cached = self._find_prefix(sequence)
+        is_more = num_cached < self._most_cached(sequence)
+        sequence.awaited = sequence.keys[num_cached] if is_more else None
+        return sequence.awaited in self._pending
 
     def can_extend(self, sequences: list[Sequence]) -> bool:
         """Whether the free blocks suffice for every known token of all these sequences together."""
@@ -148,17 +91,42 @@ class Residency:
         return sequence if sequence is not None and sequence.tenancy == (slot, epoch) else None
 
     def place(self, sequence: Sequence) -> None:
-        """Give a sequence a slot, and blocks for the known tokens that further tokens see."""
+        """Give a sequence a slot, the blocks of its known prefix, and blocks for further tokens to see."""
         tenancy = Tenancy(self._free_slots.pop(), self._next_epoch)
         self._next_epoch += 1
         self._tenants[tenancy.slot] = sequence
         sequence.tenancy = tenancy
+        num_cached = self._find_prefix(sequence)
         sequence.tables = [
-            BlockTable(group.pool.allocate(group.num_live_blocks(sequence.num_known)))
-            for group in self._groups
+            group.place(sequence.keys, num_cached, sequence.num_known) for group in self._groups
         ]
+        sequence.num_computed = num_cached * self._block_size
+        sequence.num_named = num_cached
+        for key in sequence.keys[num_cached:]:
+            self._pending.setdefault(key, sequence)
         self._measure_room(sequence)
         self._changes.starts.append(_start_of(sequence, tenancy))
+
+    def name_computed(self, sequence: Sequence, num_computed: int) -> None:
+        """Let the sequence's full blocks be found, of which a collected step has written so many tokens."""
+        end = num_computed // self._block_size
+        if end <= sequence.num_named:
+            return
+        sequence.extend_keys(end, self._block_size)
+        for group, table in zip(self._groups, sequence.tables, strict=True):
+            group.name(table, sequence.keys, sequence.num_named, end)
+        self._drop_pending(sequence, sequence.keys[sequence.num_named : end])
+        sequence.num_named = end
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Let nobody find a sequence's blocks: a step of it had a fault."""
+        for group, table in zip(self._groups, sequence.tables, strict=True):
+            group.pool.forget(table.blocks)
+
+    def forget_prefixes(self) -> None:
+        """Free all cached blocks, as before a sleep, which loses their contents."""
+        for group in self._groups:
+            group.pool.forget_all()
 
     def extend(self, sequence: Sequence, num_tokens: int) -> int:
         """Extend a placed sequence's blocks towards `num_tokens`. Return how many tokens fit."""
@@ -191,7 +159,8 @@ class Residency:
         assert sequence.tenancy is not None
         slot = sequence.tenancy.slot
         for group, table in zip(self._groups, sequence.tables, strict=True):
-            group.pool.release(table.blocks)
+            group.pool.release(reversed(table.blocks))  # the end of a text is needed less than its beginning
+        self._drop_pending(sequence, sequence.keys[sequence.num_named :])
         del self._tenants[slot]
         self._free_slots.append(slot)
         self._changes.release(slot)
@@ -218,7 +187,11 @@ class Residency:
         for number, group in enumerate(self._groups):
             group.pool.check_integrity(b for s in self._tenants.values() for b in s.tables[number].blocks)
 
-    def _can_spare(
+    def _can_spare(self, needs: Iterable[int], others: Iterable[Sequence], enough: int | None) -> bool:
+        """Whether each group can spare the blocks that it needs."""
+        return all(self._can_group_spare(number, need, others, enough) for number, need in enumerate(needs))
+
+    def _can_group_spare(
         self, number: int, num_blocks: int, others: Iterable[Sequence], enough: int | None
     ) -> bool:
         """Whether a group can spare `num_blocks`. The sum of the growth is computed only if it decides."""
@@ -234,6 +207,27 @@ class Residency:
         needs = (group.num_live_blocks(s.max_length) - len(s.tables[number].blocks) for s in sequences)
         return sum(max(0, need) for need in needs)
 
+    def _most_cached(self, sequence: Sequence) -> int:
+        """Return the most blocks that a sequence may find: it computes one token at least."""
+        if not sequence.reads_prefixes:
+            return 0
+        return min(len(sequence.keys), (sequence.num_known - 1) // self._block_size)
+
+    def _find_prefix(self, sequence: Sequence) -> int:
+        """Return how many blocks of a waiting sequence every group has, as far as it will see them."""
+        most = found = self._most_cached(sequence)
+        while True:
+            for group in self._groups:
+                found = group.find_prefix(sequence.keys, found)
+            if found == most:
+                return found
+            most = found
+
+    def _drop_pending(self, sequence: Sequence, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            if self._pending.get(key) is sequence:
+                del self._pending[key]
+
     def _measure_room(self, sequence: Sequence) -> None:
         sequence.room = min(table.end for table in sequence.tables) * self._block_size
 
@@ -243,8 +237,8 @@ def _start_of(sequence: Sequence, tenancy: Tenancy) -> SlotStart:
         slot=tenancy.slot,
         epoch=tenancy.epoch,
         tokens=sequence.pack_tokens(),
-        num_computed=0,
-        blocks=[list(table.blocks) for table in sequence.tables],
+        num_computed=sequence.num_computed,
+        blocks=[[0] * table.num_dropped + table.blocks for table in sequence.tables],
         sampling=sequence.new.sampling,
         num_prompt=sequence.num_prompt,
         num_scored=sequence.num_scored,

@@ -1,8 +1,9 @@
 """Continuous batching: what each step computes.
 
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest
-first. Drafts come last: they get the tokens and blocks that remain, and no draft preempts a sequence. Three
-rules make every admitted sequence end:
+first. Drafts come last: they get the tokens and blocks that remain, and no draft preempts a sequence. A
+sequence whose prefix a running one computes is admitted once it can share it; younger ones pass it meanwhile.
+Three rules make every admitted sequence end:
 - The scheduler refuses at once a sequence that can never fit.
 - The oldest sequence is on the device, is never preempted, and has a row in every plan in which it wants one.
 - A preempted sequence keeps its tokens and its age, so it becomes the oldest.
@@ -16,18 +17,20 @@ from typing import NamedTuple
 from millrace_runtime.engine.bad_words import ban_words
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
+from millrace_runtime.engine.prefix import hash_prompt
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.sequence import AgeQueue, Sequence, State
 from millrace_runtime.engine.validation import check_request
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
+    Begun,
     Generate,
     SequenceOutput,
     Stats,
     StepTiming,
 )
-from millrace_runtime.protocol.step import Limits, RowResult, StepPlan, StepResult
+from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED, Limits, RowResult, StepPlan, StepResult
 
 
 class Committed(NamedTuple):
@@ -55,7 +58,8 @@ class Scheduler:
         self._next_age = 0
         self._next_step = 0
         self._num_preemptions = 0
-        self._begun: list[int] = []
+        self._num_prefix_queries = self._num_prefix_hits = 0
+        self._begun: list[Begun] = []
         self._is_crowded = False
         """Whether no running sequence has ended since the last preemption."""
 
@@ -89,8 +93,9 @@ class Scheduler:
         num_prompt = len(request.prompt) // TOKEN_BYTES
         max_length = min(num_prompt + request.max_tokens, self.max_model_length)
         matchers = ban_words(request.bad_words, matchers, len(request.sequences))
+        keys = hash_prompt(request.salt, request.prompt, self._limits.block_size)
         for new, matcher in zip_longest(request.sequences, matchers):
-            sequence = Sequence(request, new, self._next_age, max_length, matcher)
+            sequence = Sequence(request, new, self._next_age, max_length, matcher, keys=[*keys])
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
             self._waiting.add(sequence)
@@ -131,8 +136,8 @@ class Scheduler:
             return None
         return Masks(newest.step, newest.make_masks(self._limits.vocabulary_size))
 
-    def pop_begun(self) -> list[int]:
-        """Return the ids of the sequences that got their first row since the last call."""
+    def pop_begun(self) -> list[Begun]:
+        """Return the sequences that got their first row since the last call."""
         begun, self._begun = self._begun, []
         return begun
 
@@ -160,7 +165,14 @@ class Scheduler:
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free,
             num_preemptions=self._num_preemptions,
+            num_prefix_queries=self._num_prefix_queries,
+            num_prefix_hits=self._num_prefix_hits,
         )
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache, and count its hits from 0. Needed before the executor sleeps."""
+        self._residency.forget_prefixes()
+        self._num_prefix_queries = self._num_prefix_hits = 0
 
     def check_integrity(self) -> None:
         """Assert that no slot or block is lost or shared, and that every sequence is in its queue."""
@@ -212,7 +224,11 @@ class Scheduler:
 
     def _admit(self, planned: PlannedStep) -> None:
         """Start waiting sequences in order of age, as long as there is room."""
-        while planned.num_tokens_left and (sequence := self._waiting.oldest) is not None:
+        for sequence in tuple(self._waiting):
+            if not planned.num_tokens_left:
+                return
+            if self._residency.awaits_prefix(sequence):
+                continue
             if not self._leaves_headroom(sequence):
                 return
             self._place(sequence)
@@ -272,13 +288,22 @@ class Scheduler:
         changes = self._residency.pop_changes()
         self._next_step += 1
         self._in_flight.append(planned)
-        self._begun += planned.begun
+        for begun in planned.begun:
+            self._count_hits(begun)
         return StepPlan(planned.step, changes.released, changes.starts, changes.appends, planned.rows)
+
+    def _count_hits(self, begun: Begun) -> None:
+        sequence = self._sequences[begun.sequence_id]
+        self._begun.append(begun)
+        if sequence.reads_prefixes:
+            self._num_prefix_queries += sequence.num_prompt
+            self._num_prefix_hits += begun.num_cached
 
     def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
         """Add a row's result to its sequence. Return the output; None if it has nothing for the client."""
         sequence.append_scores(row)
         tokens, finish_reason = sequence.append_tokens(row)
+        self._name_computed(sequence, row)
         if not tokens and finish_reason is None and row.prompt_logprobs is None:
             return None
         if finish_reason is not None:
@@ -288,6 +313,15 @@ class Scheduler:
         return SequenceOutput(
             sequence.new.sequence_id, tokens, logprobs, finish_reason, error, row.prompt_logprobs
         )
+
+    def _name_computed(self, sequence: Sequence, row: RowResult) -> None:
+        """Let others find the blocks that a row has filled, and none after a fault of the model."""
+        if row.fault is not None and row.fault != FAULT_NOTHING_ALLOWED:
+            self._residency.distrust(sequence)
+        elif row.num_computed // self._limits.block_size > sequence.num_named:
+            # A stop within an accepted draft leaves computed tokens that are no part of the text.
+            num_collected = sequence.num_prompt + len(sequence.outputs)
+            self._residency.name_computed(sequence, min(row.num_computed, num_collected))
 
     def _end(self, sequence: Sequence) -> None:
         if sequence.state is State.RUNNING:

@@ -8,7 +8,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from millrace_runtime.engine.matcher import Matcher
-from millrace_runtime.protocol.encoding import count_tokens, pack_tokens
+from millrace_runtime.engine.prefix import hash_block, hash_salt
+from millrace_runtime.protocol.encoding import TOKEN_BYTES, count_tokens, pack_tokens
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
 
@@ -70,6 +71,12 @@ class Sequence:
     tenancy: Tenancy | None = None
     tables: list[BlockTable] = field(default_factory=list)
     """By KV group; empty without a slot."""
+    keys: list[bytes] = field(default_factory=list)
+    """Of its full blocks (`prefix.py`): of the prompt's, and of as many of the outputs as were named."""
+    num_named: int = 0
+    """Blocks that others can find, or that it found itself."""
+    awaited: bytes | None = None
+    """While it waits: the key of the block that it will compute next."""
     room: int = 0
     """Tokens that every table has blocks for."""
     num_known: int = field(init=False)
@@ -90,6 +97,11 @@ class Sequence:
     def num_prompt(self) -> int:
         """Tokens of the prompt."""
         return count_tokens(self.request.prompt)
+
+    @property
+    def reads_prefixes(self) -> bool:
+        """Whether it may share computed blocks. Log-probabilities of a prompt need all of it computed."""
+        return self.new.sampling.num_prompt_logprobs is None
 
     @property
     def num_uncomputed(self) -> int:
@@ -136,6 +148,15 @@ class Sequence:
         """Return the prompt and every collected token, packed."""
         return self.request.prompt + pack_tokens(self.outputs)
 
+    def extend_keys(self, num_blocks: int, block_size: int) -> None:
+        """Make the keys of its first `num_blocks` blocks, whose tokens are collected."""
+        for begin in range(len(self.keys) * block_size, num_blocks * block_size, block_size):
+            end, num_prompt = begin + block_size, self.num_prompt
+            prompt = self.request.prompt[begin * TOKEN_BYTES : end * TOKEN_BYTES]
+            drawn = self.outputs[max(begin - num_prompt, 0) : end - num_prompt]
+            before = self.keys[-1] if self.keys else hash_salt(self.request.salt)
+            self.keys.append(hash_block(before, prompt + pack_tokens(drawn)))
+
     def move_to(self, state: State) -> None:
         """Change the state along TRANSITIONS."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
@@ -145,7 +166,7 @@ class Sequence:
         """Forget its state on the device. Tokens that are being drawn there will be drawn again, the same."""
         self.tenancy = None
         self.tables = []
-        self.room = self.num_computed = self.num_pending = self.next_draft = 0
+        self.room = self.num_computed = self.num_named = self.num_pending = self.next_draft = 0
         self.num_known = self.num_prompt + len(self.outputs)
 
     def append_scores(self, row: RowResult) -> None:

@@ -1,8 +1,9 @@
 """An executor without a device, for the scheduler's tests. It checks everything in a plan.
 
 Its KV cache holds token ids. The next token is a function of the ids that it reads there through the block
-tables, as far as each group's window sees. So a block that two sequences share, or that was freed too early,
-changes a text. A plan runs when it is collected, so its masks may come until then.
+tables, as far as each group's window sees. So a block with the wrong tokens, or that was freed too early,
+changes a text. Sequences may share blocks, and none may write to a block that another sees. A plan runs when
+it is collected, so its masks may come until then.
 
 There are no logits. Where a mask, a bias or `min_tokens` bans a token, the next one that they leave is drawn;
 of a sequence's sampling only the numbers of log-probabilities count beside these. A token's rank is its
@@ -11,7 +12,7 @@ prompt's tokens that is the only likely one.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -111,7 +112,7 @@ class SimulatedExecutor:
             self._start(start)
         for append in plan.appends:
             self._slots[append.slot].tables[append.group].extend(append.blocks)
-        self._check_tables()
+        self._check_writes(plan)
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
         masks = self._split_masks(plan)
         self.progress += 1
@@ -146,22 +147,31 @@ class SimulatedExecutor:
         assert 0 <= start.slot < self.limits.num_slots
         assert start.slot not in self._slots, "a slot was started that is not released"
         assert 0 < start.num_prompt <= len(tokens)
+        assert 0 <= start.num_computed < len(tokens), "a sequence starts with nothing to compute"
+        is_scored = start.sampling.num_prompt_logprobs is not None
+        assert not (is_scored and start.num_computed), "a prompt with scores is not computed"
         assert len(start.blocks) == len(self.limits.groups)
         tables = [list(blocks) for blocks in start.blocks]
         self._slots[start.slot] = _Slot(start, tokens, tables, start.num_computed)
 
-    def _check_tables(self) -> None:
-        """Assert that no two slots share a block that a later token sees.
+    def _check_writes(self, plan: StepPlan) -> None:
+        """Assert that no row writes to a block that another slot sees.
 
         A block that a window has passed may already belong to another slot.
         """
         for number, group in enumerate(self.limits.groups):
-            blocks = [
-                block
-                for slot in self._slots.values()
-                for block in slot.tables[number][_first_seen(group, slot) // self.limits.block_size :]
-            ]
-            assert len(set(blocks)) == len(blocks), "two slots share a block"
+            readers: Counter[int] = Counter()
+            for slot in self._slots.values():
+                readers.update(set(slot.tables[number][self._block_of(_first_seen(group, slot)) :]))
+            for row in plan.rows:
+                slot = self._slots[row.slot]
+                end = slot.num_computed + row.num_tokens + row.max_draft
+                first, last = self._block_of(slot.num_computed), self._block_of(end - 1)
+                written = slot.tables[number][first : last + 1]
+                assert all(readers[block] == 1 for block in written), "a row writes to a shared block"
+
+    def _block_of(self, position: int) -> int:
+        return position // self.limits.block_size
 
     def _has_masks(self, plan: StepPlan) -> bool:
         return plan.step in self._masks or not any(row.is_masked for row in plan.rows)

@@ -29,7 +29,7 @@ from millrace_runtime.execution.scoring import Scored, Scores, score_tokens
 from millrace_runtime.execution.slots import SlotTable, Spans
 from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens
 from millrace_runtime.models.model import Model
-from millrace_runtime.protocol.step import StepSize
+from millrace_runtime.protocol.step import KvGroup, StepSize
 
 
 class Computed(NamedTuple):
@@ -82,6 +82,11 @@ class Runner(Protocol):
 
         `draws` has those of a step in which every row draws without a mask. The runner may draw them at once.
         """
+
+
+SHARING = 2
+"""A graph's room for contexts, over what the pool holds: sequences share the blocks of equal prefixes. More
+room means more programs without a part, so the steps that share more than this are launched one by one."""
 
 
 class TensorRunner:
@@ -144,7 +149,8 @@ class TensorRunner:
             inputs = DecodeInputs(size.num_tokens, sampler, self._device)
         num_rows = inputs.num_rows
         num_spans = tuple(
-            bound_spans(num_rows, group.num_blocks * BLOCK_SIZE, group.window) for group in slots.groups
+            bound_spans(num_rows, _bound_contexts(num_rows, group, slots), group.window)
+            for group in slots.groups
         )
         head = TensorStep.without_tokens(self._kernels, self._group, self._graphs.put)
         sampled = torch.zeros((2, num_rows), dtype=torch.int64, device=self._device)
@@ -258,3 +264,8 @@ class TensorRunner:
         """Pad a small step to the minimum rows of a matrix product, once for all layers."""
         missing = self._min_tokens - values.shape[0]
         return torch.nn.functional.pad(values, (0, missing)) if missing > 0 else values
+
+
+def _bound_contexts(num_rows: int, group: KvGroup, slots: SlotTable) -> int:
+    """Return the most tokens, of all contexts together, that a graph of so many rows is for."""
+    return min(num_rows * slots.tokens.shape[1], SHARING * group.num_blocks * BLOCK_SIZE)

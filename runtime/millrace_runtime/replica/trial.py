@@ -48,7 +48,9 @@ def try_steps(scheduler: Scheduler, executor: Executor, loading_seconds: float =
     trial would delay requests, the list is empty. Raises ModelError if the model computes no token, because
     it would fail every request.
     """
-    return _Trial(scheduler, executor, loading_seconds).measure()
+    steps = _Trial(scheduler, executor, loading_seconds).measure()
+    scheduler.forget_prefixes()  # no request has these prompts
+    return steps
 
 
 def is_affordable(lone_seconds: float) -> bool:

@@ -52,6 +52,7 @@ def request(
     grammar: str | None = None,
     others: Iterable[int] = (),
     bad_words: Sequence[list[int]] = (),
+    salt: bytes = b"",
     **sampling: Any,
 ) -> Generate:
     """`others`: ids of further choices of the prompt."""
@@ -63,6 +64,7 @@ def request(
         stop_token_ids=list(stop),
         grammar=None if grammar is None else messages.Grammar(grammar),
         bad_words=list(bad_words),
+        salt=salt,
     )
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_runtime.engine.residency import BlockPool
+from millrace_runtime.engine.block_pool import BlockPool
 
 
 def test_hands_out_every_block_once() -> None:
@@ -36,12 +36,9 @@ def test_a_double_free_is_caught() -> None:
 def test_a_leak_a_shared_block_and_a_stolen_block_are_caught() -> None:
     pool = BlockPool(3)
     blocks = pool.allocate(2)
-    with pytest.raises(AssertionError, match="leaked"):
-        pool.check_integrity(blocks[:1])
-    with pytest.raises(AssertionError, match="two holders"):
-        pool.check_integrity([*blocks, blocks[0]])
-    with pytest.raises(AssertionError, match="free block is in use"):
-        pool.check_integrity([0, 1, 2])
+    for held in (blocks[:1], [*blocks, blocks[0]], [0, 1, 2]):
+        with pytest.raises(AssertionError, match="a reader that nobody counted"):
+            pool.check_integrity(held)
 
 
 @settings(max_examples=50, deadline=None)

@@ -95,30 +95,40 @@ def limits(draw: st.DrawFn) -> Limits:
 
 
 @st.composite
+def prompts(draw: st.DrawFn, shared: list[int]) -> list[int]:
+    """A prompt that begins like others, or with nothing that another has."""
+    num_shared = draw(st.integers(0, len(shared)))
+    own = draw(st.lists(TOKENS, min_size=not num_shared, max_size=len(shared) - num_shared))
+    return [*shared[:num_shared], *own]
+
+
+@st.composite
 def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
     bounds = draw(limits())
     longest = Scheduler(bounds).max_model_length - 1
+    shared = draw(st.lists(TOKENS, min_size=longest, max_size=longest))
     requests = draw(
         st.lists(
             st.tuples(
                 st.integers(0, 20),
-                st.lists(TOKENS, min_size=1, max_size=longest),
+                prompts(shared),
                 st.integers(0, 30),
                 st.lists(TOKENS, max_size=2),
                 st.sampled_from([None, "a"]),
                 st.integers(0, 2),
                 SAMPLINGS,
                 st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=4), max_size=40),
+                st.sampled_from([b"", b"a"]),
             ),
             min_size=1,
             max_size=8,
         )
     )
     arrivals = []
-    for number, (at, prompt, count, stop, grammar, num_others, sampling, words) in enumerate(requests):
+    for number, (at, prompt, count, stop, grammar, num_others, sampling, words, salt) in enumerate(requests):
         first = number * 10
         asked = {"grammar": grammar, "others": range(first + 1, first + 1 + num_others)} | sampling
-        asked["bad_words"] = words
+        asked |= {"bad_words": words, "salt": salt}
         arrivals.append((at, request(first, prompt, count, stop, held_back=tuple(stop), **asked)))
     victims = st.sampled_from([new.sequence_id for _, generate in arrivals for new in generate.sequences])
     return Load(

@@ -6,7 +6,7 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.sequence import Sequence, State
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
-from millrace_runtime.protocol.messages import NewSequence
+from millrace_runtime.protocol.messages import Begun, NewSequence
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Row, RowResult, StepResult
 from tests.runtime.engine.engine_driver import (
@@ -188,7 +188,7 @@ def test_a_sequence_begins_with_its_first_row_and_not_again_after_a_preemption()
         engine.add(request(number, [number] * length, 12))
     engine.scheduler.abort(4)  # it never ran
     engine.plan_next()
-    assert engine.scheduler.pop_begun() == [1, 2, 3]
+    assert engine.scheduler.pop_begun() == [Begun(1, 0), Begun(2, 0), Begun(3, 0)]
     engine.run()
     assert engine.scheduler.stats().num_preemptions
     assert engine.scheduler.pop_begun() == []

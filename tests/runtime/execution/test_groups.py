@@ -25,7 +25,7 @@ from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Architecture, KvShape, Weights
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Record
-from millrace_runtime.protocol.messages import Generate, NewSequence
+from millrace_runtime.protocol.messages import Generate, NewSequence, Stats
 from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, Placement, StepSize
 from tests.runtime.execution.tape import CountingRecorder
@@ -115,8 +115,9 @@ def run_with_torch() -> Runner:
 
 @torch.inference_mode()
 def poison_free_blocks(scheduler: Scheduler, executor: LocalExecutor) -> None:
-    """Fill each block that no sequence holds with NaN, as another sequence might."""
-    free = [group.pool._free for group in scheduler._residency._groups]
+    """Fill each block that nobody holds or can find with NaN, as another sequence might."""
+    pools = [group.pool for group in scheduler._residency._groups]
+    free = [[*pool._free, *range(pool._num_touched, pool.num_blocks)] for pool in pools]
     for cache, shape in zip(executor._runner.kv_caches, ARCHITECTURE.kv_shapes, strict=True):
         cache[free[shape.group]] = float("nan")
 
@@ -127,9 +128,12 @@ class Text(NamedTuple):
 
 
 def serve(
-    executor: LocalExecutor, prompts: Sequence[Sequence[int]], max_tokens: int = 25
-) -> tuple[list[Text], int]:
-    """Run the real scheduler. Return the texts and the number of preemptions."""
+    executor: LocalExecutor, prompts: Sequence[Sequence[int]], max_tokens: int = 25, *, shares: bool = False
+) -> tuple[list[Text], Stats]:
+    """Run the real scheduler. Return the texts, and the scheduler's counts at the end.
+
+    Unless it shares prefixes each sequence computes all of its own tokens, but after a preemption.
+    """
     scheduler, texts = Scheduler(executor.limits), [Text([], []) for _ in prompts]
     for number, tokens in enumerate(prompts):
         sampling = Sampling(temperature=0.9, seed=number, num_logprobs=0)
@@ -139,6 +143,7 @@ def serve(
                 prompt=pack_tokens(tokens),
                 max_tokens=max_tokens,
                 stop_token_ids=[],
+                salt=b"" if shares else b"%d" % number,
             )
         )
     while scheduler.has_work:
@@ -150,7 +155,7 @@ def serve(
             texts[output.sequence_id].tokens.extend(output.tokens)
             texts[output.sequence_id].logprobs.extend(one.drawn for one in output.logprobs)
         scheduler.check_integrity()
-    return texts, scheduler.stats().num_preemptions
+    return texts, scheduler.stats()
 
 
 PROMPTS = [
@@ -187,9 +192,22 @@ def test_sequences_of_two_groups_have_their_own_text_whatever_they_share(run: Ca
         drawn = logprobs[range(len(text.tokens)), text.tokens]
         torch.testing.assert_close(torch.tensor(text.logprobs), drawn, atol=2e-4, rtol=0)
     for num_blocks in ([9, 64], [64, 9], [11, 10]):
-        found, num_preemptions = serve(open_executor(run(), num_blocks), PROMPTS)
-        assert num_preemptions
+        found, stats = serve(open_executor(run(), num_blocks), PROMPTS)
+        assert stats.num_preemptions
         assert found == expected
+
+
+@pytest.mark.parametrize("run", [run_natively, run_with_torch])
+def test_a_text_has_the_same_bits_with_a_cached_prefix(run: Callable[[], Runner]) -> None:
+    """Prefixes within the window and beyond it, with room for all and with preemptions."""
+    shared = [*PROMPTS[7], *PROMPTS[1]][:60]
+    prompts = [[*shared[: 17 + 9 * number], *own] for number, own in enumerate(PROMPTS[:3])] * 2
+    prompts += [shared, shared]
+    expected, _ = serve(open_executor(run(), [64, 64], num_slots=12), prompts)
+    for num_blocks in ([64, 64], [11, 10]):
+        found, stats = serve(open_executor(run(), num_blocks), prompts, shares=True)
+        assert found == expected
+        assert stats.num_prefix_hits > 100
 
 
 @pytest.mark.reads("kernels", "runtime", "tests/runtime")

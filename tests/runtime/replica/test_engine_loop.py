@@ -13,7 +13,7 @@ from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Sleep
-from millrace_runtime.protocol.messages import Abort, FromEngine, Generate, StepOutputs
+from millrace_runtime.protocol.messages import Abort, Begun, FromEngine, Generate, StepOutputs
 from millrace_runtime.replica.engine_loop import STEP_POLL_SECONDS, EngineChannel, EngineLoop, StepClock
 from millrace_runtime.replica.errors import PeerGone
 from millrace_runtime.replica.heartbeat import Deadlines, Heartbeat, Member, Phase
@@ -91,7 +91,7 @@ def test_the_begin_of_a_sequence_is_told_once_and_before_its_first_token(peer: P
     begun: list[int] = []
     ended = set()
     for message in peer.receive():
-        begun += message.begun
+        begun += [one.sequence_id for one in message.begun]
         assert all(output.sequence_id in begun for output in message.outputs)
         ended |= {output.sequence_id for output in message.outputs if output.finish_reason}
         if len(ended) == 3:
@@ -247,7 +247,7 @@ def test_who_waits_and_runs_is_told_before_and_during_a_long_step() -> None:
     states = [(message.stats.num_waiting, message.stats.num_running) for message in turn.sent]
     assert states == [(0, 0), (1, 0), (0, 1), (1, 1), (1, 1), (1, 0)]
     assert [message.timing is None for message in turn.sent] == [True] * 5 + [False]
-    assert [message.begun for message in turn.sent] == [[], [], [1], [], [], []]
+    assert [message.begun for message in turn.sent] == [[], [], [Begun(1, 0)], [], [], []]
     assert turn.sent[4].outputs[0].finish_reason == "error"  # refused at once, too
 
 

@@ -1,0 +1,105 @@
+"""The blocks of one KV group, and who reads them.
+
+A block is held by its readers, cached without a reader, or free. A block that is full gets a *key*, which
+says what is in it (`prefix.py`), and others find it by the key. When its last reader leaves, it stays cached
+until its memory is needed; the block that was released first goes first.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+
+
+class BlockPool:
+    """Owns blocks, numbered from 0 to num_blocks - 1."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        # A stack: allocation takes the blocks freed last, so a small load stays in few blocks.
+        self._free: list[int] = []
+        self._num_touched = 0
+        """Blocks from here on were never allocated. A small model's cache may have a million of them."""
+        self._num_readers = array("I", bytes(4 * num_blocks))
+        self._cached: dict[int, None] = {}
+        """Blocks with a key and without a reader, in the order of their release."""
+        self._key_of: dict[int, bytes] = {}
+        self._block_of: dict[bytes, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks without a reader: the free and the cached ones."""
+        return len(self._free) + self.num_blocks - self._num_touched + len(self._cached)
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether a block has this key."""
+        return key in self._block_of
+
+    def is_held(self, key: bytes) -> bool:
+        """Whether the block with this key has a reader."""
+        return self._block_of[key] not in self._cached
+
+    def allocate(self, num_blocks: int) -> list[int]:
+        """Return `num_blocks` blocks, each with one reader. The caller makes sure that there are enough."""
+        assert 0 <= num_blocks <= self.num_free, f"{num_blocks} blocks wanted, {self.num_free} free"
+        blocks = [self._free.pop() if self._free else self._take() for _ in range(num_blocks)]
+        for block in blocks:
+            self._num_readers[block] = 1
+        return blocks
+
+    def share(self, key: bytes) -> int:
+        """Return the block with this key, with one more reader."""
+        block = self._block_of[key]
+        self._cached.pop(block, None)
+        self._num_readers[block] += 1
+        return block
+
+    def name(self, block: int, key: bytes) -> None:
+        """Let a held block be found by its key, unless another block has the same contents."""
+        if key not in self._block_of and block not in self._key_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Take a reader from each block."""
+        for block in blocks:
+            assert self._num_readers[block], f"block {block} was freed twice"
+            self._num_readers[block] -= 1
+            if self._num_readers[block]:
+                continue
+            if block in self._key_of:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Let nobody find these held blocks any more."""
+        for block in blocks:
+            if (key := self._key_of.pop(block, None)) is not None:
+                del self._block_of[key]
+
+    def forget_all(self) -> None:
+        """Free every cached block, and let nobody find a held one."""
+        self._free += self._cached
+        self._cached.clear()
+        self._key_of.clear()
+        self._block_of.clear()
+
+    def check_integrity(self, held: Iterable[int]) -> None:
+        """Assert that `held` names each block once for each reader, and that no block is lost."""
+        counted = Counter(held)
+        touched = range(self._num_touched)
+        readers = {block: number for block in touched if (number := self._num_readers[block])}
+        assert counted == readers, "a block leaked, or has a reader that nobody counted"
+        assert sorted([*self._cached, *self._free, *readers]) == list(touched), "a free block is in use"
+        assert {block: key for key, block in self._block_of.items()} == self._key_of, "a key is wrong"
+        assert self._cached.keys() <= self._key_of.keys(), "a cached block has no key"
+
+    def _take(self) -> int:
+        """Return a block that nobody ever had, or else the cached one that was released first."""
+        if self._num_touched < self.num_blocks:
+            self._num_touched += 1
+            return self._num_touched - 1
+        block = next(iter(self._cached))
+        del self._cached[block]
+        del self._block_of[self._key_of.pop(block)]
+        return block
