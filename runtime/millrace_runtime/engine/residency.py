@@ -54,12 +54,17 @@ class Residency:
         """The pool of the group with the smallest free share."""
         return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether a slot has no sequence."""
+        return bool(self._free_slots)
+
     def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], enough: int | None = None) -> bool:
         """Whether a sequence can be placed and leaves enough blocks in each group.
 
         Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer.
         """
-        if not self._free_slots:
+        if not self.has_free_slot:
             return False
         needs = [group.num_live_blocks(sequence.num_known) for group in self._groups]
         if self._can_spare(needs, others, enough):

@@ -225,7 +225,7 @@ class Scheduler:
     def _admit(self, planned: PlannedStep) -> None:
         """Start waiting sequences in order of age, as long as there is room."""
         for sequence in tuple(self._waiting):
-            if not planned.num_tokens_left:
+            if not (planned.num_tokens_left and self._residency.has_free_slot):
                 return
             if self._residency.awaits_prefix(sequence):
                 continue

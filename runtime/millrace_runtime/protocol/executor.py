@@ -8,7 +8,10 @@ from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResu
 
 
 class Sleep(msgspec.Struct, frozen=True, tag="sleep"):
-    """Free the KV cache's memory. Every slot must be empty, and no step may follow before `Wake`."""
+    """Free the KV cache's memory. Every slot must be empty, and no step may follow before `Wake`.
+
+    The scheduler must forget its prefixes first.
+    """
 
 
 class Wake(msgspec.Struct, frozen=True, tag="wake"):
