@@ -8,6 +8,7 @@ import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import Begun, Generate
 from millrace_runtime.protocol.step import KvGroup, StepPlan
 from tests.runtime.engine.engine_driver import (
@@ -71,16 +72,18 @@ def test_choices_of_a_prompt_wait_for_the_first_one_and_share_it(depth: int) -> 
 
 
 def test_who_waits_for_a_prefix_is_passed_by_others_and_goes_on_when_it_will_not_come() -> None:
-    engine = driver(limits(block_size=4, budget=8))
+    engine = driver(limits(block_size=4, budget=24))
     engine.add(request(1, range(20)))
     engine.add(request(2, range(20)))
     engine.add(request(3, [40, 41]))
-    for _ in range(3):
-        engine.step()
-    assert starts(engine) == [0, 0]  # the first and the third
+    engine.plan_next()
+    assert [start.tokens for start in engine.plans[0].starts] == [
+        pack_tokens(range(20)),
+        pack_tokens([40, 41]),
+    ]
     engine.scheduler.abort(1)
     engine.run()
-    assert starts(engine) == [0, 0, 16]
+    assert starts(engine) == [0, 0, 0]
     assert engine.texts[2] == expected(request(2, range(20)), 100)[0]
 
 
@@ -89,7 +92,7 @@ def test_what_was_used_least_recently_goes_first_and_from_its_end() -> None:
     old, new = ([number] * 12 for number in (1, 2))
     say(engine, request(1, old, 1), request(2, new, 1))  # three full blocks each
     say(engine, request(3, [3] * 12, 1))  # takes the two free ones, and one of the oldest text
-    assert say(engine, request(4, [*new, 9], 1), request(5, [*old, 9], 1)) == [12, 8]
+    assert say(engine, request(4, [*old, 9], 1), request(5, [*new, 9], 1)) == [8, 4]
 
 
 def test_a_salt_finds_nothing_of_another_and_no_plan_depends_on_it() -> None:

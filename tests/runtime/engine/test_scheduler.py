@@ -306,7 +306,7 @@ def test_who_holds_all_that_it_can_need_keeps_nobody_waiting() -> None:
     """A pool of all sequences' blocks, and prompts that end in their last block: every slot runs."""
     engine = driver(limits(num_blocks=32 * 4, block_size=16, num_slots=32, length=64, budget=2048))
     for number in range(40):
-        engine.add(request(number, range(50), max_tokens=14))
+        engine.add(request(number, [number] * 50, max_tokens=14))
     engine.step()
     stats = engine.scheduler.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_free_blocks) == (32, 8, 0)
@@ -318,7 +318,7 @@ def test_who_holds_all_that_it_can_need_keeps_nobody_waiting() -> None:
 def test_who_may_still_grow_keeps_a_block_from_newcomers(num_prompt: int, is_admitted: bool) -> None:  # noqa: FBT001
     engine = driver(limits(num_blocks=6, block_size=4, budget=64))
     engine.add(request(1, range(8), max_tokens=8))
-    engine.add(request(2, range(num_prompt), max_tokens=1))
+    engine.add(request(2, [9] * num_prompt, max_tokens=1))
     engine.step()
     assert len(engine.plans[0].rows) == 1 + is_admitted
 

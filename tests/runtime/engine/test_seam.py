@@ -221,6 +221,7 @@ def test_the_oldest_prefill_has_its_token_of_a_budget_full_of_decodes() -> None:
     for _ in range(3):
         engine.step()
     engine.scheduler._preempt_cheapest()
+    engine.scheduler.forget_prefixes()
     engine.scheduler.abort(1)
     engine.scheduler._max_batched_tokens = 2
     second = engine.scheduler._sequences[2]
