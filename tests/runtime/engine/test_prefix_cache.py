@@ -177,7 +177,7 @@ def test_nothing_is_found_after_all_was_forgotten() -> None:
 def test_a_hundred_thousand_requests_with_shared_prefixes_leak_nothing() -> None:
     """`Driver` checks the integrity after each step, and the simulated executor each token that is read."""
     bounds = msgspec.structs.replace(
-        limits(block_size=4, num_slots=16, depth=2, budget=64), groups=(KvGroup(160), KvGroup(120, 12))
+        limits(block_size=4, num_slots=16, depth=2, budget=64), groups=(KvGroup(640), KvGroup(480, 12))
     )
     engine = driver(bounds)
     for number in range(100_000):
