@@ -3,10 +3,12 @@
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest
 first. Drafts come last: they get the tokens and blocks that remain, and no draft preempts a sequence. A
 sequence whose prefix a running one computes is admitted once it can share it; younger ones pass it meanwhile.
-Three rules make every admitted sequence end:
+The more urgent of two sequences is the older, and of equally urgent ones the one that came first. Three rules
+make every admitted sequence end, unless more urgent ones come for ever:
 - The scheduler refuses at once a sequence that can never fit.
 - The oldest sequence is on the device, is never preempted, and has a row in every plan in which it wants one.
-- A preempted sequence keeps its tokens and its age, so it becomes the oldest.
+- A preempted sequence keeps its tokens and its age, so it becomes the oldest. The least urgent are preempted
+  first.
 """
 
 from collections import deque
@@ -19,7 +21,7 @@ from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.prefix import hash_prompt
 from millrace_runtime.engine.residency import Residency
-from millrace_runtime.engine.sequence import AgeQueue, Sequence, State
+from millrace_runtime.engine.sequence import Age, AgeQueue, Sequence, State
 from millrace_runtime.engine.validation import check_request
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 from millrace_runtime.protocol.messages import (
@@ -95,7 +97,8 @@ class Scheduler:
         matchers = ban_words(request.bad_words, matchers, len(request.sequences))
         keys = hash_prompt(request.salt, request.prompt, self._limits.block_size)
         for new, matcher in zip_longest(request.sequences, matchers):
-            sequence = Sequence(request, new, self._next_age, max_length, matcher, keys=[*keys])
+            age = Age(request.priority, self._next_age)
+            sequence = Sequence(request, new, age, max_length, matcher, keys=[*keys])
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
             self._waiting.add(sequence)
@@ -268,10 +271,10 @@ class Scheduler:
         self._running.add(sequence)
 
     def _preempt_cheapest(self) -> None:
-        """Preempt the sequence that has the fewest tokens to recompute; of equal ones the youngest."""
+        """Preempt the least urgent: the sequence with the fewest tokens to recompute, then the youngest."""
         oldest = self._oldest()
         candidates = (sequence for sequence in self._running if sequence is not oldest)
-        victim = min(candidates, key=lambda sequence: (sequence.num_computed, -sequence.age), default=None)
+        victim = max(candidates, key=lambda s: (s.age.priority, -s.num_computed, s.age.arrival), default=None)
         assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
         self._running.remove(victim)
         self._residency.evict(victim)

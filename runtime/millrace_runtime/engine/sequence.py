@@ -29,6 +29,17 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
+class Age(NamedTuple):
+    """A sequence's place in the order of service: the smallest is the oldest.
+
+    An urgent sequence counts as older than all that are less urgent, whenever they came.
+    """
+
+    priority: int
+    """The request's: the smaller, the more urgent."""
+    arrival: int
+
+
 class Tenancy(NamedTuple):
     """A sequence's slot. The epoch separates its results from those of the slot's previous tenant."""
 
@@ -57,8 +68,7 @@ class Sequence:
     request: Generate
     """Shared by the sequences of its prompt."""
     new: NewSequence
-    age: int
-    """Order of arrival: the smallest is the oldest."""
+    age: Age
     max_length: int
     """The most tokens of prompt and output together."""
     matcher: Matcher | None = None

@@ -53,6 +53,7 @@ def request(
     others: Iterable[int] = (),
     bad_words: Sequence[list[int]] = (),
     salt: bytes = b"",
+    priority: int = 0,
     **sampling: Any,
 ) -> Generate:
     """`others`: ids of further choices of the prompt."""
@@ -65,6 +66,7 @@ def request(
         grammar=None if grammar is None else messages.Grammar(grammar),
         bad_words=list(bad_words),
         salt=salt,
+        priority=priority,
     )
 
 

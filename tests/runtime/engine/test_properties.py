@@ -33,6 +33,13 @@ SAMPLINGS = st.fixed_dictionaries(
         "num_prompt_logprobs": st.just(1),
     },
 )
+OPTIONS = st.fixed_dictionaries(
+    {
+        "bad_words": st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=4), max_size=40),
+        "salt": st.sampled_from([b"", b"a"]),
+        "priority": st.sampled_from([0, 0, -1, 5]),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -117,18 +124,16 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
                 st.sampled_from([None, "a"]),
                 st.integers(0, 2),
                 SAMPLINGS,
-                st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=4), max_size=40),
-                st.sampled_from([b"", b"a"]),
+                OPTIONS,
             ),
             min_size=1,
             max_size=8,
         )
     )
     arrivals = []
-    for number, (at, prompt, count, stop, grammar, num_others, sampling, words, salt) in enumerate(requests):
+    for number, (at, prompt, count, stop, grammar, num_others, sampling, options) in enumerate(requests):
         first = number * 10
-        asked = {"grammar": grammar, "others": range(first + 1, first + 1 + num_others)} | sampling
-        asked |= {"bad_words": words, "salt": salt}
+        asked = {"grammar": grammar, "others": range(first + 1, first + 1 + num_others)} | sampling | options
         arrivals.append((at, request(first, prompt, count, stop, held_back=tuple(stop), **asked)))
     victims = st.sampled_from([new.sequence_id for _, generate in arrivals for new in generate.sequences])
     return Load(
@@ -221,4 +226,21 @@ def test_the_oldest_has_a_row_in_every_plan_that_it_wants_one_in(load: Load, bud
             if engine.plan_next() and oldest is not None and wants_row:
                 assert oldest.tenancy is not None
                 assert oldest.tenancy.slot in [row.slot for row in engine.plans[-1].rows]
+        engine.collect()
+
+
+@given(loads())
+def test_no_sequence_is_preempted_while_a_less_urgent_one_runs_on(load: Load) -> None:
+    engine = load.build_driver()
+    arrivals, running = list(load.arrivals), engine.scheduler._running
+    while arrivals or engine.scheduler.has_work:
+        for _, generate in arrivals[:1]:
+            engine.add(generate)
+        del arrivals[:1]
+        for _ in range(load.bounds.depth):
+            before = [(sequence, sequence.tenancy) for sequence in running]
+            engine.plan_next()
+            kept = {s.age.priority for s, tenancy in before if s.tenancy == tenancy}
+            lost = {s.age.priority for s, tenancy in before if s.tenancy != tenancy}
+            assert not kept or not lost or max(kept) <= min(lost)
         engine.collect()

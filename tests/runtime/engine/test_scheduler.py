@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from millrace_runtime.engine.errors import InvalidSequence, NeverFits
 from millrace_runtime.engine.scheduler import Scheduler
-from millrace_runtime.engine.sequence import Sequence, State
+from millrace_runtime.engine.sequence import Age, Sequence, State
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.messages import Begun, NewSequence
@@ -101,6 +101,27 @@ def test_first_come_first_served() -> None:
         engine.add(request(sequence_id, [1, 2], max_tokens=2))
     engine.run()
     assert list(engine.finished) == [5, 3, 4]
+
+
+def test_the_more_urgent_are_served_first_and_of_these_who_came_first() -> None:
+    engine = driver(limits(num_slots=1))
+    for sequence_id, priority in enumerate((5, 0, -2, 0, -2)):
+        engine.add(request(sequence_id, [1, 2], max_tokens=2, priority=priority))
+    engine.run()
+    assert list(engine.finished) == [2, 4, 1, 3, 0]
+
+
+def test_an_urgent_newcomer_takes_the_place_of_the_least_urgent() -> None:
+    engine = driver(limits(num_slots=2))
+    for sequence_id, priority in enumerate((1, 5)):
+        engine.add(request(sequence_id, [1, 2], max_tokens=8, priority=priority))
+    engine.step()
+    engine.add(request(2, [3], max_tokens=3, priority=0))
+    engine.step()
+    assert [sequence.new.sequence_id for sequence in engine.scheduler._running] == [2, 0]
+    engine.run()
+    assert list(engine.finished) == [2, 0, 1]
+    assert engine.texts[1] == expected(request(1, [1, 2], 8), 100)[0]
 
 
 def test_a_stop_token_ends_the_sequence_and_is_its_last() -> None:
@@ -332,7 +353,7 @@ def test_results_in_another_order_are_our_bug() -> None:
 
 
 def test_a_state_changes_only_along_its_transitions() -> None:
-    sequence = Sequence(request(1, [1]), NewSequence(1, Sampling()), age=0, max_length=5)
+    sequence = Sequence(request(1, [1]), NewSequence(1, Sampling()), age=Age(0, 0), max_length=5)
     sequence.move_to(State.ENDED)
     with pytest.raises(AssertionError, match="ENDED"):
         sequence.move_to(State.RUNNING)
