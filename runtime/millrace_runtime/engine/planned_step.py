@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from millrace_runtime.engine.sequence import Sequence, Tenancy
+from millrace_runtime.engine.step_time import StepWork
 from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import Begun, StepTiming
 from millrace_runtime.protocol.step import Row
@@ -24,6 +25,7 @@ class PlannedStep:
     num_tokens: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
+    work: StepWork = field(default_factory=StepWork)
     masked: list[tuple[Tenancy, Sequence]] = field(default_factory=list)
     """The sequences of the masked rows, in the order of the rows."""
     awaits_masks: bool = False
@@ -48,7 +50,12 @@ class PlannedStep:
             sequence.num_pending += 1
         self.num_tokens_left -= num_tokens
         self.num_tokens += num_tokens
-        self.num_context_tokens += self._count_read(sequence.num_computed, num_tokens)
+        num_read = self._count_read(sequence.num_computed, num_tokens)
+        self.num_context_tokens += num_read
+        if emit and num_tokens == 1:
+            self.work.add_decode(num_read)
+        else:
+            self.work.add_chunk(num_tokens, num_read)
         self.is_decode_only = self.is_decode_only and num_tokens == 1
         if is_masked:
             self.masked.append((sequence.tenancy, sequence))
@@ -61,12 +68,17 @@ class PlannedStep:
             return num_computed
         return min(num_computed, self.longest_window + num_tokens - 1)
 
+    def count_seen(self, num_computed: int) -> int:
+        """Return how many of the computed tokens a sequence's next token sees."""
+        return self._count_read(num_computed + 1, 1) - 1
+
     def add_draft(self, number: int, max_draft: int) -> None:
         """Let row `number` verify a draft of at most `max_draft` tokens."""
         row = self.rows[number]
         self.rows[number] = Row(row.slot, row.num_tokens, row.emit, max_draft)
         self.num_tokens_left -= max_draft
         self.num_tokens += max_draft
+        self.work.num_decoded += max_draft
 
     @property
     def can_mask(self) -> bool:

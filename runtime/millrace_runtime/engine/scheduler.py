@@ -22,6 +22,8 @@ from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.prefix import hash_prompt
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.sequence import Age, AgeQueue, Sequence, State
+from millrace_runtime.engine.step_time import StepWork
+from millrace_runtime.engine.token_budget import TokenBudget
 from millrace_runtime.engine.validation import check_request
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 from millrace_runtime.protocol.messages import (
@@ -41,16 +43,19 @@ class Committed(NamedTuple):
     outputs: list[SequenceOutput]
     timing: StepTiming | None
     """None for a step without rows."""
+    work: StepWork
+    """For `observe`."""
 
 
 class Scheduler:
     """Decides each step of one executor. The order is `schedule`, submit, collect, `commit`."""
 
-    def __init__(self, limits: Limits) -> None:
-        """`limits` are the executor's."""
+    def __init__(self, limits: Limits, target_seconds: float | None = None) -> None:
+        """`limits` are the executor's. Chunks beside decodes keep a step within `target_seconds`, if any."""
         assert limits.max_batched_tokens >= 1
         self._limits = limits
         self._max_batched_tokens = limits.max_batched_tokens
+        self._budget = None if target_seconds is None else TokenBudget(target_seconds)
         self._longest_window = limits.longest_window
         self._residency = Residency(limits)
         self._sequences: dict[int, Sequence] = {}
@@ -108,11 +113,12 @@ class Scheduler:
         if sequence_id in self._sequences:
             self._end(self._sequences[sequence_id])
 
-    def schedule(self) -> StepPlan | None:
+    def schedule(self, *, keeps_target: bool = True) -> StepPlan | None:
         """Return the next step; None with nothing to do or with `depth` steps in flight.
 
         It plans nothing after a step whose masks were not popped yet. When the last sequence has left, a step
-        without rows releases its slot: at rest the executor holds no sequence.
+        without rows releases its slot: at rest the executor holds no sequence. Without `keeps_target` chunks
+        delay decodes as without a target: in a trial nobody waits for them.
         """
         if len(self._in_flight) >= self._limits.depth:
             return None
@@ -122,6 +128,8 @@ class Scheduler:
         self._residency.drop_unseen()
         self._secure_oldest()
         self._add_decodes(planned)
+        if keeps_target:
+            self._limit_chunks(planned)
         self._add_prefills(planned)
         self._admit(planned)
         self._add_drafts(planned)
@@ -157,7 +165,12 @@ class Scheduler:
             sequence = tenant(row.slot, row.epoch)
             if sequence is not None and (output := self._commit_row(sequence, row)) is not None:
                 outputs.append(output)
-        return Committed(outputs, planned.timing(result.seconds))
+        return Committed(outputs, planned.timing(result.seconds), planned.work)
+
+    def observe(self, work: StepWork, seconds: float) -> None:
+        """Learn how long a committed step took, from the step before it until its own end."""
+        if self._budget is not None:
+            self._budget.observe(work, seconds)
 
     def stats(self) -> Stats:
         """Return the state that gauges show."""
@@ -217,6 +230,14 @@ class Scheduler:
             if self._residency.can_extend([s for s in decodes if s.num_known > s.room]):
                 return decodes
             self._preempt_cheapest()
+
+    def _limit_chunks(self, planned: PlannedStep) -> None:
+        """Shorten the step for the sequences that decode, with or without a row in it."""
+        if self._budget is None or all(sequence.num_uncomputed > 1 for sequence in self._running):
+            return
+        prefilling = (sequence.num_computed for sequence in self._running if sequence.is_prefilling)
+        most = self._budget.limit_chunk(planned.work, planned.count_seen(next(prefilling, 0)))
+        planned.num_tokens_left = min(planned.num_tokens_left, most)
 
     def _add_prefills(self, planned: PlannedStep) -> None:
         for sequence in self._running:

@@ -252,6 +252,8 @@ class EngineLoop:
             self._num_compiled += result.num_compiled
             self._outputs += committed.outputs
             seconds = self._clock.end(is_more_to_do=self._scheduler.has_work)
+            if not result.num_compiled:
+                self._scheduler.observe(committed.work, seconds)
             self._timing = committed.timing and msgspec.structs.replace(committed.timing, seconds=seconds)
             if committed.timing is not None and not committed.timing.is_decode_only:
                 self._last_mixed = StepSize(committed.timing.num_tokens, is_mixed=True)

@@ -51,7 +51,7 @@ def serve(membership: Membership, channel: EngineChannel, heartbeat: Heartbeat) 
     executor = _load_executor(membership, clock)
     heartbeat.beat(Member.ENGINE, Phase.WARMING, time.monotonic())
     compile_grammar = _open_grammars(membership.settings.model_path, executor.limits.vocabulary_size)
-    scheduler = Scheduler(executor.limits)
+    scheduler = Scheduler(executor.limits, membership.settings.target_inter_token_seconds)
     trial_steps = try_steps(scheduler, executor, sum(clock.seconds.values()))
     clock.end("warmup")
     limits = executor.limits

@@ -57,6 +57,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         max_model_length=values.max_model_length,
         max_sequences=max_sequences,
         max_batched_tokens=max_batched_tokens,
+        target_inter_token_seconds=values.target_inter_token_seconds,
         kv_cache_bytes=values.kv_cache_memory,
         device=values.device,
         dtype=values.dtype,
@@ -171,6 +172,13 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1, 2**20),
         metavar="TOKENS",
         help=f"most tokens of one step, at least --max-sequences (default: {cpu} on CPUs, {gpu} on GPUs)",
+    )
+    parser.add_argument(
+        contract.FLAG_TARGET_INTER_TOKEN,
+        type=seconds(0.0001),
+        metavar="S",
+        help="while sequences generate, add no more of prompts to a step than keeps it this short"
+        " (default: as many tokens as a step may have)",
     )
     parser.add_argument(
         "--kv-cache-memory",

@@ -48,6 +48,8 @@ class ReplicaSettings:
     """Sequences computed at the same time. Further ones wait."""
     max_batched_tokens: int
     """Tokens computed in one step. Longer prompts take several steps."""
+    target_inter_token_seconds: float | None
+    """How long a step with decodes should take at most; None: as long as it takes."""
     kv_cache_bytes: int | None
     """Memory for the KV cache; None: the executor measures the free memory."""
     device: str

@@ -121,11 +121,12 @@ class _Trial:
             scheduler.add(self._draw(NewSequence(number, sampling), size, max_tokens))
         clock, steps = StepClock(), []
         while scheduler.has_work:
-            while (plan := scheduler.schedule()) is not None:
+            while (plan := scheduler.schedule(keeps_target=False)) is not None:
                 clock.begin()
                 executor.submit(plan)
             committed = scheduler.commit(executor.collect())
             seconds = clock.end(is_more_to_do=scheduler.has_work)
+            scheduler.observe(committed.work, seconds)
             if committed.timing is not None:
                 steps.append(msgspec.structs.replace(committed.timing, seconds=seconds))
             for output in committed.outputs:

@@ -8,6 +8,7 @@ from typing import Any
 from millrace_runtime.engine.matcher import Matcher
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import NextToken, SimulatedExecutor
+from millrace_runtime.engine.step_time import StepWork
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.protocol import messages
 from millrace_runtime.protocol.encoding import pack_tokens, unpack_tokens
@@ -180,6 +181,9 @@ class Driver:
     plans: list[StepPlan] = field(default_factory=list)
     timings: list[StepTiming] = field(default_factory=list)
     grammar: Grammar = lambda _: set(range(VOCABULARY))
+    seconds: Callable[[StepWork], float] = lambda _: 0.001
+    """How long a step takes."""
+    works: list[StepWork] = field(default_factory=list)
     has_late_masks: bool = False
     """Masks come when their step is to be collected, not when it was submitted."""
 
@@ -217,6 +221,8 @@ class Driver:
                 self._provide_masks()
             if committed.timing is not None:
                 self.timings.append(committed.timing)
+                self.works.append(committed.work)
+                self.scheduler.observe(committed.work, self.seconds(committed.work))
             for output in committed.outputs:
                 self._record(output)
         self.scheduler.check_integrity()

@@ -54,6 +54,7 @@ class Load:
     fault_sum: int
     """A draw fails where what it sees sums to this, modulo 97."""
     has_late_masks: bool
+    target_seconds: float | None
 
     def next_token(self, seen: list[list[int]]) -> int | None:
         return None if sum(map(sum, seen)) % 97 == self.fault_sum else next_token(seen)
@@ -81,8 +82,10 @@ class Load:
 
     def build_driver(self) -> Driver:
         executor = SimulatedExecutor(self.bounds, self.next_token, self.propose)
-        scheduler = Scheduler(self.bounds)
-        return Driver(scheduler, executor, grammar=self.grammar, has_late_masks=self.has_late_masks)
+        scheduler = Scheduler(self.bounds, self.target_seconds)
+        driver = Driver(scheduler, executor, grammar=self.grammar, has_late_masks=self.has_late_masks)
+        driver.seconds = lambda work: 0.01 + 0.001 * (work.num_decoded + work.num_chunked)
+        return driver
 
 
 @st.composite
@@ -143,6 +146,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
         draw(st.integers(1, 9)),
         draw(st.integers(0, 200)),  # above 96: never
         draw(st.booleans()),
+        draw(st.sampled_from([None, 1e-3, 0.02])),
     )
 
 

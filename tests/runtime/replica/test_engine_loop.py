@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.engine.step_time import StepWork
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame
 from millrace_runtime.protocol.executor import Sleep
@@ -287,3 +288,23 @@ def test_the_steps_of_a_busy_engine_take_all_of_its_time(peer: Peer) -> None:
             break
     assert 0 < sum(seconds) <= time.perf_counter() - began
     assert sum(seconds) != pytest.approx(0.001 * len(seconds))  # what the simulated device says of itself
+
+
+def test_the_scheduler_learns_the_time_of_each_step() -> None:
+    learnt: list[tuple[StepWork, float]] = []
+
+    class Learner(Scheduler):
+        def observe(self, work: StepWork, seconds: float) -> None:
+            learnt.append((work, seconds))
+
+    executor = SimulatedExecutor(limits(budget=8), next_token)
+    scheduler = Learner(executor.limits)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop = EngineLoop(EngineChannel(theirs), scheduler, executor, build_grammar, lambda: None)
+        ours.sendall(encode_frame(request(1, range(12), max_tokens=2)))
+        loop.turn()
+        while scheduler.has_work:
+            loop.turn()
+    assert [work for work, _ in learnt[:3]] == [StepWork(0, 0, 8, 36), StepWork(0, 0, 4, 42), StepWork(1, 13)]
+    assert all(seconds > 0 for _, seconds in learnt)

@@ -18,6 +18,7 @@ def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPa
     assert (settings.max_sequences, settings.max_batched_tokens) == (32, 512)
     assert settings.kv_cache_bytes is None
     assert settings.max_model_length is None
+    assert settings.target_inter_token_seconds is None
 
 
 def test_weights_are_kept_as_the_files_have_them_unless_asked() -> None:
@@ -50,7 +51,8 @@ def test_the_demo_is_a_model_with_a_name() -> None:
 
 def test_settings_survive_the_way_to_another_process() -> None:
     flags = ["--kv-cache-memory", "512Mi", "--drain-seconds", "1.5", "--allowed-origins", '["https://A.b"]']
-    settings = parse_settings(["--model", "/m", *flags])
+    settings = parse_settings(["--model", "/m", *flags, "--target-inter-token-seconds", "0.04"])
+    assert settings.target_inter_token_seconds == 0.04
     assert settings.allowed_origins == ("https://a.b",)
     assert settings.kv_cache_bytes == 512 * 2**20
     assert ReplicaSettings.from_json(settings.to_json()) == settings
@@ -78,6 +80,7 @@ def test_settings_survive_the_way_to_another_process() -> None:
         (["--demo", "--kv-cache-memory", "0"], "no amount of memory"),
         (["--demo", "--drain-seconds", "-1"], "write seconds, 0 to 86400"),
         (["--demo", "--drain-seconds", "nan"], "write seconds"),
+        (["--demo", "--target-inter-token-seconds", "0"], "write seconds, 0.0001 to 86400"),
         (["--demo", "--served-name", "two words"], "write 1 to 200 letters"),
         (["--demo", "--device", "tpu"], "choose from"),
         (["--demo", "--port", "9000", "--live-port", "9000"], "use two ports"),

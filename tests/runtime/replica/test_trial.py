@@ -56,8 +56,11 @@ def follow(executor: TimedExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "StepClock", lambda: clock(lambda: executor.now))
 
 
-def test_a_step_of_each_kind_is_measured_without_what_is_built_on_first_use(executor: TimedExecutor) -> None:
-    lone, prompt, batch = try_steps(Scheduler(LIMITS), executor)
+@pytest.mark.parametrize("target_seconds", [None, 1e-4])
+def test_a_step_of_each_kind_is_measured_without_what_is_built_on_first_use(
+    executor: TimedExecutor, target_seconds: float | None
+) -> None:
+    lone, prompt, batch = try_steps(Scheduler(LIMITS, target_seconds), executor)
     assert (lone.num_tokens, prompt.num_tokens, batch.num_tokens) == (1, LONG_PROMPT, NUM_SEQUENCES)
     assert lone.seconds == pytest.approx(0.001 + 2e-6)
     assert prompt.seconds == pytest.approx(0.001 + 2e-6 * LONG_PROMPT)
