@@ -23,6 +23,7 @@ class PlannedStep:
     begun: list[Begun] = field(default_factory=list)
     """The sequences that have a row for the first time."""
     num_tokens: int = 0
+    num_draws: int = 0
     num_context_tokens: int = 0
     is_decode_only: bool = True
     work: StepWork = field(default_factory=StepWork)
@@ -48,6 +49,7 @@ class PlannedStep:
                 self.offers.append((len(self.rows), sequence))
             sequence.num_known += 1
             sequence.num_pending += 1
+            self.num_draws += 1
         self.num_tokens_left -= num_tokens
         self.num_tokens += num_tokens
         num_read = self._count_read(sequence.num_computed, num_tokens)
@@ -79,6 +81,7 @@ class PlannedStep:
         self.num_tokens_left -= max_draft
         self.num_tokens += max_draft
         self.work.num_decoded += max_draft
+        self.num_draws += max_draft
 
     @property
     def can_mask(self) -> bool:

@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from millrace_runtime.engine.bad_words import ban_words
+from millrace_runtime.engine.drafts import DraftCounts, add_drafts
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.prefix import hash_prompt
@@ -66,6 +67,7 @@ class Scheduler:
         self._next_step = 0
         self._num_preemptions = 0
         self._num_prefix_queries = self._num_prefix_hits = 0
+        self._drafts = DraftCounts()
         self._begun: list[Begun] = []
         self._is_crowded = False
         """Whether no running sequence has ended since the last preemption."""
@@ -132,7 +134,7 @@ class Scheduler:
             self._limit_chunks(planned)
         self._add_prefills(planned)
         self._admit(planned)
-        self._add_drafts(planned)
+        add_drafts(planned, self._residency, self._limits.max_draws)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def pop_masks(self) -> Masks | None:
@@ -161,9 +163,13 @@ class Scheduler:
         assert result.step == planned.step, f"step {planned.step} awaited, not {result.step}"
         tenant = self._residency.tenant
         outputs = []
-        for row in result.rows:
-            sequence = tenant(row.slot, row.epoch)
-            if sequence is not None and (output := self._commit_row(sequence, row)) is not None:
+        for row, asked in zip(result.rows, planned.rows, strict=True):
+            if (sequence := tenant(row.slot, row.epoch)) is None:
+                continue
+            output = self._commit_row(sequence, row)
+            if asked.max_draft:
+                self._drafts.count(asked, row, output)
+            if output is not None:
                 outputs.append(output)
         return Committed(outputs, planned.timing(result.seconds), planned.work)
 
@@ -183,6 +189,9 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             num_prefix_queries=self._num_prefix_queries,
             num_prefix_hits=self._num_prefix_hits,
+            num_drafts=self._drafts.num_drafts,
+            num_drafted=self._drafts.num_drafted,
+            num_accepted=self._drafts.num_accepted,
         )
 
     def forget_prefixes(self) -> None:
@@ -274,16 +283,6 @@ class Scheduler:
         num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
         if num_tokens > 0:
             planned.add_row(sequence, num_tokens)
-
-    def _add_drafts(self, planned: PlannedStep) -> None:
-        """Let rows verify the executor's drafts, as far as tokens and blocks remain."""
-        for number, sequence in planned.offers:
-            num_known = sequence.num_known - 1  # without the token that this row draws
-            room = sequence.max_length - sequence.num_known
-            wanted = min(sequence.next_draft, room, planned.num_tokens_left)
-            max_draft = self._residency.extend(sequence, num_known + wanted) - num_known
-            if max_draft > 0:
-                planned.add_draft(number, max_draft)
 
     def _place(self, sequence: Sequence) -> None:
         self._waiting.remove(sequence)

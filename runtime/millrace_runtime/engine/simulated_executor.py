@@ -87,6 +87,8 @@ class SimulatedExecutor:
         assert self._cells, "a step in its sleep"
         assert all(self._has_masks(before) for before in self._plans), "a plan before has no masks yet"
         assert _num_tokens(plan) <= self.limits.max_batched_tokens, "a step has too many tokens"
+        num_draws = sum(row.emit + row.max_draft for row in plan.rows)
+        assert num_draws <= max(self.limits.max_draws, self.limits.num_slots), "a step has too many draws"
         self._next_step += 1
         self._plans.append(plan)
 

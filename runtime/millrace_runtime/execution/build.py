@@ -24,6 +24,8 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import Runner
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.speculation.proposer import PromptLookup, Proposer
+from millrace_runtime.execution.speculation.speculation import open_speculation
 from millrace_runtime.protocol.step import Placement
 
 GPU_PATH = CpuPath(None, "Triton and torch compute, on the GPU")
@@ -61,13 +63,29 @@ class LoadedModel:
             budget = _cache_budget(self.plan, host)
         return _fit_cache(self.plan, self.longest, budget)
 
-    def allocate(self, num_blocks: Sequence[int], max_model_length: int) -> LocalExecutor:
-        """Return the executor, with so many blocks of each KV group. Raises CapacityError."""
+    def allocate(
+        self,
+        num_blocks: Sequence[int],
+        max_model_length: int,
+        proposer: Proposer | None = None,
+    ) -> LocalExecutor:
+        """Return the executor, with so many blocks of each KV group. Raises CapacityError.
+
+        Without a `proposer` its rows bring their own drafts, as those of a worker do.
+        """
         plan = self.plan
         limits = plan.limits(num_blocks, max_model_length)
         slots = SlotTable(limits, plan.device)
         allocate = partial(allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device)
-        return LocalExecutor(self.runner, slots, limits, plan.device, allocate, placement=self.placement)
+        return LocalExecutor(
+            self.runner,
+            slots,
+            limits,
+            plan.device,
+            allocate,
+            placement=self.placement,
+            speculation=None if proposer is None else open_speculation(limits, proposer),
+        )
 
 
 def build_executor(settings: ExecutionSettings, log: Log | None = None) -> LocalExecutor:
@@ -80,7 +98,7 @@ def build_executor(settings: ExecutionSettings, log: Log | None = None) -> Local
     loaded = load_model(settings, usable_memory(settings.text_memory_bytes), ALONE_RANK, log)
     shape = loaded.choose_cache(usable_memory(settings.text_memory_bytes))
     log(describe_cache(loaded, shape))
-    return loaded.allocate(shape.num_blocks, shape.max_model_length)
+    return loaded.allocate(shape.num_blocks, shape.max_model_length, PromptLookup())
 
 
 @torch.inference_mode()

@@ -26,7 +26,7 @@ from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import RecordedSampler
 from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
-from millrace_runtime.execution.slots import Spans
+from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.protocol.step import StepSize
 
 Repeat = Callable[[], None]

@@ -60,14 +60,16 @@ OpenExecutor = Callable[[Sequence[int], int], LocalExecutor]
 
 
 def largest_plan(limits: Limits) -> StepPlan:
-    """Return a step with the most drawing rows, and the most tokens that these rows can have.
+    """Return a step with the most drawing rows, and the most draws and tokens that these rows can have.
 
     All sequences have the same blocks, the first ones, because their results don't matter. Each token counts
     as generated, so that penalties count all tokens.
     """
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
-    size = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
-    blocks = [list(range(-(-size // limits.block_size)))] * len(limits.groups)
+    longest = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
+    num_guesses = min(limits.max_draft, max(0, limits.max_draws // num_rows - 1), longest - 1)
+    size = longest - num_guesses
+    blocks = [list(range(-(-longest // limits.block_size)))] * len(limits.groups)
     tokens, costly = pack_tokens([0] * size), costly_sampling(limits.vocabulary_size)
     starts = [
         SlotStart(
@@ -75,7 +77,9 @@ def largest_plan(limits: Limits) -> StepPlan:
         )
         for slot in range(num_rows)
     ]
-    return StepPlan(0, [], starts, [], [Row(slot, size, emit=True) for slot in range(num_rows)])
+    draft = (0,) * num_guesses
+    rows = [Row(slot, size, emit=True, max_draft=num_guesses, draft=draft) for slot in range(num_rows)]
+    return StepPlan(0, [], starts, [], rows)
 
 
 def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:

@@ -38,6 +38,8 @@ Log = Callable[[str], None]
 """Writes one line."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FORMATS = {"FromCheckpoint": Format.DENSE, "Int8": Format.INT8, "Int4": Format.INT4}
+WHOLE_DRAFTS = 16
+"""So many sequences at once may have drafts of full length: there is memory for the logits of their draws."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class LoadPlan:
         """Load the model for the native kernels. Raises NativeError if they can't run it."""
         model = self._load(NativePacker(self.dtype, self.form), longest)
         num_threads = count_threads(torch.get_num_threads())
-        sizes = Sizes(self.settings.max_batched_tokens, self.settings.max_sequences, num_threads)
+        num_rows = max(self.settings.max_sequences, self._max_draws)
+        sizes = Sizes(self.settings.max_batched_tokens, num_rows, num_threads)
         return NativeRunner(library, model, self.dtype, sizes, self.rank.open_exchange())
 
     def run_with_torch(self, longest: int) -> Runner:
@@ -73,8 +76,19 @@ class LoadPlan:
             max_model_length=max_model_length,
             vocabulary_size=self.architecture.vocabulary_size,
             max_batched_tokens=self.settings.max_batched_tokens,
+            max_draft=self.settings.speculative_tokens,
+            max_draws=self._max_draws,
             recordable=() if self.device.type == "cpu" else self._list_sizes(),
         )
+
+    @property
+    def _max_draws(self) -> int:
+        """The most draws of a step with drafts; 0 without drafts."""
+        settings = self.settings
+        if not settings.speculative_tokens:
+            return 0
+        whole = min(settings.max_sequences, WHOLE_DRAFTS) * (1 + settings.speculative_tokens)
+        return max(settings.max_sequences, whole)
 
     def _list_sizes(self) -> tuple[StepSize, ...]:
         """Return the sizes of steps that are recorded on a GPU."""

@@ -6,37 +6,24 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.compilations import Compilations
-from millrace_kernels.sampling.columns import NO_FAULT, NOT_FINITE, NOTHING_ALLOWED
 from millrace_kernels.transfer import upload
+from millrace_runtime.execution.applied_plan import AppliedPlan
 from millrace_runtime.execution.device_queue import Stopwatch, open_queue
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.model_runner import Computed, Runner
 from millrace_runtime.execution.sampler import Drawn, measure_logprobs
 from millrace_runtime.execution.scoring import Scores
-from millrace_runtime.execution.slots import AppliedPlan, Outcome, SlotTable
+from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.speculation.speculation import Speculation
+from millrace_runtime.execution.step_results import add_scores, read_rows
 from millrace_runtime.protocol.executor import Command, Forget, Record, Sleep, Wake, mask_bytes
-from millrace_runtime.protocol.step import (
-    FAULT_NOTHING_ALLOWED,
-    Limits,
-    Placement,
-    RowResult,
-    StepPlan,
-    StepResult,
-    StepSize,
-    TokenLogprobs,
-)
-
-FAULTS = {
-    NOT_FINITE: "the model's logits are not finite (NaN or infinity)",
-    NOTHING_ALLOWED: FAULT_NOTHING_ALLOWED,
-}
+from millrace_runtime.protocol.step import Limits, Placement, StepPlan, StepResult, StepSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +72,15 @@ class LocalExecutor:
         allocate_caches: Callable[[], list[Tensor]],
         *,
         placement: Placement,
+        speculation: Speculation | None = None,
     ) -> None:
-        """The runner gets its KV caches here, and again at every `Wake`."""
+        """The runner gets its KV caches here, and again at every `Wake`.
+
+        `speculation` guesses; without it the rows bring their own drafts.
+        """
         self.limits, self.placement = limits, placement
         self._runner, self._slots, self._device = runner, slots, device
+        self._speculation = speculation
         self._compilations = Compilations() if device.type == "cuda" else None
         self._num_counted = 0
         self._allocate_caches = allocate_caches
@@ -121,6 +113,8 @@ class LocalExecutor:
             raise PlanError("the executor sleeps: wake it before submitting")
         if self._newest is not None:
             _require_masks(self._newest)
+        if self._speculation is not None:
+            plan = self._speculation.add_drafts(plan)
         num_masked = sum(row.is_masked for row in plan.rows)
         submitted = _SubmittedStep(plan, num_masked, self._queue.submit(self._forward, plan))
         if not num_masked:
@@ -158,7 +152,8 @@ class LocalExecutor:
             raise PlanError("no step is in flight: submit one before collecting")
         launched = _require_masks(self._in_flight[0])
         self._in_flight.popleft()
-        return self._finish(launched.result())
+        result = self._finish(launched.result())
+        return result if self._speculation is None else self._speculation.offer(result)
 
     def control(self, command: Command) -> None:
         """Sleep, wake, record or forget. Raises PlanError with steps in flight, and for a record asleep.
@@ -206,8 +201,14 @@ class LocalExecutor:
         stopwatch.mark()
         applied, computed = self._slots.apply(plan), Computed(None)
         if plan.rows:
-            spans, emits, draws = applied.spans, applied.emits, applied.early_draws
-            computed = self._runner.run(spans, emits, self._slots, draws, scored=applied.scored)
+            computed = self._runner.run(
+                applied.spans,
+                applied.emits,
+                self._slots,
+                applied.early_draws,
+                scored=applied.scored,
+                places=applied.places,
+            )
         if applied.is_masked:
             stopwatch.mark()  # the draw waits for masks
         return Forwarded(applied, computed, stopwatch)
@@ -241,38 +242,16 @@ class LocalExecutor:
     @torch.inference_mode()
     def _finish(self, launched: Launched) -> StepResult:
         seconds = launched.stopwatch.seconds()  # waits for this step, and for no later one
-        rows = _add_scores(_read_rows(launched), launched)
+        rows = read_rows(launched.applied, launched.drawn)
+        if launched.applied.drafts:
+            self._slots.settle(rows)
+        add_scores(rows, launched.scores)
         return StepResult(launched.applied.step, rows, seconds, self._count_compiled())
 
     def _count_compiled(self) -> int:
         """Return the number of kernels that were compiled since the last call."""
         before, self._num_counted = self._num_counted, self._compilations.count if self._compilations else 0
         return self._num_counted - before
-
-
-def _read_rows(launched: Launched) -> list[RowResult]:
-    """Return each row's result, after the step has run."""
-    applied, drawn = launched.applied, launched.drawn
-    if drawn is None:
-        return applied.answer([], {})
-    tokens, faults = drawn.sampled.numbers[:, : len(applied.emits)].tolist()
-    outcomes = _read_logprobs(drawn)
-    for place, fault in enumerate(faults):
-        if fault != NO_FAULT:
-            outcomes[place] = Outcome([], FAULTS[fault])
-    return applied.answer(tokens, outcomes)
-
-
-def _add_scores(rows: list[RowResult], launched: Launched) -> list[RowResult]:
-    """Return the rows with the scores of their prompts. Scores that are not finite are the row's fault."""
-    for one in launched.scores:
-        for number, scores in one.split().items():
-            if scores is not None:
-                rows[number] = msgspec.structs.replace(rows[number], prompt_logprobs=scores)
-            else:
-                broken = {"tokens": [], "logprobs": [], "fault": FAULTS[NOT_FINITE]}
-                rows[number] = msgspec.structs.replace(rows[number], **broken)
-    return rows
 
 
 def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
@@ -282,12 +261,3 @@ def _require_masks(submitted: _SubmittedStep) -> Future[Launched]:
             f"step {submitted.plan.step} has no masks: provide them for its {submitted.num_masked} rows"
         )
     return submitted.launched
-
-
-def _read_logprobs(drawn: Drawn) -> dict[int, Outcome]:
-    """Return the log-probabilities by place, of the rows that want them."""
-    return {
-        place: Outcome([TokenLogprobs(*values)])
-        for group in drawn.logprobs
-        for place, *values in zip(group.places, *(part.tolist() for part in group.top), strict=True)
-    }

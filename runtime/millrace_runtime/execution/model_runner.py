@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
@@ -16,6 +17,7 @@ from millrace_kernels.sampling.sampler import Sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.tensor_step import StepAttention, TensorStep
 from millrace_kernels.transfer import upload, upload_all
+from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.errors import is_out_of_memory
 from millrace_runtime.execution.graphs import (
     CudaRecorder,
@@ -26,8 +28,8 @@ from millrace_runtime.execution.graphs import (
     Recorder,
 )
 from millrace_runtime.execution.scoring import Scored, Scores, score_tokens
-from millrace_runtime.execution.slots import SlotTable, Spans
-from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens
+from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.step_inputs import MixedInputs, lay_out_tokens, split_rows
 from millrace_runtime.models.model import Model
 from millrace_runtime.protocol.step import KvGroup, StepSize
 
@@ -77,9 +79,11 @@ class Runner(Protocol):
         draws: Draws | None = None,
         *,
         scored: Sequence[Scored] = (),
+        places: NDArray[np.int64] | None = None,
     ) -> Computed:
         """Compute the spans, the logits after the spans with the numbers `emits`, and the scores.
 
+        With `places` the logits are those after the step's tokens with these numbers, in ascending order.
         `draws` has those of a step in which every row draws without a mask. The runner may draw them at once.
         """
 
@@ -143,7 +147,7 @@ class TensorRunner:
         assert sampler is not None, "this device records no draws"
         inputs: Inputs
         if size.is_mixed:
-            num_rows = min(size.num_tokens, slots.num_slots)
+            num_rows = min(size.num_tokens, slots.most_draws)
             inputs = MixedInputs(size.num_tokens, num_rows, sampler, self._device)
         else:
             inputs = DecodeInputs(size.num_tokens, sampler, self._device)
@@ -170,8 +174,15 @@ class TensorRunner:
         draws: Draws | None = None,
         *,
         scored: Sequence[Scored] = (),
+        places: NDArray[np.int64] | None = None,
     ) -> Computed:
-        """Compute the spans. A graph also draws, and has no hidden states to score with."""
+        """Compute the spans. A graph also draws, and has no hidden states to score with.
+
+        A row that draws in several places is computed as several rows, so that it has the decode kernel and
+        the graphs of decode.
+        """
+        if places is not None:
+            spans, emits = split_rows(spans, places)
         if not scored and (graph := self._find_graph(spans, slots)) is not None:
             self._num_layers_done += 1
             return self._repeat(graph, spans, emits, draws)
@@ -241,7 +252,7 @@ class TensorRunner:
         sizes, num_rows = spans.ends - spans.begins, len(spans.slots)
         num_tokens = int(sizes.sum())
         graphs = self._graphs.decode if num_tokens == num_rows else self._graphs.mixed
-        if (graph := graphs.find(num_tokens)) is None:
+        if (graph := graphs.find(num_tokens)) is None or graph.inputs.num_rows < num_rows:
             return None
         rooms = list(zip(graph.num_spans, (group.window for group in slots.groups), strict=True))
         num_seen = int(spans.ends.sum())

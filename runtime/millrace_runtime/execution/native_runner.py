@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from millrace_kernels.exchange.memory import Exchange
@@ -14,9 +15,10 @@ from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.sampler import Sampler, storing
+from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.model_runner import Computed
 from millrace_runtime.execution.scoring import Scored, score_tokens
-from millrace_runtime.execution.slots import SlotTable, Spans
+from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.model import Model
 from millrace_runtime.protocol.step import StepSize
 
@@ -69,8 +71,9 @@ class NativeRunner:
         draws: Draws | None = None,  # noqa: ARG002  its draws are one call too
         *,
         scored: Sequence[Scored] = (),
+        places: NDArray[np.int64] | None = None,
     ) -> Computed:
-        """Run the recorded program on the spans, and its head for each slice of what is scored.
+        """Run the recorded program on the spans, and its head for drafts and each slice of what is scored.
 
         There is room for one result of the head, so the drawing rows come last.
         """
@@ -79,7 +82,7 @@ class NativeRunner:
         )
         batch, program = Batch(slot, begin, count), self._program
         tables = slots.blocks.unbind()
-        if not scored:
+        if not scored and places is None:
             logits = program.run(batch, emits, slots.tokens, tables)
             return Computed(logits if emits else None)
         program.run(batch, (), slots.tokens, tables)
@@ -87,7 +90,7 @@ class NativeRunner:
             score_tokens(one, self._compute_logits, slots.tokens, self.sampler, max_rows=program.most_rows)
             for one in scored
         ]
-        last = (count.cumsum(dtype=np.int32) - 1)[list(emits)]
+        last = (count.cumsum(dtype=np.int32) - 1)[list(emits)] if places is None else places.astype(np.int32)
         return Computed(program.run_head(last) if emits else None, scores=scores)
 
     def _compute_logits(self, places: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ class ExecutionSettings:
     """Sequences on the device at once."""
     max_batched_tokens: int = 2048
     """The most tokens of one step."""
+    speculative_tokens: int = 0
+    """The most draft tokens of a sequence in one step; 0: no drafts."""
     text_memory_bytes: int = 0
     """The host's memory for the text worker, which the KV cache leaves free."""
     kv_cache_bytes: int | None = None

@@ -1,8 +1,7 @@
 """Sequences' slots: token ids and block tables on the device, lengths and epochs on the host."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +11,11 @@ from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.sampling.columns import NO_MASK, NUM_PLACES, PARAMETERS, Draws
 from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import TableWriter
+from millrace_runtime.execution.applied_plan import AppliedPlan, Spans
 from millrace_runtime.execution.errors import PlanError
 from millrace_runtime.execution.sampler import check_sampling, lay_out_bias, pack
-from millrace_runtime.execution.scoring import Scored, Unscored, choose_scored, find_unscored
+from millrace_runtime.execution.scoring import Unscored, choose_scored, find_unscored
+from millrace_runtime.execution.speculation.verification import lay_out_draws
 from millrace_runtime.protocol.encoding import count_tokens
 from millrace_runtime.protocol.sampling import MOST_BIASED
 from millrace_runtime.protocol.step import (
@@ -24,16 +25,7 @@ from millrace_runtime.protocol.step import (
     RowResult,
     SlotStart,
     StepPlan,
-    TokenLogprobs,
 )
-
-
-class Spans(NamedTuple):
-    """Each row's tokens: positions `begins` to `ends` of the sequences in `slots`. int64 [rows] each."""
-
-    slots: NDArray[np.int64]
-    begins: NDArray[np.int64]
-    ends: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -50,62 +42,8 @@ class Slot:
     """Tokens whose KV is written."""
     num_blocks: list[int]
     """Entries of its block tables, by KV group. In a group with a window the first ones may be stale."""
-
-
-class Outcome(NamedTuple):
-    """The rest of a draw's result beside its token: log-probabilities, or why the token is meaningless."""
-
-    logprobs: list[TokenLogprobs]
-    fault: str | None = None
-
-
-_NO_OUTCOME = Outcome([])
-
-
-@dataclass(frozen=True, slots=True)
-class AppliedPlan:
-    """A plan's rows as positions and draws."""
-
-    step: int
-    spans: Spans
-    """By row."""
-    epochs: list[int]
-    """By row."""
-    emits: list[int]
-    """Numbers of the rows that draw."""
-    draws: Draws
-    """The parameters of each draw, in the order of `emits`."""
-    scored: list[Scored]
-    """The tokens of prompts to score, by the wanted number of likely ones."""
-    num_logprobs: list[int | None]
-    """The wanted number of log-probabilities of each draw, in the order of `emits`."""
-    is_masked: bool
-    """Whether any draw has a mask."""
-
-    @property
-    def early_draws(self) -> Draws | None:
-        """The draws, if every row draws and none waits for a mask: they are then known before the step."""
-        is_early = len(self.emits) == len(self.epochs) and not self.is_masked
-        return self.draws if is_early else None
-
-    def answer(self, tokens: Sequence[int], outcomes: Mapping[int, Outcome]) -> list[RowResult]:
-        """Return each row's result, from the tokens of the rows that draw and some outcomes by place."""
-        drawn: list[list[int]] = [[]] * len(self.epochs)
-        beside = [_NO_OUTCOME] * len(self.epochs)
-        for number, token in zip(self.emits, tokens, strict=True):
-            drawn[number] = [token]
-        for place, outcome in outcomes.items():
-            number = self.emits[place]
-            beside[number] = outcome
-            if outcome.fault is not None:
-                drawn[number] = []
-        slots, ends = self.spans.slots.tolist(), self.spans.ends.tolist()
-        return [
-            RowResult(slot, epoch, mine, end, logprobs=logprobs, fault=fault)
-            for slot, epoch, mine, end, (logprobs, fault) in zip(
-                slots, self.epochs, drawn, ends, beside, strict=True
-            )
-        ]
+    num_guessed: int = 0
+    """Tokens of a draft in flight. Until `settle` they count as known and computed."""
 
 
 class SlotTable:
@@ -126,8 +64,7 @@ class SlotTable:
         self._token_writes = TableWriter(self.tokens)
         self._block_writes = TableWriter(self.blocks.flatten(0, 1))  # one, so that a plan has one copy
         self._bias_writes, self._mask_writes = TableWriter(self.state.biases), TableWriter(self.state.masks)
-        self._vocabulary_size = limits.vocabulary_size
-        self._max_batched_tokens = limits.max_batched_tokens
+        self._limits = limits
         self._slots: list[Slot | None] = [None] * num_slots
         self._parameters = np.zeros(num_slots, dtype=PARAMETERS)
         """The sampling parameters of each slot's sequence, which are the same at each step."""
@@ -149,18 +86,18 @@ class SlotTable:
         return len(self._slots)
 
     @property
+    def most_draws(self) -> int:
+        """The most draws of one step."""
+        return max(self._limits.max_draws, len(self._slots))
+
+    @property
     def is_empty(self) -> bool:
         """Whether no slot has a sequence."""
         return not any(self._slots)
 
     def apply(self, plan: StepPlan) -> AppliedPlan:
         """Release, start, append and count the rows as computed, in this order. Raises PlanError."""
-        num_tokens = sum([row.num_tokens for row in plan.rows])
-        if num_tokens > self._max_batched_tokens:
-            # The native kernels have memory for no more, and do not check.
-            raise PlanError(
-                f"step {plan.step} has {num_tokens} tokens, more than the {self._max_batched_tokens} that fit"
-            )
+        self._check_size(plan)
         for slot in plan.released:
             self[slot]
             self._slots[slot] = None
@@ -175,49 +112,78 @@ class SlotTable:
             raise PlanError(f"step {plan.step} has two rows of one slot")
         return self._advance(plan)
 
+    def _check_size(self, plan: StepPlan) -> None:
+        """Raise PlanError for a step without memory: the native kernels do not check."""
+        num_tokens = sum([row.num_tokens + len(row.draft) for row in plan.rows])
+        if num_tokens > (most := self._limits.max_batched_tokens):
+            raise PlanError(f"step {plan.step} has {num_tokens} tokens, more than the {most} that fit")
+        num_draws = sum([row.emit + len(row.draft) for row in plan.rows])
+        if num_draws > self.most_draws:
+            raise PlanError(
+                f"step {plan.step} has {num_draws} draws, more than the {self.most_draws} that fit"
+            )
+
     def _advance(self, plan: StepPlan) -> AppliedPlan:
         """Count the rows' tokens as computed, and their draws as known."""
         rows, slots = plan.rows, [self[row.slot] for row in plan.rows]
         begins = [slot.num_computed for slot in slots]
         for row, slot in zip(rows, slots, strict=True):
             self._compute(row, slot)
+        self._token_writes.flush()  # of drafts
         ends = [slot.num_computed for slot in slots]
         spans = Spans(*(np.array(one, dtype=np.int64) for one in ([row.slot for row in rows], begins, ends)))
         emits = [number for number, row in enumerate(rows) if row.emit]
-        drawing, is_masked = [slots[number] for number in emits], any(row.is_masked for row in rows)
-        is_whole = len(emits) == len(rows)
-        drawn = spans.slots if is_whole else spans.slots[emits]
-        positions = spans.ends if is_whole else spans.ends[emits]
-        is_held = positions < self._held_until[drawn]
-        places = np.empty((len(emits), NUM_PLACES), dtype=np.int64)
-        places[:, 0], places[:, 1] = drawn, [slot.num_prompt for slot in drawing]
-        places[:, 2], places[:, 3] = positions, NO_MASK
-        places[:, 4:] = self._bias_ranges[drawn, is_held.astype(np.int64)]
-        if is_masked:
-            masked = [place for place, number in enumerate(emits) if rows[number].is_masked]
+        drafts = [rows[number].draft for number in emits]
+        layout = lay_out_draws(emits, drafts, spans.ends - spans.begins, spans.ends) if any(drafts) else None
+        drawing = np.array(emits, dtype=np.int64) if layout is None else layout.rows
+        positions = spans.ends[drawing] if layout is None else layout.positions
+        tenants = slots if len(drawing) == len(rows) else [slots[number] for number in drawing.tolist()]
+        places = self._place_draws(spans.slots[drawing], positions, tenants)
+        if is_masked := any(row.is_masked for row in rows):
+            masked = [place for place, number in enumerate(drawing) if rows[number].is_masked]
             places[masked, 3] = range(len(masked))
         return AppliedPlan(
             step=plan.step,
             spans=spans,
             epochs=[slot.epoch for slot in slots],
             emits=emits,
-            draws=Draws(self._parameters[drawn], places),
+            drafts=[] if layout is None else drafts,
+            draws=Draws(self._parameters[places[:, 0]], places),
+            places=None if layout is None else layout.places,
             scored=choose_scored(spans, [slot.unscored for slot in slots]),
-            num_logprobs=[slot.num_logprobs for slot in drawing],
+            num_logprobs=[slot.num_logprobs for slot in tenants],
             is_masked=is_masked,
         )
 
+    def _place_draws(
+        self, numbers: NDArray[np.int64], positions: NDArray[np.int64], tenants: Sequence[Slot]
+    ) -> NDArray[np.int64]:
+        """Return the places of draws, as in `Draws`, without masks of their step."""
+        is_held = positions < self._held_until[numbers]
+        places = np.empty((len(numbers), NUM_PLACES), dtype=np.int64)
+        places[:, 0], places[:, 1] = numbers, [slot.num_prompt for slot in tenants]
+        places[:, 2], places[:, 3] = positions, NO_MASK
+        places[:, 4:] = self._bias_ranges[numbers, is_held.astype(np.int64)]
+        return places
+
+    def settle(self, results: Sequence[RowResult]) -> None:
+        """Make the counts of drafted sequences exact, as far as these have not left."""
+        for row in results:
+            slot = self._slots[row.slot]
+            if slot is not None and slot.epoch == row.epoch and slot.num_guessed:
+                slot.num_computed, slot.num_known = row.num_computed, row.num_computed + 1
+                slot.num_guessed = 0
+
     def _compute(self, row: Row, slot: Slot) -> None:
-        """Count a row's tokens. Raises PlanError for an invalid row."""
+        """Count a row's tokens, with its draft. Raises PlanError for an invalid row."""
         begin, end = slot.num_computed, slot.num_computed + row.num_tokens
-        num_blocks = min(slot.num_blocks)
-        if not begin < end <= slot.num_known or end > num_blocks * BLOCK_SIZE:
+        if slot.num_guessed:
+            raise PlanError(f"slot {row.slot} has a draft in flight: collect its step first")
+        if not begin < end <= slot.num_known or end > min(slot.num_blocks) * BLOCK_SIZE:
             raise PlanError(
                 f"slot {row.slot} can't compute tokens {begin} to {end}: it knows {slot.num_known} "
-                f"and has {num_blocks} blocks"
+                f"and has {min(slot.num_blocks)} blocks"
             )
-        if row.max_draft or row.draft:
-            raise PlanError(f"slot {row.slot} has a draft to verify: this executor supports none")
         slot.num_computed = end
         if row.emit:
             if end != slot.num_known or end >= self._length:
@@ -225,6 +191,26 @@ class SlotTable:
             slot.num_known += 1
         elif row.is_masked:
             raise PlanError(f"slot {row.slot} has a mask and draws nothing")
+        if row.draft:
+            self._guess(row, slot)
+
+    def _guess(self, row: Row, slot: Slot) -> None:
+        """Write a draft after the known tokens, and count it. Raises PlanError for an invalid one."""
+        count, begin = len(row.draft), slot.num_computed
+        if count > min(row.max_draft, self._limits.max_draft):
+            raise PlanError(
+                f"slot {row.slot} has a draft of {count} tokens: its row may have {row.max_draft}, and this "
+                f"executor verifies {self._limits.max_draft}"
+            )
+        if not row.emit or row.is_masked:
+            raise PlanError(f"slot {row.slot} has a draft, but no draw of its own without a mask")
+        end = begin + count
+        if end >= self._length or end > min(slot.num_blocks) * BLOCK_SIZE:
+            raise PlanError(f"slot {row.slot} has no room for a draft of {count} tokens after {begin}")
+        if not 0 <= min(row.draft) <= max(row.draft) < self._limits.vocabulary_size:
+            raise PlanError(f"slot {row.slot} has a draft with a token outside the vocabulary")
+        self._token_writes.write(row.slot, begin, np.array(row.draft, dtype=np.int32))
+        slot.num_computed, slot.num_known, slot.num_guessed = end, slot.num_known + count, count
 
     def _start(self, start: SlotStart) -> None:
         count = count_tokens(start.tokens)
@@ -241,7 +227,7 @@ class SlotTable:
             raise PlanError(
                 f"slot {start.slot} starts with {start.num_computed} tokens computed, which nobody has scored"
             )
-        check_sampling(start.sampling, self._vocabulary_size)
+        check_sampling(start.sampling, self._limits.vocabulary_size)
         self._token_writes.write(start.slot, 0, np.frombuffer(bytearray(start.tokens), dtype=np.int32))
         sampling = start.sampling
         self._slots[start.slot] = Slot(

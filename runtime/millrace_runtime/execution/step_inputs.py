@@ -13,8 +13,8 @@ from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.sampler import RecordedSampler
 from millrace_kernels.select import Bounds, QueryRows
 from millrace_kernels.transfer import upload_into
+from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.graphs import NOBODY
-from millrace_runtime.execution.slots import Spans
 
 Numbers = TypeVar("Numbers", NDArray[np.int64], Tensor)
 
@@ -37,6 +37,18 @@ def lay_out_tokens(spans: Spans) -> TokenLayout:
     starts = np.concatenate(([0], sizes.cumsum()))
     in_row = np.arange(starts[-1]) - starts[:-1].repeat(sizes)
     return TokenLayout(slots.repeat(sizes), begins.repeat(sizes) + in_row, starts)
+
+
+def split_rows(spans: Spans, places: NDArray[np.int64]) -> tuple[Spans, list[int]]:
+    """Split rows after the tokens with these numbers. Return the parts, and the numbers of those that end so.
+
+    The tokens keep their order.
+    """
+    owners, positions, starts = lay_out_tokens(spans)
+    lasts = np.union1d(starts[1:] - 1, places)
+    firsts = np.concatenate(([0], lasts[:-1] + 1))
+    parts = Spans(owners[lasts], positions[firsts], positions[lasts] + 1)
+    return parts, np.flatnonzero(np.isin(lasts, places)).tolist()
 
 
 class _Parts(NamedTuple, Generic[Numbers]):

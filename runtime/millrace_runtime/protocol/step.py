@@ -163,6 +163,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """The most tokens of one step, with drafts; at least 1."""
     max_draft: int = 0
     """The most draft tokens that one row may verify; 0: the executor supports no drafts."""
+    max_draws: int = 0
+    """The most draws of a step with drafts: there is memory for the logits of so many."""
     recordable: tuple[StepSize, ...] = ()
     """The sizes of steps that `Record` makes faster, ascending."""
 

@@ -126,6 +126,7 @@ def _execution_settings(membership: Membership) -> ExecutionSettings:
         text_memory_bytes=membership.text_memory_bytes,
         kv_cache_bytes=settings.kv_cache_bytes,
         kernels=settings.kernels,
+        speculative_tokens=settings.speculative_tokens,
     )
 
 

@@ -17,6 +17,7 @@ from millrace_runtime.replica.settings import (
     DEVICES,
     DTYPES,
     KERNELS,
+    MOST_SPECULATIVE_TOKENS,
     REASONING_PARSERS,
     TOOL_PARSERS,
     ReplicaSettings,
@@ -64,6 +65,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         kernels=values.kernels,
         weights=values.weights,
         tensor_parallel=values.tensor_parallel,
+        speculative_tokens=values.speculative_tokens,
         tool_parser=values.tool_parser,
         reasoning_parser=values.reasoning_parser,
         takes_author_defaults=values.generation_config == "auto",
@@ -216,6 +218,14 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         default=1,
         metavar="N",
         help="workers that share the model, each with a GPU or a part of the cores (default: 1)",
+    )
+    parser.add_argument(
+        contract.FLAG_SPECULATIVE_TOKENS,
+        type=whole_number(0, MOST_SPECULATIVE_TOKENS),
+        default=0,
+        metavar="N",
+        help="most tokens that a step guesses of each sequence from its own text, and proves; the text stays"
+        " the same (default: 0, none)",
     )
 
 

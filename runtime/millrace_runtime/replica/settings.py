@@ -25,6 +25,7 @@ TOOL_PARSERS = (
     "qwen3_coder",
 )
 REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "think")
+MOST_SPECULATIVE_TOKENS = 16
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 
 
@@ -62,6 +63,8 @@ class ReplicaSettings:
     """One of WEIGHTS: as in the files, or rounded while they are loaded."""
     tensor_parallel: int
     """Workers that share the model, each on a device of its own; 1: the engine computes itself."""
+    speculative_tokens: int
+    """The most tokens that a step guesses of each sequence, and proves; 0: none."""
     tool_parser: str
     """One of TOOL_PARSERS: how the model writes tool calls."""
     reasoning_parser: str

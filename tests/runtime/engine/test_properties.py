@@ -101,6 +101,7 @@ def limits(draw: st.DrawFn) -> Limits:
         vocabulary_size=VOCABULARY,
         max_batched_tokens=draw(st.integers(1, 24)),
         max_draft=draw(st.integers(0, 4)),
+        max_draws=draw(st.integers(1, 9)),
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from millrace_runtime.engine.drafts import share_drafts
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
@@ -31,7 +32,7 @@ from tests.runtime.engine.engine_driver import (
 
 
 def windowed(*groups: KvGroup, depth: int = 1, budget: int = 16, max_draft: int = 0) -> Limits:
-    return Limits(groups, 2, 4, depth, 100, VOCABULARY, budget, max_draft)
+    return Limits(groups, 2, 4, depth, 100, VOCABULARY, budget, max_draft, max_draws=budget)
 
 
 def drafting(depth: int, right: int, budget: int = 16) -> Driver:
@@ -77,6 +78,35 @@ def test_a_sequence_with_a_draft_has_one_row_in_flight_and_its_neighbour_two() -
     assert engine.texts[1] == expected(request(1, [1, 2, 3], max_tokens=30), 100)[0]
 
 
+@pytest.mark.parametrize(
+    ("offers", "room", "shares"),
+    [
+        ([4, 4, 4], 12, [4, 4, 4]),
+        ([4, 1, 4], 6, [3, 1, 2]),
+        ([4, 4, 4], 2, [1, 1, 0]),
+        ([0, 2], 9, [0, 2]),
+        ([4], 0, [0]),
+        ([4], -3, [0]),
+        ([], 5, []),
+    ],
+)
+def test_each_draft_gets_its_first_token_before_another_gets_its_second(
+    offers: list[int], room: int, shares: list[int]
+) -> None:
+    assert share_drafts(offers, room) == shares
+
+
+def test_drafts_and_their_tokens_are_counted() -> None:
+    engine = drafting(depth=1, right=2)
+    engine.add(request(1, [1, 2, 3], max_tokens=30))
+    engine.run()
+    drafted = [row.max_draft for plan in engine.plans for row in plan.rows if row.max_draft]
+    stats = engine.scheduler.stats()
+    assert (stats.num_drafts, stats.num_drafted) == (len(drafted), sum(drafted))
+    num_rows = sum(len(plan.rows) for plan in engine.plans)
+    assert stats.num_accepted == 30 - num_rows
+
+
 def test_drafts_take_only_what_prefill_leaves() -> None:
     engine = drafting(depth=1, right=4, budget=6)
     engine.add(request(1, [1], max_tokens=40))
@@ -96,6 +126,8 @@ def test_a_stop_token_inside_a_row_cuts_it_and_its_logprobs() -> None:
     scheduler.schedule()
     [output] = scheduler.commit(StepResult(1, [RowResult(0, 0, [4, 7, 5], 4)], 0.1)).outputs
     assert (output.tokens, output.finish_reason) == ([4, 7], "stop")
+    stats = scheduler.stats()
+    assert (stats.num_drafts, stats.num_drafted, stats.num_accepted) == (1, 4, 2)
     assert scheduler.schedule() == StepPlan(2, [0], [], [], [])
     assert scheduler.commit(StepResult(2, [], 0.1))[:2] == ([], None)
     assert not scheduler.has_work

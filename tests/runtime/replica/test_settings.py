@@ -73,6 +73,7 @@ def test_settings_survive_the_way_to_another_process() -> None:
             "make --max-batched-tokens at least 16",
         ),
         (["--demo", "--max-model-length", "1"], "2 to 16777216"),
+        (["--demo", "--speculative-tokens", "17"], "'17' is refused; write a whole number, 0 to 16"),
         (
             ["--demo", "--kv-cache-memory", "1GB"],
             "write bytes or a number with Ki, Mi, Gi or Ti, such as 512Mi",

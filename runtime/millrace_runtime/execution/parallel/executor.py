@@ -28,6 +28,8 @@ from millrace_runtime.execution.parallel.messages import (
 )
 from millrace_runtime.execution.parallel.worker_pool import WorkerPool
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.execution.speculation.proposer import PromptLookup
+from millrace_runtime.execution.speculation.speculation import open_speculation
 from millrace_runtime.protocol.executor import Command, Forget, Record
 from millrace_runtime.protocol.step import StepPlan, StepResult
 
@@ -114,6 +116,7 @@ class ParallelExecutor:
         self, pool: WorkerPool, allocated: Allocated, folder: tempfile.TemporaryDirectory[str]
     ) -> None:
         self.limits, self.placement = allocated.limits, allocated.placement
+        self._speculation = open_speculation(allocated.limits, PromptLookup())
         self._pool, self._folder = pool, folder
         self._num_in_flight = 0
         self._results: deque[StepResult] = deque()
@@ -128,6 +131,8 @@ class ParallelExecutor:
         if self._num_in_flight >= self.limits.depth:
             raise PlanError(f"{self._num_in_flight} steps are in flight: collect one before submitting")
         self._num_in_flight += 1
+        if self._speculation is not None:
+            plan = self._speculation.add_drafts(plan)
         self._pool.broadcast(Submit(plan))
 
     def provide_masks(self, step: int, masks: memoryview) -> None:
@@ -151,7 +156,8 @@ class ParallelExecutor:
         while not self.wait(POLL_SECONDS):
             pass
         self._num_in_flight -= 1
-        return self._results.popleft()
+        result = self._results.popleft()
+        return result if self._speculation is None else self._speculation.offer(result)
 
     def control(self, command: Command) -> None:
         """Have every worker run a command. Raises PlanError with steps in flight, and WorkerError."""

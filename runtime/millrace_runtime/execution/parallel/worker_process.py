@@ -33,6 +33,7 @@ from millrace_runtime.execution.parallel.messages import (
 )
 from millrace_runtime.process import end_with_parent, paused_collection
 from millrace_runtime.protocol.executor import Forget, Record, Sleep, Wake
+from millrace_runtime.protocol.step import StepPlan
 
 if TYPE_CHECKING:  # importing it imports torch, which takes seconds
     from millrace_runtime.execution.local import LocalExecutor
@@ -48,6 +49,8 @@ class Worker:
         self._is_sending = Lock()
         self._due: SimpleQueue[None] = SimpleQueue()
         """One item for each step that can be collected, because its masks are there."""
+        self._drafted: set[int] = set()
+        """The slots whose drafts the newest step verifies."""
 
     def run(self) -> NoReturn:
         """Load, allocate and serve, until the engine is gone (ChannelClosed). Raises any failure."""
@@ -92,6 +95,7 @@ class Worker:
             case Submit(plan):
                 # The engine follows the first worker: this one may still be busy with the step before.
                 room.acquire()
+                self._await_drafts(plan, executor.limits.depth - 1, room)
                 executor.submit(plan)
                 if not any(row.is_masked for row in plan.rows):
                     self._due.put(None)
@@ -105,6 +109,14 @@ class Worker:
                 room.release(executor.limits.depth)
                 if isinstance(message, Record):
                     self._send(Recorded(message.size in executor.recorded))
+
+    def _await_drafts(self, plan: StepPlan, num_others: int, room: Semaphore) -> None:
+        """Wait until this worker too knows how much of a draft is in the text that the plan continues."""
+        if num_others and not self._drafted.isdisjoint([row.slot for row in plan.rows]):
+            for _ in range(num_others):
+                room.acquire()
+            room.release(num_others)
+        self._drafted = {row.slot for row in plan.rows if row.draft}
 
     def _collect(self, executor: "LocalExecutor", room: Semaphore) -> None:
         try:

@@ -1,0 +1,75 @@
+"""Plans with drafts that an executor refuses, and a draft whose sequence leaves before its result."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millrace_runtime.execution.errors import PlanError
+from millrace_runtime.execution.local import LocalExecutor
+from millrace_runtime.protocol.encoding import pack_tokens
+from millrace_runtime.protocol.sampling import Sampling
+from millrace_runtime.protocol.step import Row, SlotStart, StepPlan
+
+
+@pytest.fixture
+def verifier(make_model: Callable[..., Path], make_driver: Callable[..., Any]) -> LocalExecutor:
+    """An executor that guesses nothing itself."""
+    executor: LocalExecutor = make_driver(make_model(), speculative_tokens=4, max_sequences=2).executor
+    executor._speculation = None
+    return executor
+
+
+def start(slot: int = 0, count: int = 5) -> SlotStart:
+    tokens = pack_tokens(range(count))
+    return SlotStart(slot, slot, tokens, 0, [[7]], Sampling(temperature=0.0), count)
+
+
+def step(*rows: Row, number: int = 0, **changes: Any) -> StepPlan:
+    return StepPlan(number, **({"released": [], "starts": [], "appends": []} | changes), rows=list(rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "count", "message"),
+    [
+        (Row(0, 5, True, 5, (1,) * 5), 5, "a draft of 5 tokens: its row may have 5, and this .* verifies 4"),
+        (Row(0, 5, True, 1, (1, 2)), 5, "a draft of 2 tokens: its row may have 1"),
+        (Row(0, 4, False, 1, (1,)), 5, "no draw of its own without a mask"),
+        (Row(0, 5, True, 1, (1,), is_masked=True), 5, "no draw of its own without a mask"),
+        (Row(0, 14, True, 4, (1, 2, 3, 4)), 14, "no room for a draft of 4 tokens after 14"),
+        (Row(0, 5, True, 1, (199,)), 5, "outside the vocabulary"),
+        (Row(0, 5, True, 1, (-1,)), 5, "outside the vocabulary"),
+    ],
+)
+def test_an_invalid_draft_is_refused(verifier: LocalExecutor, row: Row, count: int, message: str) -> None:
+    verifier.submit(step(row, starts=[start(count=count)]))
+    if row.is_masked:
+        verifier.provide_masks(0, memoryview(b"\xff" * 28))
+    with pytest.raises(PlanError, match=message):
+        verifier.collect()
+
+
+def test_a_step_has_memory_for_some_draws(verifier: LocalExecutor) -> None:
+    assert verifier.limits.max_draws == 10
+    verifier._slots._limits = msgspec.structs.replace(verifier.limits, max_draws=9)
+    rows = [Row(slot, 5, True, 4, (1,) * 4) for slot in range(2)]
+    verifier.submit(step(*rows, starts=[start(0), start(1)]))
+    with pytest.raises(PlanError, match="step 0 has 10 draws, more than the 9 that fit"):
+        verifier.collect()
+
+
+def test_until_its_draft_is_verified_a_slot_has_no_other_row_but_may_be_released(
+    verifier: LocalExecutor,
+) -> None:
+    slots = verifier._slots
+    applied = slots.apply(step(Row(0, 5, True, 2, (1, 2)), starts=[start(0)]))
+    late = applied.answer([7, 8, 9], {})
+    assert (late[0].tokens, late[0].num_computed) == ([7], 5)
+    with pytest.raises(PlanError, match="slot 0 has a draft in flight: collect its step first"):
+        slots.apply(step(Row(0, 1, True)))
+    again = msgspec.structs.replace(start(0), epoch=9)
+    slots.apply(step(Row(0, 3, False), released=[0], starts=[again]))
+    slots.settle(late)
+    assert slots[0].num_computed == 3
