@@ -34,17 +34,20 @@ class Budget(NamedTuple):
 
     num_bytes: int
     source: str
+    is_shared: bool = False
+    """Whether other programs use this memory too: then prefixes have what sequences leave of their own."""
 
 
-def plan_host(left_bytes: int, text_bytes: int, share: float, source: str) -> Budget:
+def plan_host(
+    left_bytes: int, text_bytes: int, share: float, source: str, *, is_shared: bool = False
+) -> Budget:
     """Return a share of the host's free memory, beside so many bytes for the text worker.
 
     `source` says where the memory is free, such as `of the machine`.
     """
     beside = f" beside {text_bytes} for the text worker" if text_bytes else ""
-    return Budget(
-        int(max(0, left_bytes - text_bytes) * share), f"{share} of the free memory {source}{beside}"
-    )
+    num_bytes = int(max(0, left_bytes - text_bytes) * share)
+    return Budget(num_bytes, f"{share} of the free memory {source}{beside}", is_shared)
 
 
 def plan_text_memory(usable_bytes: int) -> int:
@@ -190,12 +193,12 @@ def _share_blocks(demand: CacheDemand, length: int, budget: Budget) -> tuple[int
     """Return each group's blocks: as many of each, but enough for one sequence, and not more than all fill.
 
     A sequence within the windows has as many blocks of each group. So groups with windows have enough first,
-    and the others get the rest. With memory for more than all sequences fill, each group has so many times
-    more: prefixes stay in all groups for as long.
+    and the others get the rest. With memory of our own for more than all sequences fill, each group has so
+    many times more: prefixes stay in all groups for as long.
     """
     least, most = demand.count_blocks(1, length), demand.count_blocks(demand.max_sequences, length)
     if (filled := count_bytes(demand.groups, most)) <= budget.num_bytes:
-        return tuple(count * budget.num_bytes // filled for count in most)
+        return most if budget.is_shared else tuple(count * budget.num_bytes // filled for count in most)
 
     def share(count: int) -> tuple[int, ...]:
         return tuple(min(max(low, count), high) for low, high in zip(least, most, strict=True))

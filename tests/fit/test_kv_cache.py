@@ -79,6 +79,11 @@ def test_groups_have_as_many_blocks_until_a_window_has_enough(
     assert expected == (shape.num_blocks, shape.max_model_length, shape.num_sequences, shape.num_tokens)
 
 
+def test_on_a_machine_that_others_use_too_the_cache_has_what_sequences_fill() -> None:
+    demand = CacheDemand((FULL, WINDOWED), 64, 2048, 8192, is_firm=False)
+    assert plan_cache(demand, Budget(10**9, "a test", is_shared=True)).num_blocks == (32768, 4352)
+
+
 def test_a_window_over_half_of_the_layers_takes_at_most_three_fifths() -> None:
     full, windowed = (
         CacheDemand((FULL, second), 64, 2048, 8192, is_firm=True) for second in (FULL, WINDOWED)

@@ -29,13 +29,17 @@ class Arena:
     def allocate(self, num_bytes: int) -> Tensor:
         """Return zeros, uint8 [num_bytes], aligned to 64 bytes; they live as long as the tensor."""
         if self._used + num_bytes > self._chunk.shape[0]:
-            self._chunk, self._used = _map(max(num_bytes, CHUNK_BYTES)), 0
+            self._chunk, self._used = map_zeros(max(num_bytes, CHUNK_BYTES)), 0
         begin = self._used
         self._used += -(-num_bytes // 64) * 64
         return self._chunk[begin : begin + num_bytes]
 
 
-def _map(num_bytes: int) -> Tensor:
+def map_zeros(num_bytes: int) -> Tensor:
+    """Return zeros, uint8 [num_bytes], which take memory as they are written, by huge pages if possible.
+
+    Raises OSError without so much memory.
+    """
     # Private: most kernels ignore the advice to use huge pages for shared memory.
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel built without huge pages

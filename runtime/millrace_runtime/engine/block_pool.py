@@ -71,11 +71,15 @@ class BlockPool:
             else:
                 self._free.append(block)
 
-    def forget(self, blocks: Iterable[int]) -> None:
-        """Let nobody find these held blocks any more."""
-        for block in blocks:
-            if (key := self._key_of.pop(block, None)) is not None:
-                del self._block_of[key]
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Let nobody find the blocks with these keys any more."""
+        for key in keys:
+            if (block := self._block_of.pop(key, None)) is None:
+                continue
+            del self._key_of[block]
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
 
     def forget_all(self) -> None:
         """Free every cached block, and let nobody find a held one."""

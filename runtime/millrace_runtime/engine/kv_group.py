@@ -75,12 +75,16 @@ class GroupBlocks:
         num_new = self._count(first, num_cached, num_tokens) - len(shared)
         return BlockTable([*shared, *self.pool.allocate(num_new)], first)
 
-    def drop_unseen(self, table: BlockTable, num_computed: int) -> None:
-        """Release the blocks that no further token sees."""
+    def drop_unseen(self, table: BlockTable, keys: Sequence[bytes], num_computed: int) -> None:
+        """Release the blocks that no token after `num_computed` submitted ones sees.
+
+        Those with a key stay cached, even before their step is collected: who finds them is in a later plan.
+        """
         if self.window is None:
             return
         num_unseen = self.num_unseen(num_computed) - table.num_dropped
         if num_unseen > 0:
+            self.name(table, keys, table.num_dropped, min(table.num_dropped + num_unseen, len(keys)))
             self.pool.release(table.blocks[:num_unseen])
             del table.blocks[:num_unseen]
             table.num_dropped += num_unseen

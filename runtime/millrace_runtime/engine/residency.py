@@ -7,6 +7,8 @@ choices and equal prompts are computed once.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
 
 from millrace_runtime.engine.block_pool import BlockPool
 from millrace_runtime.engine.kv_group import GroupBlocks
@@ -29,6 +31,19 @@ class Changes:
         self.appends = [append for append in self.appends if append.slot != slot]
         if not is_unplanned:
             self.released.append(slot)
+
+
+class Claims(NamedTuple):
+    """What waiting sequences will need once they can share a prefix."""
+
+    num_slots: int
+    blocks: list[int]
+    """By KV group."""
+
+    @classmethod
+    def none(cls, num_groups: int) -> "Claims":
+        """Return the claims of nobody."""
+        return cls(0, [0] * num_groups)
 
 
 class Residency:
@@ -54,34 +69,46 @@ class Residency:
         """The pool of the group with the smallest free share."""
         return min((g.pool for g in self._groups), key=lambda pool: pool.num_free / pool.num_blocks)
 
-    @property
-    def has_free_slot(self) -> bool:
-        """Whether a slot has no sequence."""
-        return bool(self._free_slots)
-
-    def has_room_for(self, sequence: Sequence, others: Iterable[Sequence], enough: int | None = None) -> bool:
+    def has_room_for(
+        self,
+        sequence: Sequence,
+        others: Iterable[Sequence],
+        enough: int | None = None,
+        claims: "Claims | None" = None,
+    ) -> bool:
         """Whether a sequence can be placed and leaves enough blocks in each group.
 
-        Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer.
+        Enough are `enough` blocks, or the blocks that `others` may still need, if those are fewer. What is
+        claimed stays free, too.
         """
-        if not self.has_free_slot:
+        claims = claims or Claims.none(len(self._groups))
+        if len(self._free_slots) <= claims.num_slots:
             return False
-        needs = [group.num_live_blocks(sequence.num_known) for group in self._groups]
-        if self._can_spare(needs, others, enough):
+        needs = self._count_live(sequence)
+        if self._can_spare(map(add, needs, claims.blocks), others, enough):
             return True
         if not (num_cached := self._find_prefix(sequence)):
             return False
         needs = [group.num_new(sequence.keys, num_cached, sequence.num_known) for group in self._groups]
-        return self._can_spare(needs, others, enough)
+        return self._can_spare(map(add, needs, claims.blocks), others, enough)
+
+    def claim(self, sequence: Sequence, claims: "Claims") -> "Claims":
+        """Return the claims with a waiting sequence's slot and blocks."""
+        return Claims(claims.num_slots + 1, [*map(add, self._count_live(sequence), claims.blocks)])
+
+    def _count_live(self, sequence: Sequence) -> list[int]:
+        return [group.num_live_blocks(sequence.num_known) for group in self._groups]
 
     def awaits_prefix(self, sequence: Sequence) -> bool:
         """Whether a running sequence will compute the next block of this one's prefix."""
-        if sequence.awaited in self._pending:
-            return True
-        num_cached = self._find_prefix(sequence)
-        is_more = num_cached < self._most_cached(sequence)
-        sequence.awaited = sequence.keys[num_cached] if is_more else None
-        return sequence.awaited in self._pending
+        if sequence.awaited is None:
+            sequence.awaited = self._find_prefix(sequence)
+        most = self._most_cached(sequence)
+        while sequence.awaited < most and sequence.keys[sequence.awaited] not in self._pending:
+            if not self._has_all(sequence.keys[sequence.awaited]):
+                break
+            sequence.awaited += 1  # it was computed since, and the ones before it are there
+        return sequence.awaited < most and sequence.keys[sequence.awaited] in self._pending
 
     def can_extend(self, sequences: list[Sequence]) -> bool:
         """Whether the free blocks suffice for every known token of all these sequences together."""
@@ -102,6 +129,7 @@ class Residency:
         self._tenants[tenancy.slot] = sequence
         sequence.tenancy = tenancy
         num_cached = self._find_prefix(sequence)
+        sequence.awaited = None
         sequence.tables = [
             group.place(sequence.keys, num_cached, sequence.num_known) for group in self._groups
         ]
@@ -124,9 +152,9 @@ class Residency:
         sequence.num_named = end
 
     def distrust(self, sequence: Sequence) -> None:
-        """Let nobody find a sequence's blocks: a step of it had a fault."""
-        for group, table in zip(self._groups, sequence.tables, strict=True):
-            group.pool.forget(table.blocks)
+        """Let nobody find a sequence's blocks, also those that it has dropped: a step of it had a fault."""
+        for group in self._groups:
+            group.pool.forget(sequence.keys)
 
     def forget_prefixes(self) -> None:
         """Free all cached blocks, as before a sleep, which loses their contents."""
@@ -157,7 +185,7 @@ class Residency:
             return
         for sequence in self._tenants.values():
             for group, table in zip(self._groups, sequence.tables, strict=True):
-                group.drop_unseen(table, sequence.num_computed)
+                group.drop_unseen(table, sequence.keys, sequence.num_computed)
 
     def evict(self, sequence: Sequence) -> None:
         """Release a sequence's slot and blocks. Results of its steps in flight will find no tenant."""
@@ -217,6 +245,10 @@ class Residency:
         if not sequence.reads_prefixes:
             return 0
         return min(len(sequence.keys), (sequence.num_known - 1) // self._block_size)
+
+    def _has_all(self, key: bytes) -> bool:
+        """Whether every group has the block with a key."""
+        return all(key in group.pool for group in self._groups)
 
     def _find_prefix(self, sequence: Sequence) -> int:
         """Return how many blocks of a waiting sequence every group has, as far as it will see them."""

@@ -2,7 +2,7 @@
 
 Every step takes the decodes first and fills the rest of its token budget with chunks of prefill, the oldest
 first. Drafts come last: they get the tokens and blocks that remain, and no draft preempts a sequence. A
-sequence whose prefix a running one computes is admitted once it can share it; younger ones pass it meanwhile.
+sequence whose prefix a running one computes is admitted once it can share it, and keeps its place meanwhile.
 The more urgent of two sequences is the older, and of equally urgent ones the one that came first. Three rules
 make every admitted sequence end, unless more urgent ones come for ever:
 - The scheduler refuses at once a sequence that can never fit.
@@ -21,7 +21,7 @@ from millrace_runtime.engine.drafts import DraftCounts, add_drafts
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.prefix import hash_prompt
-from millrace_runtime.engine.residency import Residency
+from millrace_runtime.engine.residency import Claims, Residency
 from millrace_runtime.engine.sequence import Age, AgeQueue, Sequence, State
 from millrace_runtime.engine.step_time import StepWork
 from millrace_runtime.engine.token_budget import TokenBudget
@@ -36,6 +36,9 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
 )
 from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED, Limits, RowResult, StepPlan, StepResult
+
+MOST_KEYS = 16_384
+"""Blocks of the sequences that one step places. To look up and share so many takes 12 ms."""
 
 
 class Committed(NamedTuple):
@@ -200,7 +203,7 @@ class Scheduler:
         self._num_prefix_queries = self._num_prefix_hits = 0
 
     def check_integrity(self) -> None:
-        """Assert that no slot or block is lost or shared, and that every sequence is in its queue."""
+        """Assert that every slot and block has the holders that it counts, and every sequence its queue."""
         self._residency.check_integrity()
         assert len(self._waiting) + len(self._running) == len(self._sequences)
         assert all(s.state is State.WAITING and not s.tables for s in self._waiting)
@@ -256,18 +259,24 @@ class Scheduler:
                 self._add_chunk(planned, sequence)
 
     def _admit(self, planned: PlannedStep) -> None:
-        """Start waiting sequences in order of age, as long as there is room."""
+        """Start waiting sequences in order of age, as long as there is room.
+
+        Those that wait for a prefix keep their places: younger ones have what these leave.
+        """
+        claims, num_keys = Claims.none(len(self._limits.groups)), 0
         for sequence in tuple(self._waiting):
-            if not (planned.num_tokens_left and self._residency.has_free_slot):
+            if not planned.num_tokens_left or num_keys > MOST_KEYS:
+                return
+            if not self._leaves_headroom(sequence, claims):
                 return
             if self._residency.awaits_prefix(sequence):
-                continue
-            if not self._leaves_headroom(sequence):
-                return
-            self._place(sequence)
-            self._add_chunk(planned, sequence)
+                claims = self._residency.claim(sequence, claims)
+            else:
+                num_keys += len(sequence.keys)
+                self._place(sequence)
+                self._add_chunk(planned, sequence)
 
-    def _leaves_headroom(self, sequence: Sequence) -> bool:
+    def _leaves_headroom(self, sequence: Sequence, claims: Claims) -> bool:
         """Whether a new sequence leaves blocks for the running ones; else these would preempt it next.
 
         One block for each running sequence is enough, and none for a sequence that grows no more. After a
@@ -275,7 +284,7 @@ class Scheduler:
         preempted again.
         """
         enough = None if self._is_crowded else len(self._running)
-        return self._residency.has_room_for(sequence, self._running, enough)
+        return self._residency.has_room_for(sequence, self._running, enough, claims)
 
     def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
         """Add a row of known tokens: as many as the budget and the blocks allow."""

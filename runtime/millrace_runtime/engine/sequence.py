@@ -85,8 +85,8 @@ class Sequence:
     """Of its full blocks (`prefix.py`): of the prompt's, and of as many of the outputs as were named."""
     num_named: int = 0
     """Blocks that others can find, or that it found itself."""
-    awaited: bytes | None = None
-    """While it waits: the key of the block that it will compute next."""
+    awaited: int | None = None
+    """While it waits: how many of its first blocks were found, or None before it was looked up."""
     room: int = 0
     """Tokens that every table has blocks for."""
     num_known: int = field(init=False)

@@ -58,7 +58,7 @@ def usable_memory(
     left = min(_left_in_cgroups(cgroups, membership), default=None)
     if left is not None and left.num_bytes < free:
         return plan_host(left.num_bytes, text_bytes, SHARE_OF_LIMIT, f"within {left.limit}")
-    return plan_host(free, text_bytes, SHARE_OF_MACHINE, "of the machine")
+    return plan_host(free, text_bytes, SHARE_OF_MACHINE, "of the machine", is_shared=True)
 
 
 def read_num_cpus(

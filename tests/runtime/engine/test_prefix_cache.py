@@ -87,6 +87,25 @@ def test_who_waits_for_a_prefix_is_passed_by_others_and_goes_on_when_it_will_not
     assert engine.texts[2] == expected(request(2, range(20)), 100)[0]
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_who_waits_for_a_prefix_keeps_its_slot_and_its_blocks(depth: int) -> None:
+    bounds = limits(num_blocks=30, block_size=4, num_slots=3, depth=depth, budget=64)
+    engine = driver(bounds)
+    engine.add(request(1, range(20), max_tokens=20, others=[2]))
+    for number in (3, 4):
+        engine.add(request(number, [number] * 8, max_tokens=20))
+    for _ in range(4):
+        engine.step()
+    assert [begun.sequence_id for begun in engine.scheduler.pop_begun()] == [1, 3, 2]
+    few = driver(
+        msgspec.structs.replace(bounds, groups=(KvGroup(12),))
+    )  # for both choices, and one block more
+    few.add(request(1, range(20), others=[2]))
+    few.add(request(3, [3] * 8))
+    few.step()
+    assert len(few.plans[0].starts) == 1
+
+
 def test_what_was_used_least_recently_goes_first_and_from_its_end() -> None:
     engine = driver(limits(num_blocks=8, block_size=4))
     old, new = ([number] * 12 for number in (1, 2))
@@ -128,8 +147,27 @@ def test_scores_of_a_prompt_read_no_cached_block_and_count_as_no_query() -> None
     assert engine.scheduler.stats().num_prefix_queries == 20
 
 
-def windowed(*groups: KvGroup, length: int = 100) -> Driver:
-    return driver(msgspec.structs.replace(limits(block_size=4, length=length, budget=64), groups=groups))
+def windowed(*groups: KvGroup, depth: int = 1) -> Driver:
+    return driver(msgspec.structs.replace(limits(block_size=4, depth=depth, budget=64), groups=groups))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_blocks_that_left_a_window_stay_cached(depth: int) -> None:
+    """Of the shared 20 tokens the window has passed all when the first prompt ends."""
+    groups = (KvGroup(64), KvGroup(40, 8))
+    engine = windowed(*groups, depth=depth)
+    prompts = [request(number, [*range(20), *[number] * 30], 4) for number in (41, 42)]
+    assert say(engine, *prompts) == [0, 20]
+    assert engine.texts[42] == expected(prompts[1], 100, groups)[0]
+
+
+def test_a_fault_takes_the_blocks_that_have_left_a_window_too() -> None:
+    bounds = msgspec.structs.replace(limits(block_size=4, budget=8), groups=(KvGroup(20, 8),))
+    engine = Driver(Scheduler(bounds), SimulatedExecutor(bounds, lambda _: None))
+    say(engine, request(1, range(40)))
+    found = say(engine, *(request(number, range(number)) for number in range(13, 38, 8)))
+    assert engine.finished[1] == "error"
+    assert found == [0] * 4
 
 
 @pytest.mark.parametrize("groups", [(KvGroup(64), KvGroup(8, 8)), (KvGroup(8, 8),)])

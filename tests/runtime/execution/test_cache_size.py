@@ -1,7 +1,9 @@
 """How large the KV cache is, and how long sequences may be."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from millrace_runtime.execution.errors import CapacityError
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.decoder import find_architecture
+from millrace_runtime.models.model import KvShape
 from tests.runtime.execution.conftest import TINY
 
 Make = Callable[..., Path]
@@ -29,9 +32,9 @@ def test_limits_follow_the_settings(make_model: Make) -> None:
     assert (limits.block_size, limits.depth, limits.vocabulary_size) == (16, 1, 199)
 
 
-def test_the_cache_takes_no_more_than_all_sequences_can_fill(make_model: Make) -> None:
+def test_the_cache_takes_all_that_it_is_given_for_prefixes(make_model: Make) -> None:
     limits = build(make_model(), max_sequences=3, max_model_length=100, kv_cache_bytes=1 << 30).limits
-    assert limits.groups[0].num_blocks == 3 * 7
+    assert limits.groups[0].num_blocks == (1 << 30) // 4096
 
 
 def test_a_cache_that_no_machine_has_room_for_is_refused() -> None:
@@ -51,7 +54,7 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     ("settings", "size", "length"),
     [
         ({}, "96 blocks, 393216 bytes", "1024 tokens"),
-        ({"max_model_length": 32}, "4 blocks, 16384 bytes", "32 tokens"),
+        ({"max_model_length": 32}, "96 blocks, 393216 bytes", "32 tokens"),
         (
             {"kv_cache_bytes": 25_000},
             "6 blocks, 24576 bytes",
@@ -94,3 +97,16 @@ def test_the_cache_is_sized_once_the_rest_of_the_memory_is_taken(
 def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, int], message: str) -> None:
     with pytest.raises(CapacityError, match=message):
         build(make_model(), **settings)
+
+
+def test_a_cache_on_a_cpu_takes_memory_as_its_blocks_are_written() -> None:
+    shape = SimpleNamespace(kv_shapes=[KvShape(8, 64, 0)])
+    before = resident()
+    [cache] = allocate_cache(shape, [8192], torch.float32, torch.device("cpu"))
+    assert cache.nbytes == 8192 * 2 * 8 * 16 * 64 * 4  # half a gigabyte
+    assert resident() - before < 64 << 20
+    assert not cache[8191].any()
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -61,7 +61,7 @@ def _set_up(pool: WorkerPool, settings: ExecutionSettings, log: Log) -> Allocate
     """Have the workers load, and allocate the largest cache that fits everywhere. Return the first answer."""
     _await_all(pool, Loaded, log)
     host = _share_of_host(settings, pool.count)
-    pool.broadcast(Measure(host.num_bytes, host.source))
+    pool.broadcast(Measure(*host))
     rooms = _await_all(pool, CacheRoom, log)
     smallest = min(rooms, key=lambda room: room.num_blocks)
     log(f"each of {pool.count} workers has {smallest.line}")
@@ -92,7 +92,7 @@ def _ignore(_line: str) -> None:
 def _share_of_host(settings: ExecutionSettings, count: int) -> Budget:
     """Return each worker's share of the host's memory for KV caches."""
     whole = usable_memory(settings.text_memory_bytes)
-    return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}")
+    return Budget(whole.num_bytes // count, f"a {count}th of {whole.source}", whole.is_shared)
 
 
 def read_num_threads(environment: Mapping[str, str]) -> int:

@@ -33,6 +33,8 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
     """This worker's share of the host's memory."""
     host_source: str
     """The limit behind it, in words for the log."""
+    host_is_shared: bool
+    """Whether other programs use this memory too."""
 
 
 class Allocate(msgspec.Struct, frozen=True, tag="allocate"):

@@ -85,7 +85,7 @@ class Worker:
         loaded = load_model(arguments.read_settings(), arguments.host, arguments.read_rank(), self._log)
         self._send(Loaded())
         measure = self._await(Measure)
-        shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source))
+        shape = loaded.choose_cache(Budget(measure.host_bytes, measure.host_source, measure.host_is_shared))
         self._send(CacheRoom(list(shape.num_blocks), shape.max_model_length, describe_cache(loaded, shape)))
         allocate = self._await(Allocate)
         return loaded.allocate(allocate.num_blocks, allocate.max_model_length)
