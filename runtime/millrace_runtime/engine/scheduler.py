@@ -252,19 +252,23 @@ class Scheduler:
         planned.num_tokens_left = min(planned.num_tokens_left, most)
 
     def _add_prefills(self, planned: PlannedStep) -> None:
-        for sequence in self._running:
+        """Add chunks of the running sequences. More urgent ones that wait come before."""
+        for sequence in [sequence for sequence in self._running if sequence.is_prefilling]:
+            self._admit(planned, before=sequence)
             if not planned.num_tokens_left:
                 return
-            if sequence.is_prefilling:
-                self._add_chunk(planned, sequence)
+            self._add_chunk(planned, sequence)
 
-    def _admit(self, planned: PlannedStep) -> None:
+    def _admit(self, planned: PlannedStep, *, before: Sequence | None = None) -> None:
         """Start waiting sequences in order of age, as long as there is room.
 
-        Those that wait for a prefix keep their places: younger ones have what these leave.
+        Those that wait for a prefix keep their places: younger ones have what these leave. With `before`, only
+        those that are more urgent than this one.
         """
         claims, num_keys = Claims.none(len(self._limits.groups)), 0
         for sequence in tuple(self._waiting):
+            if before is not None and sequence.age.priority >= before.age.priority:
+                return
             if not planned.num_tokens_left or num_keys > MOST_KEYS:
                 return
             if not self._leaves_headroom(sequence, claims):

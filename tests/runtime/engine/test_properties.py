@@ -16,6 +16,7 @@ from millrace_runtime.protocol.step import KvGroup, Limits
 from tests.runtime.engine.engine_driver import (
     VOCABULARY,
     Driver,
+    driver,
     expected,
     expected_ranks,
     next_token,
@@ -234,18 +235,21 @@ def test_the_oldest_has_a_row_in_every_plan_that_it_wants_one_in(load: Load, bud
         engine.collect()
 
 
-@given(loads())
-def test_no_sequence_is_preempted_while_a_less_urgent_one_runs_on(load: Load) -> None:
-    engine = load.build_driver()
-    arrivals, running = list(load.arrivals), engine.scheduler._running
-    while arrivals or engine.scheduler.has_work:
-        for _, generate in arrivals[:1]:
-            engine.add(generate)
-        del arrivals[:1]
-        for _ in range(load.bounds.depth):
-            before = [(sequence, sequence.tenancy) for sequence in running]
-            engine.plan_next()
-            kept = {s.age.priority for s, tenancy in before if s.tenancy == tenancy}
-            lost = {s.age.priority for s, tenancy in before if s.tenancy != tenancy}
-            assert not kept or not lost or max(kept) <= min(lost)
+@given(st.lists(st.sampled_from([-1, 0, 5]), min_size=4, max_size=9), st.integers(10, 16))
+def test_no_sequence_is_preempted_while_a_less_urgent_one_runs_on(
+    priorities: list[int], num_blocks: int
+) -> None:
+    """Four sequences need up to 28 blocks together."""
+    bounds = Limits((KvGroup(num_blocks),), 2, 4, 1, 100, VOCABULARY, 32)
+    engine = driver(bounds)
+    numbered, running = list(enumerate(priorities)), engine.scheduler._running
+    while numbered or engine.scheduler.has_work:
+        for number, priority in numbered[:1]:
+            engine.add(request(number, [number] * 3, max_tokens=10, priority=priority))
+        del numbered[:1]
+        before = [(sequence, sequence.tenancy) for sequence in running]
+        engine.plan_next()
+        kept = {s.age.priority for s, tenancy in before if s.tenancy == tenancy}
+        lost = {s.age.priority for s, tenancy in before if s.tenancy != tenancy}
+        assert not kept or not lost or max(kept) <= min(lost)
         engine.collect()

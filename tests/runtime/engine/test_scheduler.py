@@ -124,6 +124,16 @@ def test_an_urgent_newcomer_takes_the_place_of_the_least_urgent() -> None:
     assert engine.texts[1] == expected(request(1, [1, 2], 8), 100)[0]
 
 
+def test_the_rest_of_a_long_prompt_waits_for_more_urgent_ones() -> None:
+    engine = driver(limits(budget=6))
+    engine.add(request(0, range(20), priority=1))
+    engine.step()
+    for sequence_id, priority in enumerate((0, 0, 1), 1):
+        engine.add(request(sequence_id, [sequence_id] * 2, priority=priority))
+    engine.step()
+    assert [(row.slot, row.num_tokens) for row in engine.plans[-1].rows] == [(1, 2), (2, 2), (0, 2)]
+
+
 def test_a_stop_token_ends_the_sequence_and_is_its_last() -> None:
     free, _ = expected(request(1, [1, 2, 3], max_tokens=9), 100)
     stop = free[4]
