@@ -104,9 +104,9 @@ class StepTime:
 class _RelativeFit:
     """Least squares of relative errors without negative coefficients, in which old observations fade.
 
-    Relative, because a step that a compilation or another process delays must weigh little: one that took a
-    hundred times as long weighs a ten-thousandth. A time below half of the prediction counts as that half, so
-    that no single observation outweighs all others.
+    An error counts as a part of the prediction. Beyond twice the prediction it counts as a part of the value:
+    a step that waits for a compilation changes little, and a machine that becomes slower is followed. A value
+    below half of the prediction counts as that half.
     """
 
     def __init__(self, num_features: int) -> None:
@@ -118,14 +118,16 @@ class _RelativeFit:
         return float(sum(map(mul, features, self.coefficients)))
 
     def observe(self, features: Sequence[float], value: float) -> None:
-        value = max(value, self.predict(features) / 2)
-        weighted = [feature / value for feature in features]
+        predicted = self.predict(features)
+        value = max(value, predicted / 2)
+        scale = 1 / predicted if predicted / 2 < value < predicted * 2 else 1 / value
+        weighted = [feature * scale for feature in features]
         for number, row in enumerate(self._products):
             factor = weighted[number]
             self._products[number] = [
                 FADING * old + factor * other for old, other in zip(row, weighted, strict=True)
             ]
-            self._sums[number] = FADING * self._sums[number] + factor
+            self._sums[number] = FADING * self._sums[number] + factor * value * scale
         for _ in range(SWEEPS):
             self._sweep()
 
