@@ -133,10 +133,11 @@ class Scheduler:
         self._residency.drop_unseen()
         self._secure_oldest()
         self._add_decodes(planned)
-        if keeps_target:
-            self._limit_chunks(planned)
+        num_withheld = self._limit_chunks(planned) if keeps_target else 0
         self._add_prefills(planned)
         self._admit(planned)
+        if not planned.work.num_chunked:
+            planned.num_tokens_left += num_withheld  # for drafts: these shorten the wait for a token
         add_drafts(planned, self._residency, self._limits.max_draws)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
@@ -243,13 +244,18 @@ class Scheduler:
                 return decodes
             self._preempt_cheapest()
 
-    def _limit_chunks(self, planned: PlannedStep) -> None:
-        """Shorten the step for the sequences that decode, with or without a row in it."""
+    def _limit_chunks(self, planned: PlannedStep) -> int:
+        """Shorten the step for the sequences that decode, with or without a row in it.
+
+        Return the tokens that it loses.
+        """
         if self._budget is None or all(sequence.num_uncomputed > 1 for sequence in self._running):
-            return
+            return 0
         prefilling = (sequence.num_computed for sequence in self._running if sequence.is_prefilling)
         most = self._budget.limit_chunk(planned.work, planned.count_seen(next(prefilling, 0)))
-        planned.num_tokens_left = min(planned.num_tokens_left, most)
+        num_withheld = max(planned.num_tokens_left - most, 0)
+        planned.num_tokens_left -= num_withheld
+        return num_withheld
 
     def _add_prefills(self, planned: PlannedStep) -> None:
         """Add chunks of the running sequences. More urgent ones that wait come before."""

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.step_time import StepWork
+from millrace_runtime.protocol.step import Row, RowResult, StepResult
 from tests.runtime.engine.engine_driver import Driver, SimulatedExecutor, limits, next_token, request
 
 LENGTH = 1000
@@ -72,5 +75,15 @@ def test_a_target_that_no_decode_meets_leaves_a_quarter_to_the_prompt() -> None:
 
 def test_the_prompt_gets_whole_steps_once_the_last_decode_has_ended() -> None:
     sizes = chunks(prefill(start(2 * DECODE, 30, 40)))
-    assert sizes[-20:-2] == [9] * 5 + [8] * 11 + [7] * 2
+    assert sizes[-20:-2] == [9] * 4 + [8] * 12 + [7] * 2
     assert sizes[-2:] == [512, 103]
+
+
+def test_drafts_without_a_prompt_beside_them_are_not_shortened() -> None:
+    scheduler = Scheduler(replace(limits(), max_draft=4, max_draws=8), 1e-6)
+    scheduler.add(request(1, [1], max_tokens=9))
+    scheduler.schedule()
+    scheduler.commit(StepResult(0, [RowResult(0, 0, [3], 1, next_draft=4)], 0.1))
+    plan = scheduler.schedule()
+    assert plan is not None
+    assert plan.rows == [Row(0, 1, True, 4)]
