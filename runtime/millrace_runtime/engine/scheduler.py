@@ -178,8 +178,11 @@ class Scheduler:
         return Committed(outputs, planned.timing(result.seconds), planned.work)
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """Learn how long a committed step took, from the step before it until its own end."""
-        if self._budget is not None:
+        """Learn how long a committed step took, from the step before it until its own end.
+
+        A step that only releases slots says nothing.
+        """
+        if self._budget is not None and (work.num_decoded or work.num_chunked):
             self._budget.observe(work, seconds)
 
     def stats(self) -> Stats:
@@ -268,8 +271,8 @@ class Scheduler:
     def _admit(self, planned: PlannedStep, *, before: Sequence | None = None) -> None:
         """Start waiting sequences in order of age, as long as there is room.
 
-        Those that wait for a prefix keep their places: younger ones have what these leave. With `before`, only
-        those that are more urgent than this one.
+        Those that wait for a prefix keep their places: younger ones have what these leave. With `before`,
+        only those start that are more urgent than this one.
         """
         claims, num_keys = Claims.none(len(self._limits.groups)), 0
         for sequence in tuple(self._waiting):

@@ -222,7 +222,7 @@ class Driver:
             if committed.timing is not None:
                 self.timings.append(committed.timing)
                 self.works.append(committed.work)
-                self.scheduler.observe(committed.work, self.seconds(committed.work))
+            self.scheduler.observe(committed.work, self.seconds(committed.work))
             for output in committed.outputs:
                 self._record(output)
         self.scheduler.check_integrity()

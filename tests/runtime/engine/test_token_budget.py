@@ -87,3 +87,16 @@ def test_drafts_without_a_prompt_beside_them_are_not_shortened() -> None:
     plan = scheduler.schedule()
     assert plan is not None
     assert plan.rows == [Row(0, 1, True, 4)]
+
+
+def test_steps_that_only_release_slots_teach_nothing() -> None:
+    """Each lone request ends with one, as quick as it is empty."""
+    engine = start(2 * DECODE)
+    engine.seconds = lambda work: two_cores(work) if work.num_decoded or work.num_chunked else 3e-4
+    for number in range(30):
+        engine.add(request(number, [number] * 32, 5))
+        engine.run()
+    together = StepWork(32, 32 * 50)
+    assert len(engine.plans) > len(engine.works)
+    assert engine.scheduler._budget is not None
+    assert engine.scheduler._budget._step_time.predict(together) < 2 * two_cores(together)
