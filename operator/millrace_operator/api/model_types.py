@@ -70,6 +70,28 @@ class Quantization(Part):
     )
 
 
+class SpeculationMethod(StrEnum):
+    """What guesses an answer's next tokens."""
+
+    N_GRAM = "NGram"
+
+
+class Speculation(Part):
+    """How many tokens are guessed ahead, and by what. A step proves the guesses; the text stays the same."""
+
+    method: SpeculationMethod = Field(
+        description="NGram: the tokens that followed earlier in the same prompt and answer. It needs no "
+        "second model and no memory.",
+    )
+    tokens: int = Field(
+        default=4,
+        ge=1,
+        le=16,
+        description="Most tokens that are guessed at once for a sequence. The engine guesses fewer where few "
+        "come true, and while it computes many sequences.",
+    )
+
+
 class Credentials(Part):
     """The proof to a model's source that we may read the model."""
 
@@ -110,6 +132,10 @@ class Model(Part):
     )
     quantization: Quantization = Field(
         default_factory=Quantization, description="How the model's numbers are rounded while they are loaded."
+    )
+    speculation: Speculation | None = Field(
+        default=None,
+        description="Guesses tokens ahead, so that a step can yield several of an answer. Default: none.",
     )
 
 

@@ -7,6 +7,7 @@ from millrace_operator.api.field_types import Part
 from millrace_operator.api.model_types import Weights
 from millrace_operator.api.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.api.quantities import count_gpus, has_gpu
+from millrace_operator.api.scaling_types import ObjectiveMetric, Scaling
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.model.found_model import FoundModel
@@ -115,7 +116,7 @@ def _render_container(
         "name": contract.CONTAINER_REPLICA,
         "image": settings.find_image(spec.engine.version),
         "imagePullPolicy": settings.image_pull_policy,
-        "args": render_arguments(service, spec, model),
+        "args": [*render_arguments(service, spec, model), *_render_targets(settings, spec)],
         "env": [{"name": variable.name, "value": variable.value} for variable in spec.pod.env],
         "ports": [
             {"name": contract.PORT_NAME_HTTP, "containerPort": contract.PORT_HTTP, "protocol": "TCP"},
@@ -142,6 +143,8 @@ def render_arguments(service: Obj, spec: Spec, model: FoundModel | None = None) 
     arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
     if (weights := spec.model.quantization.weights) is not Weights.FROM_CHECKPOINT:
         arguments += [contract.FLAG_WEIGHTS, weights.value]
+    if (speculation := spec.model.speculation) is not None:
+        arguments += [contract.FLAG_SPECULATIVE_TOKENS, str(speculation.tokens)]
     if has_gpu(spec.resources.limits):
         arguments += [contract.FLAG_DEVICE, "cuda"]
     if (workers := _count_workers(spec)) > 1:
@@ -152,6 +155,24 @@ def render_arguments(service: Obj, spec: Spec, model: FoundModel | None = None) 
         if value is not None:
             arguments += [flag, str(value)]
     return arguments
+
+
+def _render_targets(settings: RenderSettings, spec: Spec) -> list[str]:
+    """Return the arguments that come from objectives, and so from no input of the revision.
+
+    They are as the objectives were when the revision was made: an edit of an objective restarts no pod. The
+    owner did not ask for them, so an engine of another version, which may not know them, gets none.
+    """
+    target = find_inter_token_seconds(spec.scaling)
+    if target is None or not settings.is_own_version(spec.engine.version):
+        return []
+    return [contract.FLAG_TARGET_INTER_TOKEN, f"{target:g}"]
+
+
+def find_inter_token_seconds(scaling: Scaling) -> float | None:
+    """Return the tightest target of the time per output token, in seconds; None without one."""
+    metric = ObjectiveMetric.TIME_PER_OUTPUT_TOKEN
+    return min((each.target_seconds for each in scaling.objectives if each.metric is metric), default=None)
 
 
 def _count_workers(spec: Spec) -> int:

@@ -54,6 +54,10 @@ class RenderSettings:
             )
         return self.runtime_versions[version]
 
+    def is_own_version(self, version: str | None) -> bool:
+        """Whether a version is the one that the operator was installed with, so that it knows its flags."""
+        return version is None or self.runtime_versions.get(version) == self.runtime_image
+
     def url(self, namespace: str, name: str) -> str:
         """Return where clients in the cluster reach a service."""
         port = "" if self.gateway_port == 80 else f":{self.gateway_port}"

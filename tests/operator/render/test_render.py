@@ -67,6 +67,57 @@ def arguments(**spec: object) -> list[str]:
     return rendered[5:]
 
 
+def test_speculation_reaches_the_replica_with_four_tokens_where_none_are_written() -> None:
+    def speculate(**fields: object) -> list[str]:
+        return arguments(model={"uri": "file:///m", "speculation": {"method": "NGram", **fields}})
+
+    assert speculate() == ["--speculative-tokens", "4"]
+    assert speculate(tokens=16) == ["--speculative-tokens", "16"]
+
+
+def objectives(*targets: tuple[str, str]) -> dict[str, object]:
+    percentiles = range(95, 99)
+    found = [
+        {"metric": metric, "percentile": percentile, "target": target}
+        for (metric, target), percentile in zip(targets, percentiles, strict=False)
+    ]
+    return {"objectives": found}
+
+
+TOKEN = "TimePerOutputToken"
+
+
+@pytest.mark.parametrize(
+    ("targets", "rendered"),
+    [
+        ([], []),
+        ([("TimeToFirstToken", "2s"), ("EndToEndLatency", "30s")], []),
+        ([(TOKEN, "50ms")], ["50ms"]),
+        ([(TOKEN, "1m30s"), ("TimeToFirstToken", "10ms"), (TOKEN, "62.5ms")], ["62.5ms"]),
+    ],
+)
+def test_the_tightest_objective_of_a_token_reaches_the_replica(
+    targets: list[tuple[str, str]], rendered: list[str]
+) -> None:
+    seconds = {"50ms": "0.05", "62.5ms": "0.0625"}
+    flags = [part for text in rendered for part in ("--target-inter-token-seconds", seconds[text])]
+    assert arguments(scaling=objectives(*targets)) == flags
+
+
+def test_an_engine_of_another_version_gets_no_flag_that_its_owner_did_not_ask_for() -> None:
+    settings = RenderSettings(
+        runtime_image="r:0.2.0", runtime_versions={"0.1.0": "r:0.1.0", "0.2.0": "r:0.2.0"}
+    )
+
+    def has_target(version: str | None) -> bool:
+        service = make_service(scaling=objectives((TOKEN, "50ms")), engine={"version": version})
+        rendered = render_pod_template(settings, service, Spec.model_validate(service["spec"]), "r1")
+        return "--target-inter-token-seconds" in rendered["spec"]["containers"][0]["args"]
+
+    service_versions = ("0.1.0", "0.2.0", None)
+    assert [has_target(version) for version in service_versions] == [False, True, True]
+
+
 def test_a_model_lies_on_all_whole_gpus_and_never_on_cpus_instead() -> None:
     def on(limits: dict[str, object]) -> list[str]:
         return arguments(resources={"limits": limits})

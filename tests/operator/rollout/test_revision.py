@@ -23,6 +23,8 @@ def test_what_makes_a_pod_makes_a_revision() -> None:
         {"pod": {"env": [{"name": "A", "value": "1"}]}},
         {"model": {"uri": "file:///other"}},
         {"model": {"uri": "file:///m", "quantization": {"weights": "Int8"}}},
+        {"model": {"uri": "file:///m", "speculation": {"method": "NGram"}}},
+        {"model": {"uri": "file:///m", "speculation": {"method": "NGram", "tokens": 5}}},
     )
     assert len({digest(), *(digest(**change) for change in changes)}) == 1 + len(changes)
 
@@ -35,6 +37,11 @@ def test_what_makes_no_pod_makes_none() -> None:
 def test_defaults_and_fields_of_other_versions_make_none() -> None:
     assert digest(engine={}, parallelism={}, pod={"labels": {}}, workload="Bulk") == digest()
     assert digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint"}}) == digest()
+
+
+def test_a_default_that_is_written_makes_none() -> None:
+    speculation = [{"method": "NGram"}, {"method": "NGram", "tokens": 4}]
+    assert len({digest(model={"uri": "file:///m", "speculation": each}) for each in speculation}) == 1
 
 
 def test_an_amount_is_the_same_as_number_and_as_text() -> None:

@@ -72,6 +72,27 @@ async def test_a_changed_spec_gets_the_present_image_beside_what_was_left() -> N
     assert len(world.objects("ControllerRevision")) == 2
 
 
+async def test_an_edited_objective_restarts_no_pod_and_reaches_the_next_revision() -> None:
+    def read_target() -> list[str]:
+        deployment = max(world.objects("Deployment"), key=lambda one: one["spec"]["replicas"])
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        return [text for text in container["args"] if text.startswith("0.")]
+
+    def write_target(target: str) -> dict[str, Any]:
+        return {"objectives": [{"metric": "TimePerOutputToken", "percentile": 95, "target": target}]}
+
+    world = World(scaling=write_target("50ms"))
+    await world.settle()
+    first, pods = world.status["currentRevision"], [pod["metadata"]["uid"] for pod in world.pods()]
+    world.edit(scaling=write_target("80ms"))
+    await world.settle()
+    assert (world.status["currentRevision"], read_target()) == (first, ["0.05"])
+    assert [pod["metadata"]["uid"] for pod in world.pods()] == pods
+    world.edit(engine={"maxSequences": 4})
+    await world.settle()
+    assert (world.status["currentRevision"] != first, read_target()) == (True, ["0.08"])
+
+
 async def test_what_is_rendered_is_what_reviewers_saw() -> None:
     """New revisions alone get what differs; `python -m tests.operator.controller.golden` writes it anew."""
     assert await render_templates() == json.loads(TEMPLATES.read_text())
