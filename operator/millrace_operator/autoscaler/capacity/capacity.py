@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from millrace_operator.autoscaler.capacity.replica import LIMIT_SATURATION, NEARLY_ALL, Pool, Replica
+from millrace_operator.autoscaler.capacity.pool import Pool
+from millrace_operator.autoscaler.capacity.replica import LIMIT_SATURATION, NEARLY_ALL, Replica
 from millrace_operator.autoscaler.decide.policy import Objective
 
 LEAST_DOUBT = 0.05

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from millrace_operator.autoscaler.capacity.replica import Pool, Replica
+from millrace_operator.autoscaler.capacity.pool import Pool
+from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Bracket, Latency
 

@@ -35,6 +35,7 @@ from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.decide.remember import remember
 from millrace_operator.autoscaler.decide.situation import FLAP_SECONDS, Estimate, Situation
 from millrace_operator.autoscaler.signals.observation import Signals
+from millrace_operator.autoscaler.signals.savings import NO_DRAFTS
 
 LONGEST_STAY = 1800.0
 """Seconds: a request counts as staying in a replica for at most so long."""
@@ -112,7 +113,7 @@ def _estimate(
 def _is_doubtful(replica: Replica, capacity: Capacity) -> bool:
     """Whether a step of the planned batch is too unlike the known ones."""
     batch = max(replica.count_sequences(capacity.rate), 1.0)
-    return replica.model.standard_error(batch, batch * replica.context_tokens) > MOST_TRIAL_DOUBT
+    return replica.standard_error(batch) > MOST_TRIAL_DOUBT
 
 
 def _calibrate(situation: Situation) -> Memory:
@@ -185,6 +186,8 @@ def _read_replica(policy: Policy, memory: Memory) -> Replica | None:
         max_sequences=memory.max_sequences if policy.max_sequences is None else policy.max_sequences,
         kv_tokens=memory.kv_tokens,
         answer_lengths=lengths if lengths and lengths.is_known else None,
+        cached_share=memory.prefix_hits.certain_share if memory.prefix_hits else 0.0,
+        drafts=memory.drafts or NO_DRAFTS,
     )
 
 

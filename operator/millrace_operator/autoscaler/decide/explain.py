@@ -133,6 +133,8 @@ def explain(decision: Decision, signals: Signals, memory: Memory) -> dict[str, A
             "requestShape": {
                 "promptTokens": memory.prompt_tokens,
                 "generationTokens": memory.generation_tokens,
+                "cachedShare": memory.prefix_hits.share if memory.prefix_hits else None,
+                "tokensPerStep": memory.drafts.written_per_step(1.0) if memory.drafts else None,
             },
             "coldStartSeconds": memory.cold_start_seconds,
             "signals": signals,

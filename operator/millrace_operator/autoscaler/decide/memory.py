@@ -12,6 +12,7 @@ from millrace_operator.autoscaler.decide.forecast import Outlook
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Signals
+from millrace_operator.autoscaler.signals.savings import Drafts, PrefixHits
 from millrace_operator.autoscaler.signals.scrapes import Cadence
 
 PASSING_PART = 0.1
@@ -89,6 +90,10 @@ class Memory:
     """The distribution of the answers' lengths; None if no objective needs it."""
     context_tokens: float | None = None
     """Keys that a sequence in a batch reads on average."""
+    prefix_hits: PrefixHits | None = None
+    """Of warm replicas; None until one has computed a prompt."""
+    drafts: Drafts | None = None
+    """Of warm replicas; None until one has computed a step."""
     max_sequences: float | None = None
     kv_tokens: float | None = None
     cold_starts: tuple[float, ...] = ()

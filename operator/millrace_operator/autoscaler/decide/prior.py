@@ -7,7 +7,7 @@ cold start. It has no momentary state, so a new leader still holds the count bef
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from millrace_operator.autoscaler.capacity.latency_model import FORGETTING, LatencyModel
@@ -16,6 +16,7 @@ from millrace_operator.autoscaler.decide.forecast import LARGEST_ERROR, Forecast
 from millrace_operator.autoscaler.decide.memory import COLD_STARTS_KEPT, LONGEST_COLD_START, Memory
 from millrace_operator.autoscaler.decide.trend import LARGEST_DISPERSION
 from millrace_operator.autoscaler.signals.lengths import ANSWERS_AVERAGED, AnswerLengths
+from millrace_operator.autoscaler.signals.savings import Drafts, PrefixHits
 from millrace_runtime.contract import ANSWER_BUCKETS
 
 PRIOR = "prior"
@@ -64,6 +65,8 @@ def render_prior(memory: Memory, accelerator: str) -> dict[str, Any]:
         "generationTokens": memory.generation_tokens,
         "answerLengths": _render_lengths(memory.answer_lengths),
         "contextTokens": memory.context_tokens,
+        "prefixHits": asdict(memory.prefix_hits) if memory.prefix_hits else None,
+        "drafts": asdict(memory.drafts) if memory.drafts else None,
         "maxSequences": memory.max_sequences,
         "kvTokens": memory.kv_tokens,
         "forecastError": memory.outlook.error.quantile,
@@ -112,6 +115,8 @@ def read_prior(prior: Mapping[str, Any], revision: str | None, accelerator: str 
         generation_tokens=_read_size(prior, "generationTokens"),
         answer_lengths=_read_lengths(prior),
         context_tokens=_read_size(prior, "contextTokens"),
+        prefix_hits=_read_hits(prior),
+        drafts=_read_drafts(prior),
         max_sequences=_read_size(prior, "maxSequences"),
         kv_tokens=_read_size(prior, "kvTokens"),
         cold_starts=_read_cold_starts(prior),
@@ -161,6 +166,8 @@ def _list_figures(memory: Memory) -> tuple[float | None, ...]:
         memory.generation_tokens,
         memory.answer_lengths.quantile(0.95) if memory.answer_lengths else None,
         memory.context_tokens,
+        1 + (memory.prefix_hits.share if memory.prefix_hits else 0.0),
+        memory.drafts.written_per_step(1.0) if memory.drafts else 1.0,
         memory.max_sequences,
         memory.kv_tokens,
         memory.correction,
@@ -228,6 +235,26 @@ def _read_lengths(prior: Mapping[str, Any]) -> AnswerLengths | None:
     if len(shares) != len(ANSWER_BUCKETS):
         return None
     return AnswerLengths(tuple(float(share) for share in shares), answers)
+
+
+def _read_hits(prior: Mapping[str, Any]) -> PrefixHits | None:
+    if (hits := _read_object(prior, "prefixHits")) is None:
+        return None
+    return PrefixHits(_read_number(hits, "share", 0.0, 1.0), _read_number(hits, "requests", 0.0))
+
+
+def _read_drafts(prior: Mapping[str, Any]) -> Drafts | None:
+    if (drafts := _read_object(prior, "drafts")) is None:
+        return None
+    drafted, accepted = (_read_number(drafts, name, 0.0) for name in ("drafted", "accepted"))
+    return Drafts(_read_number(drafts, "sequences", LEAST_SIZE), drafted, accepted)
+
+
+def _read_object(values: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    found = values.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise PriorError(f"its {name} is no object")
+    return found
 
 
 def _read_revision(prior: Mapping[str, Any]) -> str | None:

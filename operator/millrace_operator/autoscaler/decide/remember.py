@@ -16,9 +16,14 @@ from millrace_operator.autoscaler.decide.memory import (
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, StepMoments
+from millrace_operator.autoscaler.signals.savings import (
+    REQUESTS_AVERAGED,
+    Drafts,
+    PrefixHits,
+    read_drafts,
+    read_hits,
+)
 
-REQUESTS_AVERAGED = 200.0
-"""Lengths are averaged over so many requests. A minute with few requests says little about them."""
 GRACE_SECONDS = 600.0
 """An objective that another revision kept, or that was kept with less room, is in reach so long."""
 
@@ -35,6 +40,7 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     new_requests = passed * (signals.arrival_rate or 0.0)
     new = 1 - math.exp(-new_requests / REQUESTS_AVERAGED)
     generated = _average(memory.generation_tokens, signals.generation_tokens, new)
+    prompt = _average(memory.prompt_tokens, signals.prompt_tokens, new)
     return replace(
         memory,
         count=fleet.current,
@@ -59,12 +65,14 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         ),
         learned={pod: at for pod, at in memory.learned.items() if pod in fleet.revisions}
         | {steps.pod: now for steps in new_steps},
-        prompt_tokens=_average(memory.prompt_tokens, signals.prompt_tokens, new),
+        prompt_tokens=prompt,
         generation_tokens=generated,
         answer_lengths=_add_lengths(
             memory.answer_lengths, None if fleet.is_mixed else signals.answer_lengths, new_requests, generated
         ),
         context_tokens=_average(memory.context_tokens, _find_mean_context(warm), new),
+        prefix_hits=_add_hits(memory.prefix_hits, read_hits(warm, prompt), new_requests),
+        drafts=_add_drafts(memory.drafts, read_drafts(warm), new),
         max_sequences=_latest(signals.max_sequences, memory.max_sequences),
         kv_tokens=_latest(signals.kv_tokens, memory.kv_tokens),
         in_flight=_average_in_flight(memory.in_flight, signals, passed / policy.windows.rate),
@@ -197,6 +205,18 @@ def _add_lengths(
     if mean is not None and seen.is_known and not known.is_of(mean):
         return seen
     return known.add(seen, min(new_requests, seen.answers))
+
+
+def _add_hits(known: PrefixHits | None, seen: PrefixHits | None, new_requests: float) -> PrefixHits | None:
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known.add(seen, min(new_requests, seen.requests))
+
+
+def _add_drafts(known: Drafts | None, seen: Drafts | None, new: float) -> Drafts | None:
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known.add(seen, new)
 
 
 def _latest(seen: float | None, known: float | None) -> float | None:

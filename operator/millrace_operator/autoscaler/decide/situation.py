@@ -260,8 +260,7 @@ class Situation:
         """Return the part by which the steps of the planned batch may take longer."""
         rate = self.estimate.capacity.rate if self.estimate.capacity else 0.0
         batch = max(replica.count_sequences(rate), 1.0)
-        error = replica.model.standard_error(batch, batch * replica.context_tokens)
-        return min(ERRORS_OF_MODEL * error, MOST_DOUBT)
+        return min(ERRORS_OF_MODEL * replica.standard_error(batch), MOST_DOUBT)
 
     def bound(self, replicas: int) -> int:
         """Return the count within minReplicas and maxReplicas."""

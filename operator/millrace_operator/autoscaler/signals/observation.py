@@ -21,10 +21,23 @@ class StepMoments:
     seconds: float
     sequences: float
     tokens: float
-    """Tokens computed in a step: one a decoding sequence, and the prefilled ones."""
+    """Tokens computed in a step: one a decoding sequence, the guessed ones, and the prefilled ones."""
     context_tokens: float
     """KV tokens read in a step, over all its sequences."""
     num_steps: float
+    looked_up: float = 0.0
+    """Tokens of the prompts that began with a step, and were looked up in the prefix cache."""
+    found: float = 0.0
+    """Those of them that were there."""
+    drafted: float = 0.0
+    """Guessed tokens among the computed ones."""
+    accepted: float = 0.0
+    """Those of them that became a part of an answer."""
+
+    @property
+    def prefilled(self) -> float:
+        """Tokens of prompts that were computed in a step, nearly: a prompt's row counts as a decoding one."""
+        return max(self.tokens - self.sequences - self.drafted, 0.0)
 
 
 class TrialStep(NamedTuple):

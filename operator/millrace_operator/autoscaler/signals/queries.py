@@ -44,6 +44,13 @@ BOUNDS: dict[LatencyMetric, tuple[float, ...]] = {
     "EndToEndLatency": contract.REQUEST_BUCKETS,
     "QueueTime": contract.LATENCY_BUCKETS,
 }
+SPARED: Final = {
+    "step_looked_up": contract.METRIC_PREFIX_QUERIES,
+    "step_found": contract.METRIC_PREFIX_HITS,
+    "step_drafted": contract.METRIC_DRAFTED,
+    "step_accepted": contract.METRIC_ACCEPTED,
+}
+"""Counters of what steps were spared. Replicas of earlier versions have none: there they count as zero."""
 ANSWER_LENGTHS: Final = "answer lengths"
 """The signal with the answers' lengths by bucket; the label `le` is beside it."""
 
@@ -142,6 +149,7 @@ def _steps(window_seconds: float, scope: Scope) -> dict[str, str]:
     return {
         "step_seconds": f"({seconds} / {count})",
         **{signal: f"({rate(name, '_sum')} / {rate(name, '_count')})" for signal, name in names.items()},
+        **{signal: f"({rate(name, '_total')} / {count})" for signal, name in SPARED.items()},
         "num_steps": f"({count} * {window_seconds:g})",
     }
 

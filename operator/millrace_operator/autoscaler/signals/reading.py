@@ -21,6 +21,7 @@ from millrace_operator.autoscaler.signals.observation import (
 from millrace_operator.autoscaler.signals.queries import (
     ANSWER_LENGTHS,
     LABEL_SIGNAL,
+    SPARED,
     find_bounds,
     name_buckets,
     needs_lengths,
@@ -183,11 +184,11 @@ class _Reader:
         found: dict[str, tuple[TrialStep, ...]] = {}
         for sample in self._series.get("trial_steps", []):
             with suppress(ValueError):  # our labels are numbers
-                labels = (sample.labels.get(name, "") for name in ("tokens", "context_tokens"))
-                tokens, context = map(float, labels)
+                tokens, context = (
+                    float(sample.labels.get(name, "")) for name in ("tokens", "context_tokens")
+                )
                 if sample.pod in pods:
-                    step = TrialStep(sample.value, tokens, context)
-                    found[sample.pod] = (*found.get(sample.pod, ()), step)
+                    found[sample.pod] = (*found.get(sample.pod, ()), TrialStep(sample.value, tokens, context))
         return found
 
     def is_answered(self, name: str) -> bool:
@@ -196,7 +197,7 @@ class _Reader:
 
     def _answer(self, name: str) -> list[Sample]:
         answer = self._series.get(name, [])
-        if not answer:
+        if not answer and name not in SPARED:
             self.rejected[name] = self._unknown.get(name, NO_SAMPLES)
         return answer
 
@@ -275,8 +276,9 @@ def _read_arrivals(reader: _Reader, prefix: str) -> float | None:
 def _read_steps(reader: _Reader, fresh: frozenset[str]) -> Iterable[StepMoments]:
     names = ("step_seconds", "step_sequences", "step_tokens", "step_context", "num_steps")
     columns = [reader.by_pod(name, fresh) for name in names]
-    for pod in sorted(set.intersection(*(set(column) for column in columns))):
-        yield StepMoments(pod, *(column[pod] for column in columns))
+    spared = [reader.by_pod(name, fresh) for name in SPARED]
+    for pod in sorted(set.intersection(*map(set, columns))):
+        yield StepMoments(pod, *(of[pod] for of in columns), *(of.get(pod, 0.0) for of in spared))
 
 
 def _read_latencies(reader: _Reader, objectives: Iterable[Objective]) -> Iterable[Latency]:

@@ -11,7 +11,8 @@ from millrace_operator.autoscaler.capacity.capacity import (
     find_infeasible,
 )
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
-from millrace_operator.autoscaler.capacity.replica import Pool, Replica
+from millrace_operator.autoscaler.capacity.pool import Pool
+from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.policy import LatencyMetric, Objective
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_runtime.contract import ANSWER_BUCKETS

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from millrace_operator.autoscaler.capacity.latency_model import LatencyModel
-from millrace_operator.autoscaler.capacity.replica import Pool, Replica
+from millrace_operator.autoscaler.capacity.pool import Pool
+from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.attainment import (
     LARGEST_ERROR,
     Calibration,

@@ -24,6 +24,7 @@ from millrace_operator.autoscaler.decide.prior import (
 )
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Signals, StepMoments
+from millrace_operator.autoscaler.signals.savings import Drafts, PrefixHits
 from millrace_operator.autoscaler.simulate import engine
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from millrace_operator.autoscaler.simulate.load import draw_requests, fixed_lengths
@@ -134,6 +135,8 @@ def test_what_outlives_the_operator_is_whole(learned: Memory) -> None:
             "prompt_tokens",
             "generation_tokens",
             "context_tokens",
+            "prefix_hits",
+            "drafts",
             "max_sequences",
             "kv_tokens",
             "cold_starts",
@@ -145,6 +148,19 @@ def test_what_outlives_the_operator_is_whole(learned: Memory) -> None:
     }
     assert restored.outlook.error.quantile == learned.outlook.error.quantile
     assert None not in (restored.revision, restored.prompt_tokens, restored.max_sequences)
+
+
+def test_a_new_leader_counts_on_the_hits_and_drafts_of_before(learned: Memory) -> None:
+    """Otherwise every restart of the operator would add replicas for prompts that are cached."""
+    spared = replace(learned, prefix_hits=PrefixHits(0.75, 200.0), drafts=Drafts(4.0, 16.0, 8.5))
+    restored = carry(spared)
+    assert (restored.prefix_hits, restored.drafts) == (spared.prefix_hits, spared.drafts)
+    assert has_moved(learned, spared)
+    earlier = render_prior(spared, GPU)
+    del earlier["prefixHits"], earlier["drafts"]
+    found = read_prior(earlier, None, None)
+    assert found is not None
+    assert (found.prefix_hits, found.drafts) == (None, None)
 
 
 LENGTHS = AnswerLengths(tuple(min(bound / 500, 1.0) for bound in ANSWER_BUCKETS), 1234.5)
@@ -253,6 +269,10 @@ SPOILS = {
     "text among shares": (spoil(answerLengths={"shares": [0.5, "1"], "answers": 9.0}), "from 0 to 1"),
     "no answers": (spoil(answerLengths={"shares": [0.5]}), "its answers is no number"),
     "many shares": (spoil(answerLengths={"shares": [0.5] * 201, "answers": 9.0}), "no list of at most 200"),
+    "hits as text": (spoil(prefixHits="many"), "its prefixHits is no object"),
+    "more hits than prompts": (spoil(prefixHits={"share": 1.1, "requests": 9}), "its share is no number"),
+    "no batch": (spoil(drafts={"sequences": 0, "drafted": 1, "accepted": 1}), "its sequences is no number"),
+    "negative drafts": (spoil(drafts={"sequences": 1, "drafted": -1, "accepted": 1}), "its drafted"),
     "revision": (spoil(revision=7), "its revision is no text"),
 }
 

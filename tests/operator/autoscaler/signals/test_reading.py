@@ -10,6 +10,7 @@ from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, TrialStep
 from millrace_operator.autoscaler.signals.queries import (
     ANSWER_LENGTHS,
+    SPARED,
     Scope,
     build_load,
     build_state,
@@ -115,6 +116,14 @@ def test_that_prometheus_has_nothing_is_told_also_where_gateways_tell(rate: floa
     assert read_signals(reading, CHAT, FLEET).rejected == {EVERYTHING: NO_SERIES}
     resting = read_signals(reading, CHAT, Fleet({}, frozenset()))
     assert resting.arrivals_per_second == rate, "with none Ready only the gateways know"
+
+
+def test_what_earlier_versions_do_not_count_is_zero_and_not_missing() -> None:
+    signals = read(without(*SPARED))
+    assert signals.rejected == {}
+    assert {(one.looked_up, one.found, one.drafted, one.accepted) for one in signals.steps} == {(0.0,) * 4}
+    (first, _) = read(sample_all(step_found=3.0, step_accepted=2.0)).steps
+    assert (first.found, first.accepted) == (3.0, 2.0)
 
 
 def try_out(pod: str, seconds: float, tokens: str, context: str) -> Sample:
