@@ -20,6 +20,7 @@ NEEDED = ("overhead_seconds", "weights_seconds", "token_seconds", "context_secon
 """A file without a fit needs them: no real replica has the defaults by chance."""
 FITTED = ("overhead_seconds", "token_seconds", "context_seconds")
 """The fields for α, β and γ."""
+MOST_HITS = 0.99
 RUNTIMES = {"cpu": (32, 512), "cuda": (256, 4096)}
 """The runtime's default batch sizes, if neither file nor `spec.engine` has any."""
 
@@ -75,6 +76,7 @@ def read_fit(name: str, learned: Mapping[str, Any] | None) -> dict[str, float]:
     fitted = dict(zip(FITTED, memory.model.coefficients, strict=True))
     known = {"cold_start_seconds": memory.cold_start_seconds, "kv_tokens": memory.kv_tokens}
     known["kv_tokens"] = known["kv_tokens"] and int(known["kv_tokens"])
+    known["prefix_hits"] = min(memory.prefix_hits.share, MOST_HITS) if memory.prefix_hits else None
     return {**fitted, "weights_seconds": 0.0, **{field: value for field, value in known.items() if value}}
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
+from millrace_operator.autoscaler.simulate.hardware import Guesses
 from millrace_operator.autoscaler.simulate.load import Request
 from millrace_runtime.contract import ANSWER_BUCKETS, LATENCY_BUCKETS, REQUEST_BUCKETS, TOKEN_BUCKETS
 
@@ -40,6 +41,7 @@ class Stretch:
 
     began: float
     num_steps: int
+    """Tokens of each sequence: with drafts that come true it takes fewer real steps."""
     first_seconds: float
     """Of the first step, without noise."""
     growth_seconds: float
@@ -48,6 +50,7 @@ class Stretch:
     """Noise, the replica's own speed, and its warm-up."""
     chunks: list[Chunk]
     """Prompt tokens to compute; with any, the stretch is one step."""
+    guesses: Guesses
     stall_seconds: float = 0.0
     total_seconds: float = 0.0
 
@@ -101,6 +104,10 @@ class Counters:
     step_sequences: float = 0.0
     step_tokens: float = 0.0
     step_context: float = 0.0
+    step_looked_up: float = 0.0
+    step_found: float = 0.0
+    step_drafted: float = 0.0
+    step_accepted: float = 0.0
     finished: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
@@ -112,9 +119,26 @@ class Counters:
 
     NAMES = (
         "received", "steps", "step_seconds", "step_sequences", "step_tokens", "step_context",
+        "step_looked_up", "step_found", "step_drafted", "step_accepted",
         "finished", "prompt_tokens", "generation_tokens",
     )  # fmt: skip
     _values = attrgetter(*NAMES)
+
+    def count_steps(self, batch: int, context: int, tokens: int, seconds: float, guesses: Guesses) -> None:
+        """Count the steps in which each sequence of a batch got so many tokens; `context` is their first."""
+        steps = tokens / guesses.written
+        self.steps += steps
+        self.step_seconds += seconds
+        self.step_sequences += steps * batch
+        self.step_tokens += steps * batch * (1 + guesses.drafted)
+        self.step_context += steps * (context + batch * (tokens - 1) / 2)
+        self.step_drafted += steps * batch * guesses.drafted
+        self.step_accepted += steps * batch * guesses.accepted
+
+    def count_prompt(self, tokens: int, found: int) -> None:
+        """Count a prompt that was looked up in the prefix cache."""
+        self.step_looked_up += tokens
+        self.step_found += found
 
     def observe_first_token(self, seconds: float) -> None:
         """Count a sequence's first token."""

@@ -17,8 +17,9 @@ from typing import NamedTuple
 from millrace_operator.autoscaler.decide.policy import LatencyMetric
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.batch import Chunk, Counters, Sample, Sequence, Stretch
-from millrace_operator.autoscaler.simulate.hardware import Hardware, try_steps
+from millrace_operator.autoscaler.simulate.hardware import Guesses, Hardware, try_steps
 from millrace_operator.autoscaler.simulate.load import Request
+from millrace_operator.autoscaler.simulate.prefix_cache import PrefixCache
 
 STEPS_WHILE_COLD = 16
 """The longest stretch of a cold replica: all its steps are slowed down alike."""
@@ -61,6 +62,7 @@ class Engine:
     ) -> None:
         self.counters = Counters()
         self.num_in_flight = 0
+        self.prefix_cache = PrefixCache(hardware.prefix_hits, rng)
         self._agenda = agenda
         self._hardware = hardware
         self._rng = rng
@@ -106,7 +108,7 @@ class Engine:
         stretch = self._stretch
         if stretch is not None and (done := stretch.count_done(self._agenda.now - stretch.began)) > 0:
             counters = copy(counters)
-            self._count_steps_done(counters, done, stretch.seconds(done))
+            self._count_steps_done(counters, stretch, done)
             context += done * len(self._running)
         running, usage = len(self._running) + len(self._prefilling), context / self._hardware.kv_tokens
         return counters.sample(self._agenda.now, running, len(self._waiting), min(usage, 1.0))
@@ -127,24 +129,27 @@ class Engine:
         if not chunks and not num_running:
             self._stretch = None
             return
-        tokens, num_steps = num_running, 1
+        tokens, num_steps, guesses = float(num_running), 1, Guesses()
         if chunks:
             tokens += sum(size for _, size in chunks)
         else:
-            num_steps = self._count_steps()
+            num_steps, guesses = self._count_steps(), self._hardware.draft(num_running)
+            tokens += guesses.drafted * num_running
         slowness = 1.0
         if not self._is_warm:
             num_steps = min(num_steps, STEPS_WHILE_COLD)
             slowness = self._find_slowness()
+        written = guesses.written
         stretch = self._stretch = Stretch(
             began=self._agenda.now,
             num_steps=num_steps,
-            first_seconds=self._hardware.step_seconds(tokens, self._context + self._prefilled),
-            growth_seconds=self._hardware.context_seconds * num_running,
+            first_seconds=self._hardware.step_seconds(tokens, self._context + self._prefilled) / written,
+            growth_seconds=self._hardware.context_seconds * num_running / written,
             factor=slowness
             * self._speed
             * math.exp(self._rng.gauss(0, self._hardware.noise / math.sqrt(num_steps))),
             chunks=chunks,
+            guesses=guesses,
         )
         stretch.stall_seconds = self._draw_stalls(stretch.seconds(num_steps))
         self._await_end(stretch)
@@ -192,10 +197,15 @@ class Engine:
         return [chunk for chunk in chunks if chunk.size > 0]
 
     def _note_begun(self, sequence: Sequence) -> None:
-        """Record the first step of a sequence."""
+        """Record the first step of a sequence, and use the cached tokens, which are held once more."""
         if sequence.begun_at is None:
             sequence.begun_at = self._agenda.now
             self.counters.observe_queue_time(self._agenda.now - sequence.request.at)
+            prompt_tokens = sequence.request.prompt_tokens
+            self.counters.count_prompt(prompt_tokens, found := self.prefix_cache.look_up(prompt_tokens))
+            sequence.uncomputed -= found
+            sequence.context += found
+            self._prefilled += found
 
     def _count_steps(self) -> int:
         """Return the number of steps until a sequence ends or the KV cache is full."""
@@ -236,19 +246,15 @@ class Engine:
         self._begin()
 
     def _count(self, stretch: Stretch) -> None:
-        self._count_steps_done(self.counters, stretch.num_steps, stretch.total_seconds)
+        self._count_steps_done(self.counters, stretch, stretch.num_steps)
         if stretch.chunks:
             self.counters.step_sequences += len(stretch.chunks)
             self.counters.step_tokens += sum(size for _, size in stretch.chunks)
 
-    def _count_steps_done(self, counters: Counters, steps: int, seconds: float) -> None:
-        """Count some steps of the present batch."""
+    def _count_steps_done(self, counters: Counters, stretch: Stretch, tokens: int) -> None:
+        """Count the first steps of a stretch: each sequence of the present batch got so many tokens."""
         batch, context = len(self._running), self._context + self._prefilled
-        counters.steps += steps
-        counters.step_seconds += seconds
-        counters.step_sequences += steps * batch
-        counters.step_tokens += steps * batch
-        counters.step_context += steps * context + batch * steps * (steps - 1) / 2
+        counters.count_steps(batch, context, tokens, stretch.seconds(tokens), stretch.guesses)
 
     def _note_chunk(self, sequence: Sequence, size: int) -> None:
         """Record computed prompt tokens; the last of them give the first answer token."""

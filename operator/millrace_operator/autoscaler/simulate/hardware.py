@@ -26,8 +26,22 @@ BATCH_PER_LOADING = 0.05
 MOST_SEQUENCES = 32
 GROWTH = 1.025
 """The growth of a sequence's context until the last prompt is computed."""
+MOST_DRAFTED = 64
+"""Tokens that are guessed in a step at most, over all its sequences. Made up."""
 IDLE_SECONDS = 600.0
 """How long a node stays without pods: the Cluster Autoscaler's default (`--scale-down-unneeded-time`)."""
+
+
+class Guesses(NamedTuple):
+    """Tokens for each sequence of a step, on average."""
+
+    drafted: float = 0.0
+    accepted: float = 0.0
+
+    @property
+    def written(self) -> float:
+        """Tokens of an answer that a step yields."""
+        return 1 + self.accepted
 
 
 @dataclass(frozen=True)
@@ -66,8 +80,19 @@ class Hardware:
     """Of computing, in which a new replica is slower: it compiles, and its caches are cold. Made up."""
     warm_up_factor: float = 2.0
     """The factor of its very first step. The excess falls linearly to zero."""
+    prefix_hits: float = 0.0
+    """The part of the prompts' tokens that a full prefix cache has. Single prompts vary."""
+    draft_tokens: int = 0
+    """Tokens that are guessed for a sequence in a step. 0: no speculation."""
+    draft_acceptance: float = 0.6
+    """The chance of a guess, if all before it came true."""
 
     def __post_init__(self) -> None:
+        if not (0 <= self.prefix_hits < 1 and 0 <= self.draft_acceptance < 1):
+            raise ValueError(
+                f"prefix_hits is {self.prefix_hits} and draft_acceptance {self.draft_acceptance}; "
+                "write parts from 0 to less than 1"
+            )
         if self.warm_up_factor < 1:
             raise ValueError(f"warm_up_factor is {self.warm_up_factor}; write 1 (no warm-up) or more")
         if self.pods_per_node < 1:
@@ -78,6 +103,12 @@ class Hardware:
         if computed_seconds >= self.warm_up_seconds:
             return 1.0
         return self.warm_up_factor - (self.warm_up_factor - 1) * computed_seconds / self.warm_up_seconds
+
+    def draft(self, batch: int) -> "Guesses":
+        """Return the guesses for each sequence of a step with so many that decode."""
+        drafted = min(float(self.draft_tokens), MOST_DRAFTED / batch) if batch else 0.0
+        chance = self.draft_acceptance
+        return Guesses(drafted, chance * (1 - chance**drafted) / (1 - chance))
 
     def step_seconds(self, tokens: float, context_tokens: float) -> float:
         """Return the seconds of a step with these computed tokens and this context."""

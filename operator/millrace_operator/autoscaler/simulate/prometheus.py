@@ -12,7 +12,13 @@ from itertools import accumulate
 
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
-from millrace_operator.autoscaler.signals.queries import ANSWER_LENGTHS, BOUNDS, name_buckets, needs_lengths
+from millrace_operator.autoscaler.signals.queries import (
+    ANSWER_LENGTHS,
+    BOUNDS,
+    SPARED,
+    name_buckets,
+    needs_lengths,
+)
 from millrace_operator.autoscaler.signals.reading import Reading, Sample, list_sightings, read_signals
 from millrace_operator.autoscaler.signals.scrapes import NEVER_SEEN, Windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
@@ -35,7 +41,7 @@ SCRAPES_BEYOND = 2
 KEY = ServiceKey("simulated", "service")
 FULL = "the cluster is full"
 GATEWAY = "gateway"
-_STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context")
+_STEP_MEANS = ("step_seconds", "step_sequences", "step_tokens", "step_context", *SPARED)
 
 
 def never(_: float) -> bool:

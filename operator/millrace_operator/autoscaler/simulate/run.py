@@ -62,6 +62,8 @@ class Setting:
     """The times at which the busiest pod is lost, and another one created."""
     restarts_at: tuple[float, ...] = ()
     """The times at which the busiest pod's container restarts."""
+    prefixes_lost_at: float | None = None
+    """From when prompts begin unlike all earlier ones, so that no prefix cache has them."""
     rollout_at: float | None = None
     """The beginning of a rollout that replaces all pods one by one."""
     next_hardware: Hardware | None = None
@@ -191,6 +193,8 @@ def _add_mishaps(agenda: Agenda, service: Service, setting: Setting) -> None:
         agenda.add(at, service.crash)
     for at in setting.restarts_at:
         agenda.add(at, service.restart)
+    if setting.prefixes_lost_at is not None:
+        agenda.add(setting.prefixes_lost_at, service.lose_prefixes)
     if setting.rollout_at is not None:
         hardware = setting.next_hardware or setting.hardware
         agenda.add(setting.rollout_at, lambda: service.roll_out(hardware))

@@ -85,6 +85,7 @@ class Service:
         self._is_replacing = False
         """Whether the rollout found no room for one more pod, so that old pods make room for new ones."""
         self._is_any_draining = False
+        self._knows_prefixes = True
         self._settled_at = 0.0
 
     @property
@@ -161,6 +162,12 @@ class Service:
         pod.engine, pod.ready_at = self._create_engine(pod.hardware, is_warm=False), None
         self._await_ready(pod, pod.hardware.restart_seconds)
         self._refresh()
+
+    def lose_prefixes(self) -> None:
+        """Let prompts begin unlike all earlier ones, for good: the prefix caches are of no use."""
+        self._knows_prefixes = False
+        for pod in self.pods:
+            pod.engine.prefix_cache.share = 0.0
 
     def roll_out(self, hardware: Hardware) -> None:
         """Begin to replace all pods by pods of this hardware."""
@@ -264,4 +271,7 @@ class Service:
 
     def _create_engine(self, hardware: Hardware, *, is_warm: bool) -> Engine:
         rng = random.Random(self._rng.random())  # noqa: S311  a simulation
-        return Engine(self._agenda, hardware, rng, self._note_answer, is_warm=is_warm)
+        engine = Engine(self._agenda, hardware, rng, self._note_answer, is_warm=is_warm)
+        if not self._knows_prefixes:
+            engine.prefix_cache.share = 0.0
+        return engine

@@ -148,6 +148,31 @@ def test_counters_are_what_was_computed() -> None:
     assert counters.step_tokens == counters.prompt_tokens + generated
 
 
+def test_cached_tokens_are_not_computed_and_a_cache_fills() -> None:
+    requests = draw(1.0, 600)
+    _, engine = run(replace(EXACT, prefix_hits=0.8), requests)
+    counters = engine.counters
+    generated = sum(request.generation_tokens - 1 for request in requests)
+    assert counters.step_tokens == counters.prompt_tokens + generated - counters.step_found
+    assert counters.step_looked_up == counters.prompt_tokens
+    assert 0.5 < counters.step_found / counters.step_looked_up < 0.8
+    _, new = run(replace(EXACT, prefix_hits=0.8), requests[:20])
+    assert new.counters.step_found / new.counters.step_looked_up < 0.3
+
+
+def test_guesses_that_come_true_save_steps() -> None:
+    drafting = replace(EXACT, draft_tokens=4, draft_acceptance=0.5)
+    [answer], engine = run(drafting, [Request(0.0, 1000, 1001)])
+    written = 1 + 0.5 + 0.25 + 0.125 + 0.0625
+    steps = [EXACT.step_seconds(5, 1000 + number) for number in range(1000)]
+    assert answer.time_per_output_token == pytest.approx(sum(steps) / 1000 / written)
+    counters = engine.counters
+    assert counters.steps == pytest.approx(1 + 1000 / written)
+    assert counters.step_drafted == pytest.approx(4 * 1000 / written)
+    assert counters.step_accepted == pytest.approx(1000 - 1000 / written)
+    assert drafting.draft(256).drafted == 0.25
+
+
 def test_a_scrape_sees_every_step_that_has_ended() -> None:
     """Not only when the batch changes: an answer of two minutes is seen to be written."""
     agenda = Agenda()
