@@ -52,7 +52,7 @@ def measure(engines: Sequence[Engine], case: Case, num_rounds: int) -> list[list
         for place in range(len(engines)):
             which = (number + place) % len(engines)
             with running(engines[which]):
-                ask(engines[which], WAKE, str(number))
+                ask(engines[which], WAKE, f"{case.name} {number}")
                 rates[which].append(ask(engines[which], case, str(number)))
         tell(f"round {number + 1}: {case.name} {' '.join(f'{one[-1]:.1f}' for one in rates)}")
     return rates

@@ -40,7 +40,9 @@ def make_requests(load: Load, vocabulary: int) -> list[Generate]:
     return [
         Generate(
             sequences=[NewSequence(number, Sampling(temperature=0.8 * (number % 2), seed=number))],
-            prompt=pack_tokens(random_tokens(_length(lengths[2 * number], load.longest_prompt), vocabulary)),
+            prompt=pack_tokens(
+                random_tokens(_length(lengths[2 * number], load.longest_prompt), vocabulary, seed=number)
+            ),
             max_tokens=_length(lengths[2 * number + 1], load.longest_output),
             stop_token_ids=[],
         )

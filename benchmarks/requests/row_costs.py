@@ -3,7 +3,6 @@
 Our server is asked for the same number of tokens in both ways, one after the other within each round.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from benchmarks.requests.schemas import draw_long_schemas
 from benchmarks.runtime import client
 from benchmarks.runtime.bystanders import Bystanders
-from benchmarks.runtime.client import OpenAI, Prompt
+from benchmarks.runtime.client import Prompt, WithFields
 from benchmarks.runtime.engines import RunningEngine, ServerEngine
 from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import Spread, ratios, spread
@@ -46,18 +45,6 @@ CASES: Mapping[str, tuple[Case, Sequence[Mapping[str, Any]]]] = {
 """By figure: the case, and the fields of its rows, which they take in turn."""
 
 
-class WithFields(OpenAI):
-    """Each request gets the next ones of some fields."""
-
-    def __init__(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(MODEL_NAME)
-        self._fields = itertools.cycle(fields)
-
-    def body(self, prompt: Prompt, num_tokens: int) -> dict[str, Any]:
-        """Return the request's JSON."""
-        return super().body(prompt, num_tokens) | dict(next(self._fields))
-
-
 def measure_rows(
     model: Path, folder: Path, num_rounds: int, bystanders: Bystanders, *, is_quick: bool
 ) -> dict[str, Spread]:
@@ -81,20 +68,24 @@ def compare(
     seed: str,
     bystanders: Bystanders,
 ) -> tuple[float, float]:
-    """Return the rate with and without fields. Every second round begins with the latter."""
+    """Return the rate with and without fields. Every second round begins with the latter.
+
+    Both have prompts of their own: the second ones would be in the engine's prefix cache.
+    """
     assert isinstance(engine, ServerEngine)
     ask_with(engine, case.shorten(), fields, f"warm {seed}")
     with running(engine), bystanders.watch(engine):
         if int(seed) % 2:
-            free = ask(engine, case, seed)
+            free = ask(engine, case, f"free {seed}")
             return ask_with(engine, case, fields, seed), free
-        return ask_with(engine, case, fields, seed), ask(engine, case, seed)
+        return ask_with(engine, case, fields, seed), ask(engine, case, f"free {seed}")
 
 
 def ask_with(engine: ServerEngine, case: Case, fields: Sequence[Mapping[str, Any]], seed: str) -> float:
     """Do as `ask` does, with more fields in the requests. Raises EngineError."""
     prompts: list[Prompt] = list(case.draw_prompts(seed))
-    completions = client.complete(engine.base, WithFields(fields), prompts, case.num_output_tokens)
+    dialect = WithFields(MODEL_NAME, fields)
+    completions = client.complete(engine.base, dialect, prompts, case.num_output_tokens)
     if (fault := find_fault(case, completions)) is not None:
         raise EngineError(fault)
     return compute_rate(case, completions)

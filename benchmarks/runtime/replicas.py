@@ -54,11 +54,14 @@ def measure_replicas(
 
 
 def compare_replicas(replicas: Sequence[Engine], case: Case, seed: str, bystanders: Bystanders) -> float:
-    """Return what all do together over what one does alone, on average. Raises EngineError."""
+    """Return what all do together over what one does alone, on average. Raises EngineError.
+
+    Together they get other prompts than alone: those would be in their prefix caches.
+    """
     alone = []
     for engine in replicas:
         with running(engine), bystanders.watch(engine):
-            alone.append(ask(engine, case, seed))
+            alone.append(ask(engine, case, f"alone {seed}"))
     with contextlib.ExitStack() as stack:
         for engine in replicas:
             stack.enter_context(running(engine))

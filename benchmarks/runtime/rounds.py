@@ -113,7 +113,7 @@ def running(engine: Engine) -> Iterator[None]:
 
 def ask(engine: Engine, case: Case, seed: str) -> float:
     """Have an engine answer a case once, and return its rate. Raises EngineError."""
-    completions = engine.complete(case, case.draw_prompts(seed))
+    completions = case.answer(engine, seed)
     if (fault := find_fault(case, completions)) is not None:
         raise EngineError(fault)
     return compute_rate(case, completions)

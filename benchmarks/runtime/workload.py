@@ -5,12 +5,14 @@ import enum
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 from benchmarks.runtime.errors import EngineError
 
 PRECISIONS = ("bf16", "int8", "int4")
 """Of the weights."""
+SHARED_PREFIX = "shared_prefix"
+"""The case of `loads/chats.py`."""
 FIRST_TOKEN, END_TOKEN = 300, 32_000
 """Prompts are drawn from [FIRST_TOKEN, END_TOKEN): above the special tokens, below every vocabulary's end."""
 QUICK_OUTPUT_TOKENS = 12
@@ -24,9 +26,35 @@ class Figure(enum.StrEnum):
     OUTPUT = "output tokens/s of all requests together"
 
 
+class Completion(NamedTuple):
+    """What became of one request; times in seconds of one clock."""
+
+    sent: float
+    first_token: float
+    last_token: float
+    num_tokens: int
+    num_first_tokens: int = 1
+    """Those that came together at `first_token`; 1 where a server does not tell."""
+
+
+class Answering(Protocol):
+    """An engine."""
+
+    def complete(self, case: "Case", prompts: list[list[int]]) -> list[Completion]:
+        """Answer all prompts at once. Raises EngineError."""
+
+
+def draw_tokens(draw: random.Random, count: int) -> list[int]:
+    """Return so many random token ids."""
+    return [draw.randrange(FIRST_TOKEN, END_TOKEN) for _ in range(count)]
+
+
 @dataclass(frozen=True)
 class Case:
-    """Some requests sent at once. All prompts differ, so that no engine finds a prefix it knows."""
+    """Some requests sent at once.
+
+    All prompts differ, and an engine is asked once with each seed: no prefix cache knows any of them.
+    """
 
     name: str
     figure: Figure
@@ -34,17 +62,18 @@ class Case:
     num_prompt_tokens: int
     num_output_tokens: int
 
-    def shorten(self) -> "Case":
+    def shorten(self) -> Self:
         """Return the same case with few output tokens: for warming up and trying out."""
         return dataclasses.replace(self, num_output_tokens=min(self.num_output_tokens, QUICK_OUTPUT_TOKENS))
 
     def draw_prompts(self, seed: str) -> list[list[int]]:
         """Return the prompts of a round: every engine gets the same."""
         draw = random.Random(f"{self.name}-{seed}")  # noqa: S311  a workload, no secret
-        return [
-            [draw.randrange(FIRST_TOKEN, END_TOKEN) for _ in range(self.num_prompt_tokens)]
-            for _ in range(self.num_requests)
-        ]
+        return [draw_tokens(draw, self.num_prompt_tokens) for _ in range(self.num_requests)]
+
+    def answer(self, engine: Answering, seed: str) -> list[Completion]:
+        """Have an engine answer the prompts of a seed. Raises EngineError."""
+        return engine.complete(self, self.draw_prompts(seed))
 
 
 CASES = (
@@ -55,17 +84,6 @@ CASES = (
 )
 WAKE = Case("wake", Figure.OUTPUT, 1, 16, 4)
 """What an engine that was stopped is asked before its turn counts."""
-
-
-class Completion(NamedTuple):
-    """What became of one request; times in seconds of one clock."""
-
-    sent: float
-    first_token: float
-    last_token: float
-    num_tokens: int
-    num_first_tokens: int = 1
-    """Those that came together at `first_token`; 1 where a server does not tell."""
 
 
 def read_completion(found: Sequence[Any]) -> Completion:

@@ -1,11 +1,14 @@
 """The ramp that every trial gets: rates as multiples of what one replica completes alone."""
 
 import asyncio
+import dataclasses
+import itertools
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from benchmarks.distinct import DistinctTarget
 from benchmarks.scaling.cluster import NAMESPACE
 from benchmarks.scaling.contestants import Size, shrink
 from e2e.cluster.local_cluster import LocalCluster
@@ -34,6 +37,8 @@ NUM_BURSTS = 3
 MAX_TOKENS = 32
 PROMPT = "Once upon a time there was a little girl who loved to play in the garden. " * 6
 """Long enough that replicas compute more than it costs to carry the requests to them."""
+_NUMBERS = itertools.count()
+"""Of the requests of all loads."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,9 @@ def measure_one_replica(cluster: LocalCluster, cpu: str) -> float:
 
 
 def new_load(service: Service) -> Load:
-    """Return a load for a service that has not begun."""
-    return Load(service.target(prompt=PROMPT, max_tokens=MAX_TOKENS))
+    """Return a load for a service that has not begun. It has no prompt of an earlier load."""
+    target = service.target(prompt=PROMPT, max_tokens=MAX_TOKENS)
+    return Load(DistinctTarget(**dataclasses.asdict(target), numbers=_NUMBERS))
 
 
 def complete_burst(service: Service) -> float:

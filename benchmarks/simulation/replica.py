@@ -1,24 +1,26 @@
 """A real replica: started, asked with fixed batches and Poisson loads over HTTP, and read by its metrics."""
 
 import asyncio
+import itertools
 import random
 import statistics
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from benchmarks.distinct import NUMBER, DistinctTarget
 from benchmarks.runtime.client import OpenAI
 from benchmarks.runtime.engines import PORT, EngineSpec, ServerEngine
 from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.metrics import read_totals
 from benchmarks.runtime.ours import MODEL_NAME, SERVE
 from benchmarks.runtime.progress import tell
 from benchmarks.runtime.workload import Case, Completion
 from benchmarks.simulation.fit import Point, Shape, Tail
 from millrace_runtime import contract
-from testing.traffic import Load, Phase, Stream, Target, percentile
+from testing.traffic import Load, Phase, Stream, percentile
 
 MAX_BATCHED_TOKENS = 512
 MAX_SEQUENCES = 16
@@ -47,6 +49,7 @@ class Replica:
     def __init__(self, server: ServerEngine, tokenizer: Tokenizer) -> None:
         self._server = server
         self._tokenizer = tokenizer
+        self._numbers = itertools.count()
 
     def read_kv_tokens(self) -> int:
         """Return how many tokens its KV cache holds."""
@@ -89,7 +92,9 @@ class Replica:
     def send(self, shape: Shape, rate: float, seconds: float) -> list[Stream]:
         """Send a Poisson load. Raises EngineError where an answer is not what was asked for."""
         prompt, tokens = write_prompt(self._tokenizer, shape.prompt_tokens), shape.generation_tokens
-        load = Load(Target(self._server.base, model=MODEL_NAME, prompt=prompt, max_tokens=tokens))
+        base, numbers = self._server.base, self._numbers
+        target = DistinctTarget(base, model=MODEL_NAME, prompt=prompt, max_tokens=tokens, numbers=numbers)
+        load = Load(target)
         streams = asyncio.run(load.run([Phase(seconds, rate)], seed=1))
         if wrong := [stream for stream in streams if stream.is_refused or stream.is_truncated]:
             raise EngineError(f"{len(wrong)} of {len(streams)} requests failed, the first: {wrong[0].error}")
@@ -100,25 +105,12 @@ class Replica:
         return streams
 
     def _read_totals(self) -> dict[str, float]:
-        url = f"{self._server.base}{contract.PATH_METRICS}"
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  loopback
-            return sum_series(answer.read().decode())
-
-
-def sum_series(text: str) -> dict[str, float]:
-    """Return the metrics of an exposition, each summed over its labels."""
-    totals: dict[str, float] = {}
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            series, _, value = line.rpartition(" ")
-            name = series.partition("{")[0]
-            totals[name] = totals.get(name, 0.0) + float(value)
-    return totals
+        return read_totals(self._server.base)
 
 
 def write_prompt(tokenizer: Tokenizer, num_tokens: int) -> str:
-    """Return a text of so many tokens as the replica counts them, or of the next fewer."""
-    text = "Once upon a time there was a little girl."
+    """Return a text of so many tokens as the replica counts them, or of the next fewer, with NUMBER first."""
+    text = f"{NUMBER}Once upon a time there was a little girl."
     while len(tokenizer.encode(text).ids) < num_tokens:
         text += " She went to the park with her dog and they played all day."
     while len(tokenizer.encode(text).ids) > num_tokens:

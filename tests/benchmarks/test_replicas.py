@@ -15,16 +15,19 @@ RUNNING: set[str] = set()
 
 
 class FakeReplica:
-    """Answers in 10 s alone, and in so many with another that runs."""
+    """Answers in 10 s alone, and in so many with another that runs. It refuses a prompt that it knows."""
 
     def __init__(self, name: str, shared_seconds: float, num_tokens: int = 100) -> None:
         self.name, self._shared_seconds, self._num_tokens = name, shared_seconds, num_tokens
+        self._known: list[list[int]] = []
 
     def row(self, case: Case) -> Row:
         return Row(case.name, "bf16", self.name, Manner.LIBRARY)
 
     def complete(self, _: Case, prompts: list[list[int]]) -> list[Completion]:
         assert self.name in RUNNING
+        assert not [prompt for prompt in prompts if prompt in self._known]
+        self._known += prompts
         seconds = 10.0 if len(RUNNING) == 1 else self._shared_seconds
         return [Completion(0.0, 1.0, seconds, self._num_tokens) for _ in prompts]
 

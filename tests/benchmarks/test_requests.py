@@ -6,8 +6,9 @@ import time
 import pytest
 
 from benchmarks.requests.grammar_costs import compile_schema, compute_percentile, measure_round, time_held
-from benchmarks.requests.row_costs import CASES, WithFields
+from benchmarks.requests.row_costs import CASES
 from benchmarks.requests.schemas import draw_long_schemas, draw_schemas
+from benchmarks.runtime.client import WithFields
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.matcher import Vocabulary
 from millrace_runtime.replica.settings import DEMO_PATH
@@ -41,7 +42,7 @@ def test_a_call_holds_the_lock_unless_another_thread_runs_meanwhile() -> None:
 
 
 def test_the_rows_take_the_fields_in_turn() -> None:
-    dialect = WithFields([{"seed": 1}, {"seed": 2}])
+    dialect = WithFields("m", [{"seed": 1}, {"seed": 2}])
     assert [dialect.body([1], 4)["seed"] for _ in range(3)] == [1, 2, 1]
     case, fields = CASES["json_schema_over_free"]
     assert len({json.dumps(field) for field in fields}) == case.num_requests == 16

@@ -15,11 +15,12 @@ TWO = Case("two", Figure.OUTPUT, 2, 8, 50)
 
 
 class FakeEngine:
-    """Answers at once at its own speed, and notes what is done to it."""
+    """Answers at once at its own speed, and notes what is done to it. It refuses a prompt that it knows."""
 
     def __init__(self, name: str, transcript: list[str], *, speed: float = 10.0, fails_on: str = "") -> None:
         self.name = name
         self._transcript, self._speed, self._fails_on = transcript, speed, fails_on
+        self._known: list[list[int]] = []
 
     def row(self, case: Case) -> Row:
         return Row(case.name, "bf16", self.name, Manner.HTTP)
@@ -27,6 +28,8 @@ class FakeEngine:
     def complete(self, case: Case, prompts: list[list[int]]) -> list[Completion]:
         if case.name == self._fails_on and case.num_output_tokens > 12:
             raise EngineError("it broke off")
+        assert not [prompt for prompt in prompts if prompt in self._known]
+        self._known += prompts
         if case.num_output_tokens > 12:
             self._transcript.append(f"{self.name} {case.name}")
         seconds = len(prompts) * case.num_output_tokens / self._speed

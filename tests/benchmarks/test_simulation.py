@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tokenizers import Tokenizer
 
+from benchmarks.runtime.metrics import sum_series
 from benchmarks.simulation.__main__ import LIMITS, Row, main, print_table
 from benchmarks.simulation.fit import (
     Point,
@@ -15,7 +16,7 @@ from benchmarks.simulation.fit import (
     fit_hardware,
     simulate,
 )
-from benchmarks.simulation.replica import sum_series, write_prompt
+from benchmarks.simulation.replica import write_prompt
 from millrace_operator.autoscaler.simulate.hardware import Hardware
 from stories_training.train import FOLDER
 

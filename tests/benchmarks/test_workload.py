@@ -1,7 +1,10 @@
 """What is asked, and what an answer is worth."""
 
+import itertools
+
 import pytest
 
+from benchmarks.distinct import NUMBER, DistinctTarget
 from benchmarks.runtime.workload import CASES, Case, Completion, Figure, compute_rate, find_fault
 
 BY_NAME = {case.name: case for case in CASES}
@@ -39,3 +42,12 @@ def test_an_answer_that_stopped_early_counts_as_a_fault_and_not_as_a_fast_one() 
     assert find_fault(case, [whole, whole]) is None
     assert "2 answers of [7, 10] tokens instead of 2 of 10" in (find_fault(case, [whole, cut]) or "")
     assert "1 answers" in (find_fault(case, [whole]) or "")
+
+
+def test_no_two_requests_of_a_servers_loads_have_a_prompt_that_begins_alike() -> None:
+    numbers = itertools.count()
+    loads = [
+        DistinctTarget("http://127.0.0.1:1", prompt=text, numbers=numbers) for text in ("a", NUMBER + "a")
+    ]
+    prompts = [load.body(request)["prompt"] for load in loads for request in (0, 1)]
+    assert prompts == ["000000 a", "000001 a", "000002 a", "000003 a"]
