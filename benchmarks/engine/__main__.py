@@ -4,11 +4,14 @@ import argparse
 import statistics
 import sys
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.engine.against import measure_against
 from benchmarks.record import add_output, publish, read_commit, read_date
+from benchmarks.runtime.errors import UsageError
+from benchmarks.runtime.former import read_former_commit
 from benchmarks.runtime.machine import describe_machine
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.slots import SlotTable
@@ -18,8 +21,9 @@ from millrace_runtime.protocol.sampling import Sampling
 from millrace_runtime.protocol.step import KvGroup, Limits, StepPlan, StepResult
 
 LENGTH = 1024
-NUM_PROMPT_TOKENS = 16
-STEPS = range(10, LENGTH - NUM_PROMPT_TOKENS + 1)
+BLOCK_SIZE = 16
+LONGEST_PROMPT = 2 * BLOCK_SIZE - 1
+STEPS = range(10, LENGTH - LONGEST_PROMPT + 1)
 """The first tenth is warming up; a sequence ends at LENGTH."""
 BUDGET_MICROSECONDS = 8.0
 
@@ -52,7 +56,13 @@ class NoModel:
 def measure(num_sequences: int, num_steps: int) -> Cost:
     """Decode so many sequences for so many steps."""
     limits = Limits(
-        (KvGroup(num_sequences * LENGTH // 16),), 16, num_sequences, 1, LENGTH, 1000, 16 * num_sequences
+        groups=(KvGroup(num_sequences * LENGTH // BLOCK_SIZE),),
+        block_size=BLOCK_SIZE,
+        num_slots=num_sequences,
+        depth=1,
+        max_model_length=LENGTH,
+        vocabulary_size=1000,
+        max_batched_tokens=BLOCK_SIZE * num_sequences,
     )
     scheduler, executor = Scheduler(limits), NoModel(limits)
     for number in range(num_sequences):
@@ -63,10 +73,15 @@ def measure(num_sequences: int, num_steps: int) -> Cost:
 
 
 def _request(number: int) -> Generate:
+    """Return a request whose prompt differs from each other one in its first token: nobody has a prefix hit.
+
+    Lengths differ, so that in each step one of 16 sequences fills a block, and the next one has to be taken.
+    """
+    num_tokens = BLOCK_SIZE + number % BLOCK_SIZE
     return Generate(
         sequences=[NewSequence(number, Sampling())],
-        prompt=pack_tokens(range(NUM_PROMPT_TOKENS)),
-        max_tokens=LENGTH - NUM_PROMPT_TOKENS,
+        prompt=pack_tokens(range(number, number + num_tokens)),
+        max_tokens=LENGTH - num_tokens,
         stop_token_ids=[2, 3],
     )
 
@@ -87,16 +102,26 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
     span = f"{STEPS.start} to {STEPS.stop - 1}"
     parser.add_argument("--steps", type=int, default=500, help=f"steps at each size, {span}")
+    parser.add_argument("--against", metavar="COMMIT", help="put ours over a former commit's, too")
     add_output(parser)
     arguments = parser.parse_args(argv)
     if arguments.steps not in STEPS:
         parser.error(f"--steps {arguments.steps}: take {span}")
+    try:
+        former = None if arguments.against is None else read_former_commit(arguments.against)
+    except UsageError as error:
+        parser.error(str(error))
     torch.set_num_threads(1)
     costs = {count: measure(count, arguments.steps) for count in (32, 256)}
     print("sequences  schedule  slots  commit  total (µs a sequence and step)")
     for count, cost in costs.items():
         print(f"{count:9}  {cost.schedule:8.2f}  {cost.slots:5.2f}  {cost.commit:6.2f}  {cost.total:5.2f}")
-    figures = {f"step_microseconds_{count}": round(cost.total, 2) for count, cost in costs.items()}
+    figures: dict[str, Any] = {
+        f"step_microseconds_{count}": round(cost.total, 2) for count, cost in costs.items()
+    }
+    if former is not None:
+        figures |= measure_against(former, arguments.steps) | {"over": former}
+        print(f"over {former}: {figures['step_microseconds_256_over_itself']} with 256 sequences")
     origin = {"date": read_date(), "commit": read_commit(), "machine": describe_machine()}
     publish({"benchmark": "engine", **origin, "steps": arguments.steps, **figures}, arguments.output)
     return int(max(cost.total for cost in costs.values()) > BUDGET_MICROSECONDS)

@@ -50,20 +50,25 @@ def read_former_commit(name: str) -> str:
 
 
 def prepare_former(commit: str, folder: Path) -> Former:
-    """Write a commit's files into `folder` and compile its native library. Raises EngineError.
+    """Write a commit's files into `folder` and compile its native library. Raises EngineError."""
+    tell(f"writing and compiling commit {commit}")
+    former = write_former(commit, folder)
+    _run_build(former)
+    return former
+
+
+def write_former(commit: str, folder: Path) -> Former:
+    """Write a commit's files into `folder`.
 
     An archive and not a worktree of git: git has nothing to forget when the folder goes.
     """
-    tell(f"writing and compiling commit {commit}")
     with subprocess.Popen(
         ["git", "archive", "--format=tar", commit], cwd=ROOT, stdout=subprocess.PIPE
     ) as archive:
         assert archive.stdout is not None
         with tarfile.open(fileobj=archive.stdout, mode="r|") as files:
             files.extractall(folder, filter="data")
-    former = Former(commit, folder)
-    _run_build(former)
-    return former
+    return Former(commit, folder)
 
 
 def _run_build(former: Former) -> None:
