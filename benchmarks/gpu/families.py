@@ -3,7 +3,8 @@
 from functools import partial
 
 from benchmarks.gpu.bench import Step
-from benchmarks.gpu.model import check_bfloat16, check_float32
+from benchmarks.gpu.model import FAMILIES, check_bfloat16, check_float32
+from benchmarks.gpu.prefix_hits import check_hits
 from benchmarks.gpu.rows import at_least
 from benchmarks.gpu.weights import QWEN3_8B, QWEN3_30B_A3B, TINY_MIXTURE, TINY_QWEN3
 from benchmarks.gpu.whole_steps import BATCHES, Shape, measure_decode, measure_prefill
@@ -17,6 +18,7 @@ LARGE = {
 STEPS: dict[str, Step] = {
     **{f"{family} float32 parity": partial(check_float32, family) for family in CHECKED},
     **{f"{family} bfloat16 parity": partial(check_bfloat16, family) for family in CHECKED},
+    "windows, prefix hits": partial(check_hits, FAMILIES["windows"]),
     **{
         f"{name}, decode, batch {count}": partial(measure_decode, count, shape=shape, aim=aim)
         for name, (shape, aim) in LARGE.items()

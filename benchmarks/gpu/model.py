@@ -4,15 +4,15 @@ Steps that compare two ways to run the same plans go here too: build both runs w
 them with `compare_runs` (`runs.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.gpu.bench import Bench, Step
 from benchmarks.gpu.mixed_graphs import check_mixed_graphs
+from benchmarks.gpu.prefix_hits import check_hits
 from benchmarks.gpu.rows import Check, Figure, Row
 from benchmarks.gpu.runs import (
     DRY,
@@ -37,6 +37,7 @@ from benchmarks.gpu.weights import (
     TINY_QWEN,
     TINY_QWEN3,
     TINY_WINDOWED,
+    Family,
 )
 from millrace_fit.plan import choose_sizes
 from millrace_runtime.protocol.encoding import pack_tokens
@@ -47,13 +48,6 @@ from millrace_runtime.protocol.step import SlotStart, StepPlan
 
 LOGPROB_BOUND = 1e-3
 """In float32, where sums have other orders."""
-
-
-class Family(NamedTuple):
-    """A model to compare, and the tiny one that a dry run takes instead."""
-
-    real: Mapping[str, Any]
-    dry: Mapping[str, Any]
 
 
 FAMILIES = {
@@ -262,6 +256,7 @@ STEPS: dict[str, Step] = {
     "mixed graphs": check_mixed_graphs,
     "recordings": check_recordings,
     "log-probabilities": check_logprobs,
+    "prefix hits": partial(check_hits, FAMILIES["llama"]),
     "masks": check_masks,
     "sleep": check_sleep,
     "batches": compare_batches,

@@ -142,7 +142,8 @@ class Running:
 
     num_known: int
     num_computed: int
-    num_blocks: int
+    blocks: list[int]
+    """Of each KV group."""
     tokens: list[int] = field(default_factory=list)
     """What was drawn."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -162,12 +163,23 @@ class Driver:
         self._starts: list[SlotStart] = []
         self._step = 0
 
-    def start(self, slot: int, prompt: Sequence[int], *, is_computed: bool = False, **sampling: Any) -> None:
-        """Place a sequence. `is_computed`: all but its last token is taken to be in the KV cache already."""
-        blocks = self._take(-(-len(prompt) // BLOCK_SIZE))
-        num_computed = len(prompt) - 1 if is_computed else 0
+    def start(
+        self,
+        slot: int,
+        prompt: Sequence[int],
+        *,
+        is_computed: bool = False,
+        shared: Sequence[int] = (),
+        **sampling: Any,
+    ) -> None:
+        """Place a sequence. `is_computed`: all but its last token is taken to be in the KV cache already.
+
+        `shared` are full blocks of another sequence, which has the same tokens there: a prefix hit.
+        """
+        blocks = [*shared, *self._take(-(-len(prompt) // BLOCK_SIZE) - len(shared))]
+        num_computed = len(prompt) - 1 if is_computed else len(shared) * BLOCK_SIZE
         parameters = Sampling(**({"temperature": 0.0} | sampling))
-        self.running[slot] = Running(len(prompt), num_computed, len(blocks))
+        self.running[slot] = Running(len(prompt), num_computed, blocks)
         packed = pack_tokens(prompt)
         tables = [blocks] * self._num_groups
         self._starts.append(SlotStart(slot, 0, packed, num_computed, tables, parameters, len(prompt)))
@@ -188,10 +200,10 @@ class Driver:
 
     def _advance(self, slot: int, one: Running, count: int, appends: list[BlockAppend]) -> Row:
         one.num_computed += count
-        if (missing := -(-one.num_computed // BLOCK_SIZE) - one.num_blocks) > 0:
+        if (missing := -(-one.num_computed // BLOCK_SIZE) - len(one.blocks)) > 0:
             blocks = self._take(missing)
             appends += [BlockAppend(slot, group, blocks) for group in range(self._num_groups)]
-            one.num_blocks += missing
+            one.blocks = one.blocks + blocks  # the first ones were given to the plan
         emits = one.num_computed == one.num_known
         one.num_known += emits
         return Row(slot, count, emits)

@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,14 @@ from millrace_kernels.step import Experts, Matrix
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
+
+
+class Family(NamedTuple):
+    """A model to compare, and the tiny one that a dry run takes instead."""
+
+    real: Mapping[str, Any]
+    dry: Mapping[str, Any]
+
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

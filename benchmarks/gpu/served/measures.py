@@ -1,10 +1,11 @@
 """What is measured of a replica that runs, over HTTP. Each measure yields its rows."""
 
+import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from benchmarks.gpu.bench import Bench
@@ -17,7 +18,7 @@ from benchmarks.gpu.served.streams import Pace, Stream, find_fault, measure_pace
 from benchmarks.gpu.served.workload import Workload, keep_rate
 from benchmarks.runtime.client import OpenAI
 
-OF_LIMIT, OF_GREEDY = at_least(0.8), at_least(0.9)
+OF_LIMIT, OF_GREEDY, OF_UNKNOWN = at_least(0.8), at_least(0.9), at_most(0.1)
 NUM_STORMS = 3
 MEMORY_BYTES = 64 << 20
 """A device's free memory may differ by so much: other libraries' buffers."""
@@ -33,12 +34,20 @@ class Session:
     clients: Clients
     bandwidth: float
     """Bytes a second of a copy on the device."""
+    seeds: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Each is taken once, so the prefix cache knows no prompt."""
 
-    def make_asks(self, count: int, length: int, num_tokens: int, seed: int, **other: Any) -> list[Ask]:
-        """Return greedy requests, unless `other` fields say more."""
-        prompts = self.work.draw_prompts(count, length, seed)
+    def make_asks(self, count: int, length: int, num_tokens: int, **other: Any) -> list[Ask]:
+        """Return greedy requests, unless `other` fields say more. None has a prompt of an earlier one."""
+        return self.continue_prompt([], count, length, num_tokens, **other)
+
+    def continue_prompt(
+        self, prefix: list[int], count: int, length: int, num_tokens: int, **other: Any
+    ) -> list[Ask]:
+        """Return requests whose prompts begin with a prefix, and go on with `length` tokens of their own."""
+        prompts = self.work.draw_prompts(count, length, next(self.seeds))
         dialect = OpenAI(self.replica.model)
-        return [Ask(dialect.body(prompt, num_tokens) | other) for prompt in prompts]
+        return [Ask(dialect.body(prefix + prompt, num_tokens) | other) for prompt in prompts]
 
     def start(self, asks: Sequence[Ask]) -> Asked:
         """Send requests."""
@@ -58,7 +67,7 @@ Measure = Callable[[Session], Iterator[Row]]
 def measure_start(session: Session) -> Iterator[Row]:
     """Tell the seconds from the start of the command to the first token, and until graphs are recorded."""
     ready = session.replica.await_ready()
-    (first,) = session.ask(session.make_asks(1, session.work.prompt, 2, seed=1))
+    (first,) = session.ask(session.make_asks(1, session.work.prompt, 2))
     first_token = first.times[0] - session.replica.group.began
     phases = session.replica.read_counts().startup_seconds
     for phase, seconds in phases.items():
@@ -74,11 +83,11 @@ def measure_first_tokens(session: Session) -> Iterator[Row]:
     """Tell the times to the first token of long prompts, alone and beside streams that decode."""
     work = session.work
     for length in work.long_prompts:
-        alone = [session.ask([ask])[0] for ask in session.make_asks(work.rounds + 1, length, 2, seed=length)]
+        alone = [session.ask([ask])[0] for ask in session.make_asks(work.rounds + 1, length, 2)]
         yield _tell_first_tokens(f"first token, prompt of {length}, alone", alone)
     for length in work.long_prompts:
-        decoding = session.make_asks(work.decoders, work.prompt, work.endless, seed=2)
-        asks = session.make_asks(work.rounds + 1, length, 2, seed=length + 1)
+        decoding = session.make_asks(work.decoders, work.prompt, work.endless)
+        asks = session.make_asks(work.rounds + 1, length, 2)
         others, asked = session.clients.ask_beside(session.replica.base, decoding, asks)
         name = f"prompt of {length} beside {work.decoders}"
         yield Check(f"{name}: they outlast it", all(stream.is_cancelled for stream in others))
@@ -98,8 +107,8 @@ def measure_streams(session: Session) -> Iterator[Row]:
     """Tell the pace of streams that are there at the same time."""
     work = session.work
     for count in work.streams:
-        session.ask(session.make_asks(count, work.prompt, work.output // 4, seed=3))  # warms up
-        pace = measure_pace(session.ask(session.make_asks(count, work.prompt, work.output, seed=4)))
+        session.ask(session.make_asks(count, work.prompt, work.output // 4))  # warms up
+        pace = measure_pace(session.ask(session.make_asks(count, work.prompt, work.output)))
         name = f"{count} streams" if count > 1 else "1 stream"
         yield Figure(f"{name}: tokens", pace.tokens_per_second, "tokens/s")
         yield Figure(f"{name}: between tokens, mean", pace.mean_gap * 1e3, "ms")
@@ -108,11 +117,31 @@ def measure_streams(session: Session) -> Iterator[Row]:
         yield Figure(f"{name}: first token, p50", pace.first_token_p50 * 1e3, "ms")
 
 
+def measure_prefixes(session: Session) -> Iterator[Row]:
+    """Compare prompts that begin as an earlier one did with prompts that nobody has sent."""
+    work, length = session.work, session.work.long_prompts[-1]
+    rounds = []
+    for _ in range(work.rounds + 1):
+        (prefix,) = work.draw_prompts(1, length, next(session.seeds))
+        asks = session.continue_prompt(prefix, 2, work.new, 2)
+        rounds.append([session.ask([ask])[0].first_token_seconds for ask in asks])
+    ratio = statistics.median(second / first for first, second in rounds[1:])  # the first warms up
+    facts = {"rounds_seconds": rounds[1:]}
+    name = f"first token, {work.new} tokens after {length} known ones"
+    yield Figure(f"{name}: over none known", ratio, "", OF_UNKNOWN, facts)
+    count, common = work.compared, work.long_prompts[0]
+    alone = measure_pace(session.ask(session.make_asks(count, common + work.new, work.output)))
+    (prefix,) = work.draw_prompts(1, common, next(session.seeds))
+    shared = measure_pace(session.ask(session.continue_prompt(prefix, count, work.new, work.output)))
+    ratio = shared.tokens_per_second / alone.tokens_per_second
+    yield Figure(f"{count} streams after {common} common tokens: tokens over none in common", ratio, "")
+
+
 def measure_compared(session: Session) -> Iterator[Row]:
     """Compare greedy streams with the device's limit, and sampled ones with greedy ones."""
     work = session.work
-    session.ask(_mix(session, seed=5))  # warms up
-    rounds = [_measure_round(session, seed=6 + number) for number in range(work.rounds)]
+    session.ask(_mix(session))  # warms up
+    rounds = [_measure_round(session) for _ in range(work.rounds)]
     rate = statistics.median(one.greedy.tokens_per_second for one in rounds)
     keep_rate(session.bench, "replica", rate)
     name = f"{work.compared} streams"
@@ -142,12 +171,12 @@ class Round(NamedTuple):
     """Of a greedy decode step, as the replica counts."""
 
 
-def _measure_round(session: Session, seed: int) -> Round:
+def _measure_round(session: Session) -> Round:
     work, before = session.work, session.replica.read_counts()
-    greedy = session.ask(session.make_asks(work.compared, work.prompt, work.output, seed))
+    greedy = session.ask(session.make_asks(work.compared, work.prompt, work.output))
     session.replica.await_idle()
     after = session.replica.read_counts()
-    mixed = session.ask(_mix(session, seed))
+    mixed = session.ask(_mix(session))
     return Round(
         greedy=measure_pace(greedy),
         mixed=measure_pace(mixed),
@@ -156,11 +185,11 @@ def _measure_round(session: Session, seed: int) -> Round:
     )
 
 
-def _mix(session: Session, seed: int) -> list[Ask]:
+def _mix(session: Session) -> list[Ask]:
     """Return sampled requests with penalties and seeds, every other one with log-probabilities."""
     work = session.work
     asks = session.make_asks(
-        work.compared, work.prompt, work.output, seed, temperature=0.8, top_p=0.9, presence_penalty=0.5
+        work.compared, work.prompt, work.output, temperature=0.8, top_p=0.9, presence_penalty=0.5
     )
     return [
         ask._replace(body=ask.body | {"seed": number} | ({"logprobs": 5} if number % 2 else {}))
@@ -174,7 +203,7 @@ def measure_storms(session: Session) -> Iterator[Row]:
     draw = random.Random(7)  # noqa: S311  a load, no secret
     seconds, free = [], []
     for number in range(NUM_STORMS):
-        asks = session.make_asks(work.stormed, work.prompt, work.endless, seed=20 + number)
+        asks = session.make_asks(work.stormed, work.prompt, work.endless)
         asked = session.start([ask._replace(cancel_seconds=draw.uniform(0.02, 1.0)) for ask in asks])
         while not asked.is_over:
             session.replica.read_counts()
@@ -205,7 +234,7 @@ def check_counts(session: Session) -> Iterator[Row]:
 def measure_drain(session: Session) -> Iterator[Row]:
     """End the replica as a kubelet does while streams are in flight."""
     work = session.work
-    asks = session.make_asks(work.decoders, work.prompt, work.drained, seed=40)
+    asks = session.make_asks(work.decoders, work.prompt, work.drained)
     asked = session.start(asks)
     session.replica.await_running(work.decoders)
     began = time.perf_counter()
@@ -224,6 +253,7 @@ MEASURES: dict[str, Measure] = {
     "start": measure_start,
     "first tokens": measure_first_tokens,
     "streams": measure_streams,
+    "prefixes": measure_prefixes,
     "comparisons": measure_compared,
     "storms": measure_storms,
     "counts": check_counts,

@@ -1,4 +1,4 @@
-"""The streams of the part `replica`: a replica, an engine and transformers get the same prompts."""
+"""The streams of the part `replica`: a replica, an engine and transformers get as long prompts."""
 
 import json
 from pathlib import Path
@@ -23,6 +23,8 @@ class Workload(NamedTuple):
     rounds: int
     long_prompts: tuple[int, ...]
     """Whose first tokens are awaited."""
+    new: int
+    """Tokens of a prompt after a prefix that others have, too."""
     decoders: int
     """Streams that decode meanwhile."""
     endless: int
@@ -38,8 +40,8 @@ class Workload(NamedTuple):
         return [numbers[start : start + length] for start in range(0, count * length, length)]
 
 
-REAL = Workload(LLAMA_8B_SERVED, 128, 256, (1, 8, 64, 256), 64, 3, (1024, 8192), 8, 4000, 500, 64)
-DRY = Workload(TINY_SERVED, 16, 12, (1, 4), 4, 1, (20, 60), 2, 4000, 600, 4)
+REAL = Workload(LLAMA_8B_SERVED, 128, 256, (1, 8, 64, 256), 64, 3, (1024, 8192), 64, 8, 4000, 500, 64)
+DRY = Workload(TINY_SERVED, 16, 12, (1, 4), 4, 1, (20, 60), 5, 2, 4000, 600, 4)
 
 
 def choose_workload(bench: Bench) -> Workload:
