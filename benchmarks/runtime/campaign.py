@@ -16,10 +16,13 @@ from benchmarks.runtime.bystanders import Bystanders
 from benchmarks.runtime.choice import Choice
 from benchmarks.runtime.duration import estimate_seconds
 from benchmarks.runtime.engines import EngineSpec, RunningEngine
-from benchmarks.runtime.errors import EngineError
+from benchmarks.runtime.errors import EngineError, UnsupportedError
 from benchmarks.runtime.figures import FORMER, OURS, Row, Spread, spread
 from benchmarks.runtime.former import Former, prepare_former
 from benchmarks.runtime.lineup import Lineup
+from benchmarks.runtime.loads.chats import CHATS
+from benchmarks.runtime.loads.parts import OWN_LOADS
+from benchmarks.runtime.loads.setting import Setting
 from benchmarks.runtime.machine import describe_machine, read_num_threads
 from benchmarks.runtime.memory_limit import CASE, measure_memory_limit
 from benchmarks.runtime.models.checkpoint import write_model
@@ -78,6 +81,9 @@ class Campaign:
             self._measure_memory_limit()
         if self._choice.has_part("replicas"):
             self._measure_replicas()
+        if self._choice.has_part("chats"):
+            self._compare(self._lineup.find_caching_specs(self._model), self._shorten([CHATS]))
+        self._measure_loads()
         if self._choice.has_part("rows") or self._choice.has_part("grammars"):
             self._measure_requests()
         if self._choice.has_part("start"):
@@ -176,6 +182,17 @@ class Campaign:
         if self._choice.has_part("grammars"):
             found |= measure_grammars(folder, num_rounds, NUM_SCHEMAS // 50 if is_quick else NUM_SCHEMAS)
         self._figures |= {name: render_spread(share) for name, share in found.items()}
+
+    def _measure_loads(self) -> None:
+        num_rounds, is_quick = self._choice.num_rounds, self._choice.is_quick
+        setting = Setting(self._model, self._folder, num_rounds, self._bystanders, is_quick)
+        for name, measure in OWN_LOADS.items():
+            if not self._choice.has_part(name):
+                continue
+            try:
+                self._figures |= measure(setting)
+            except UnsupportedError as error:
+                self._left_out[f"part {name}"] = str(error)
 
     def _time_starts(self) -> None:
         peers = [peer for peer in (*PEERS, START_ONLY) if peer.name in PYTHON_PEERS]

@@ -1,8 +1,9 @@
 """What can go wrong in a measurement.
 
 BenchmarkError
-├── EngineError     an engine did not start, ended, hung, or made another number of tokens than asked for
-└── UsageError      a flag names what does not exist
+├── EngineError         an engine did not start, ended, hung, or made another number of tokens than asked for
+├── UnsupportedError    our commit lacks what a part measures
+└── UsageError          a flag names what does not exist
 """
 
 
@@ -12,6 +13,10 @@ class BenchmarkError(Exception):
 
 class EngineError(BenchmarkError):
     """An engine can't be measured; the text says why and where to look."""
+
+
+class UnsupportedError(BenchmarkError):
+    """A part can't be measured; the text says which flag or metric is missing."""
 
 
 class UsageError(BenchmarkError):

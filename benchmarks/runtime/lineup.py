@@ -8,8 +8,8 @@ from benchmarks.runtime.errors import EngineError
 from benchmarks.runtime.figures import OURS
 from benchmarks.runtime.former import Former
 from benchmarks.runtime.models.peer_files import convert_for
-from benchmarks.runtime.ours import can_serve, our_specs
-from benchmarks.runtime.peers import PEERS, Peer
+from benchmarks.runtime.ours import can_serve, our_server, our_specs, with_tokens
+from benchmarks.runtime.peers import PEERS, Builder, Peer
 
 
 class Lineup:
@@ -35,8 +35,17 @@ class Lineup:
         found = [self.find_peer(peer, precision) for peer in PEERS]
         return specs + [spec for spec in found if spec is not None]
 
-    def find_peer(self, peer: Peer, precision: str) -> EngineSpec | None:
-        """Return how to start a peer, or None, and note why, where it is not wanted or not there."""
+    def find_caching_specs(self, model: Path) -> list[EngineSpec]:
+        """Return the servers that are compared with their prefix caches, in bf16, ours first."""
+        ours = our_server(model, "bf16", dialect=with_tokens())
+        found = [self.find_peer(peer, "bf16", peer.build_caching) for peer in PEERS if peer.build_caching]
+        return [ours, *(spec for spec in found if spec is not None)]
+
+    def find_peer(self, peer: Peer, precision: str, build: Builder | None = None) -> EngineSpec | None:
+        """Return how to start a peer, as `build` says or as usual.
+
+        Return None, and note why, where it is not wanted or not there.
+        """
         if precision not in peer.models or not self._choice.has_engine(peer.name):
             return None
         folder, stem = self._choice.peers, self._choice.subject.stem
@@ -48,7 +57,8 @@ class Lineup:
             return None
         if peer.name not in self.versions and (version := peer.read_version(folder)) is not None:
             self.versions[peer.name] = version
-        spec = peer.build(folder, folder / peer.name_model(stem, precision), precision, self._num_threads)
+        model, build = folder / peer.name_model(stem, precision), build or peer.build
+        spec = build(folder, model, precision, self._num_threads)
         if spec.lacks:
             self.left_out[f"{peer.name}, a part"] = f"it runs slower without {spec.lacks}"
         return spec

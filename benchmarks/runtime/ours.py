@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from benchmarks.runtime.client import OpenAI
+from benchmarks.runtime.client import Dialect, OpenAI, WithFields
 from benchmarks.runtime.engines import PORT, EngineSpec
 from benchmarks.runtime.figures import OURS
+from millrace_runtime import contract
 from millrace_runtime.execution.host import thread_environment
 
 MODEL_NAME = "m"
@@ -23,13 +26,24 @@ def our_specs(model: Path, precision: str, num_threads: int) -> list[EngineSpec]
     return [our_server(model, precision), our_library(model, precision, num_threads)]
 
 
-def our_server(model: Path, precision: str) -> EngineSpec:
-    """Return the command that a user would write, for a bf16 checkpoint on a CPU."""
+def our_server(
+    model: Path, precision: str, *, flags: Sequence[str] = (), dialect: Dialect | None = None
+) -> EngineSpec:
+    """Return the command that a user would write for a bf16 checkpoint on a CPU.
+
+    `flags` come last: they add to it, or change it.
+    """
     command = [*SERVE, "--model", str(model), "--served-name", MODEL_NAME, "--host", "127.0.0.1"]
     command += ["--port", PORT, "--live-port", "0", "--dtype", "bfloat16", "--max-model-length", "2048"]
     command += ["--max-sequences", "64", "--kv-cache-memory", "1Gi"]
-    command += ["--weights", WEIGHTS[precision]] if has_weights_flag() else []
-    return EngineSpec(OURS, precision, tuple(command), dialect=OpenAI(MODEL_NAME), ready_path="/readyz")
+    command += [contract.FLAG_WEIGHTS, WEIGHTS[precision]] if has_flag(contract.FLAG_WEIGHTS) else []
+    dialect = dialect or OpenAI(MODEL_NAME)
+    return EngineSpec(OURS, precision, (*command, *flags), dialect=dialect, ready_path="/readyz")
+
+
+def with_tokens(**fields: Any) -> Dialect:
+    """Return the dialect that asks for token ids too, as ours and vLLM have it."""
+    return WithFields(MODEL_NAME, [{"return_token_ids": True, **fields}])
 
 
 def our_library(model: Path, precision: str, num_threads: int, num_workers: int = 1) -> EngineSpec:
@@ -42,11 +56,14 @@ def our_library(model: Path, precision: str, num_threads: int, num_workers: int 
 
 def can_serve(precision: str) -> bool:
     """Whether `millrace serve` has weights of this precision."""
-    return precision == "bf16" or has_weights_flag()
+    return precision == "bf16" or has_flag(contract.FLAG_WEIGHTS)
+
+
+def has_flag(flag: str) -> bool:
+    """Whether `millrace serve` has it."""
+    return flag in _show_help()
 
 
 @cache
-def has_weights_flag() -> bool:
-    """Whether `millrace serve` can quantise weights."""
-    shown = subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True, timeout=60)
-    return "--weights" in shown.stdout
+def _show_help() -> str:
+    return subprocess.run([*SERVE, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout

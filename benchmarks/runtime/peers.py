@@ -12,9 +12,13 @@ from pathlib import Path
 from benchmarks.runtime.client import LlamaCpp, OpenAI, PlainOpenAI
 from benchmarks.runtime.engines import PORT, EngineSpec
 from benchmarks.runtime.machine import describe_machine, pick_cpus
-from benchmarks.runtime.ours import MODEL_NAME
+from benchmarks.runtime.ours import MODEL_NAME, with_tokens
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+Builder = Callable[[Path, Path, str, int], EngineSpec]
+"""From $PEERS, the model's path, the precision and the number of threads."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +30,11 @@ class Peer:
     """What must be there for it to run, below $PEERS."""
     models: Mapping[str, str]
     """Its model by precision, below $PEERS, with {stem} for the name of what is compared."""
-    build: Callable[[Path, Path, str, int], EngineSpec]
-    """From $PEERS, the model's path, the precision and the number of threads."""
+    build: Builder
     ask_version: tuple[str, ...] = ()
     """A command, below $PEERS, whose first line with a digit is its version; a library's driver tells it."""
+    build_caching: Builder | None = None
+    """With its prefix cache, where it is compared so: it answers with token ids."""
 
     def name_model(self, stem: str, precision: str) -> str:
         """Return where its model of a precision lies, below $PEERS."""
@@ -52,21 +57,30 @@ class Peer:
         return told and told.removeprefix("version: ")
 
 
-def build_llama_cpp(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
-    """Return llama.cpp's server with 32 slots of 1152 tokens each."""
+def build_llama_cpp(
+    folder: Path, model: Path, precision: str, num_threads: int, *, is_caching: bool = False
+) -> EngineSpec:
+    """Return llama.cpp's server with 32 slots of 1152 tokens each.
+
+    `is_caching`: prompts begin with what a slot or its cache in the host's memory has of them.
+    """
     command = [str(folder / "bin/llama-server"), "-m", str(model), "--host", "127.0.0.1", "--port", PORT]
     command += ["-t", str(num_threads), "-tb", str(num_threads), "-np", "32", "-c", str(32 * 1152)]
-    command += ["--no-webui", "-fa", "auto", "--cache-ram", "0", "-lv", "1"]
-    return EngineSpec("llama.cpp", precision, tuple(command), dialect=LlamaCpp())
+    command += ["--no-webui", "-fa", "auto", "-lv", "1"]
+    command += [] if is_caching else ["--cache-ram", "0"]
+    return EngineSpec("llama.cpp", precision, tuple(command), dialect=LlamaCpp(is_caching=is_caching))
 
 
-def build_vllm(folder: Path, model: Path, precision: str, num_threads: int) -> EngineSpec:
+def build_vllm(
+    folder: Path, model: Path, precision: str, num_threads: int, *, is_caching: bool = False
+) -> EngineSpec:
     """Return vLLM's server, bound to its cores and, as its manual says, with tcmalloc and Intel's OpenMP."""
     command = [str(folder / "venvs/vllm/bin/vllm"), "serve", str(model), "--served-model-name", MODEL_NAME]
     # Without AVX-512 torch has no bfloat16 product of its own: float32 is five times as fast there.
     dtype = "bfloat16" if "avx512f" in describe_machine()["flags"] else "float32"
     command += ["--host", "127.0.0.1", "--port", PORT, "--dtype", dtype, "--max-model-len", "2048"]
-    command += ["--no-enable-prefix-caching", "--max-num-seqs", "64", "--disable-uvicorn-access-log"]
+    command += ["--enable-prefix-caching" if is_caching else "--no-enable-prefix-caching"]
+    command += ["--max-num-seqs", "64", "--disable-uvicorn-access-log"]
     preloads = find_preloads(folder)
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
@@ -77,9 +91,8 @@ def build_vllm(folder: Path, model: Path, precision: str, num_threads: int) -> E
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache/inductor"),
     }
     lacks = ", ".join(name for name, path in preloads.items() if path is None)
-    return EngineSpec(
-        "vllm", precision, tuple(command), OFFLINE | environment, OpenAI(MODEL_NAME), lacks=lacks
-    )
+    dialect = with_tokens() if is_caching else OpenAI(MODEL_NAME)
+    return EngineSpec("vllm", precision, tuple(command), OFFLINE | environment, dialect, lacks=lacks)
 
 
 def find_preloads(folder: Path) -> dict[str, Path | None]:
@@ -115,6 +128,7 @@ PEERS = (
         | {"int8": "models/gguf/{stem}-Q8_0.gguf", "int4": "models/gguf/{stem}-Q4_0.gguf"},
         build_llama_cpp,
         ("bin/llama-server", "--version"),
+        partial(build_llama_cpp, is_caching=True),
     ),
     Peer(
         "vllm",
@@ -123,6 +137,7 @@ PEERS = (
         build_vllm,
         # its own --version loads torch and takes 20 s
         ("venvs/vllm/bin/python", "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"),
+        partial(build_vllm, is_caching=True),
     ),
     Peer(
         "openvino",

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from benchmarks.runtime.figures import Manner
 from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
 from benchmarks.runtime.replicas import SHARED_CASES
-from benchmarks.runtime.workload import PRECISIONS
+from benchmarks.runtime.workload import PRECISIONS, SHARED_PREFIX
 
 
 class Aim(NamedTuple):
@@ -54,7 +54,7 @@ FIGURES = (
     *(f"two_replicas_over_one_{case.name}" for case in SHARED_CASES),
     "start_seconds_over_python_peers",
 )
-"""All that a run of Llama's shape with every engine finds beside REQUEST_FIGURES, in the published order."""
+"""All that a run of Llama's shape with every engine finds beside those below, in the published order."""
 REQUEST_FIGURES = (
     "json_schema_over_free",
     "sampling_all_over_greedy",
@@ -64,11 +64,23 @@ REQUEST_FIGURES = (
     "lock_held_ms",
 )
 """Of the parts `rows` and `grammars`, which know no peers."""
+SHARED_PREFIX_OVER_BEST = f"{SHARED_PREFIX}_over_best"
+SECOND_TURN = "ttft_second_turn_over_first"
+DRAFTS_SINGLE, DRAFTS_FAIL, DRAFTS_C32 = (
+    *("ngram_single_over_off", "ngram_single_over_off_at_0", "ngram_c32_over_off"),
+)
+ITL_BESIDE, TTFT_BESIDE = "itl_p99_beside_prefill_over_alone", "ttft_beside_decoders_over_alone"
+CONTINUOUS = "continuous_over_static"
+LOAD_FIGURES = (
+    *(SHARED_PREFIX_OVER_BEST, SECOND_TURN, DRAFTS_SINGLE, DRAFTS_FAIL, DRAFTS_C32),
+    *(ITL_BESIDE, TTFT_BESIDE, CONTINUOUS),
+)
+"""Of the parts `chats`, `turns`, `drafts`, `beside` and `waves`."""
 
 
 def list_figures(subject: Subject) -> tuple[str, ...]:
     """Return all figures that a run of a subject can have, in the order of its table."""
-    own = (*FIGURES, *REQUEST_FIGURES) if subject.name == LLAMA.name else ()
+    own = (*FIGURES, *REQUEST_FIGURES, *LOAD_FIGURES) if subject.name == LLAMA.name else ()
     best = [name_over_best(subject, *row) for row in subject.list_rows()]
     itself = [name_over_itself(subject, *row) for row in subject.list_own_rows()]
     return tuple(dict.fromkeys((*own, *best, *itself)))
@@ -81,6 +93,14 @@ AIMS = {
     "schema_compile_ms_p99": Aim(at_most=50),
     "mask_ms_p99": Aim(at_most=1),
     "lock_held_ms": Aim(at_most=5),
+    SHARED_PREFIX_OVER_BEST: Aim(at_least=1.3),
+    SECOND_TURN: Aim(at_most=0.1),
+    DRAFTS_SINGLE: Aim(at_least=1.5),
+    DRAFTS_FAIL: Aim(at_least=0.97),
+    DRAFTS_C32: Aim(at_least=0.98),
+    ITL_BESIDE: Aim(at_most=2),
+    TTFT_BESIDE: Aim(at_most=2.5),
+    CONTINUOUS: Aim(at_least=2),
     **dict.fromkeys(OVER_ENGINE, Aim(at_least=0.95)),
     **{
         name_over_best(subject, *row): Aim(at_least=1.1)

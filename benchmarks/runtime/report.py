@@ -19,13 +19,20 @@ from benchmarks.runtime.models.subjects import Subject
 from benchmarks.runtime.published import (
     AIMS,
     MANNERS_COMPARED,
+    SHARED_PREFIX_OVER_BEST,
     name_over_best,
     name_over_engine,
     name_over_itself,
 )
-from benchmarks.runtime.workload import PRECISIONS
+from benchmarks.runtime.workload import PRECISIONS, SHARED_PREFIX
 
 RANGE = ("median", "lowest", "highest")
+BESIDE = {
+    "bytes_per_token": "{} bytes a token",
+    "target_ms": "target {} ms",
+    "accepted_share": "{} of the drafted tokens held",
+}
+"""What the table says beside a figure that has it."""
 ALONE = "no ratio to a peer: ours and a peer were not both measured at one precision"
 
 
@@ -44,6 +51,8 @@ def render_ratios(subject: Subject, rates: Rates) -> dict[str, Any]:
     for case, precision in subject.list_rows():
         if (comparison := compare_with_best(rates, case, precision)) is not None:
             found[name_over_best(subject, case, precision)] = render_comparison(comparison)
+    if (comparison := compare_with_best(rates, SHARED_PREFIX, "bf16")) is not None:
+        found[SHARED_PREFIX_OVER_BEST] = render_comparison(comparison)
     for case, precision in itertools.product(MANNERS_COMPARED, PRECISIONS):
         if (kept := compare_manners(rates, case, precision)) is not None:
             found[name_over_engine(case, precision)] = render_spread(kept)
@@ -89,7 +98,7 @@ def render_table(result: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name + ', start to first token':<42}{render_range(found, digits=1):>24} s"
     for name, figure in result["figures"].items():
         over = f" over {figure['over']}" if "over" in figure else ""
-        over += f", {figure['bytes_per_token']} bytes a token" if "bytes_per_token" in figure else ""
+        over += "".join(f", {words.format(figure[key])}" for key, words in BESIDE.items() if key in figure)
         over += f", aim {AIMS[name]}" if name in AIMS else ""
         yield f"  {name:<42}{render_range(figure):>24}{over}"
     if not any("over" in figure for figure in result["figures"].values()):

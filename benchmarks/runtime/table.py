@@ -11,7 +11,15 @@ from benchmarks.runtime.figures import FORMER, OURS
 from benchmarks.runtime.models.subjects import SUBJECTS
 from benchmarks.runtime.published import (
     AIMS,
+    CONTINUOUS,
+    DRAFTS_C32,
+    DRAFTS_FAIL,
+    DRAFTS_SINGLE,
+    ITL_BESIDE,
     MANNERS_COMPARED,
+    SECOND_TURN,
+    SHARED_PREFIX_OVER_BEST,
+    TTFT_BESIDE,
     name_over_best,
     name_over_engine,
     name_over_itself,
@@ -43,6 +51,14 @@ MEANINGS = {
     "schema_compile_ms_p99": "the same, the 99th percentile",
     "mask_ms_p99": "the mask of a token, over texts of these schemas: ms of CPU time, the 99th percentile",
     "lock_held_ms": "the longest call of a grammar's life that keeps Python's global lock: ms of CPU time",
+    SHARED_PREFIX_OVER_BEST: "chats of 8 tenants, each turn with its history: output tokens a second",
+    SECOND_TURN: "2,048 tokens of history and 50 new ones: time to the first token / that of the first turn",
+    DRAFTS_SINGLE: "one stream whose drafts hold at 8 of 10 places: output tokens a second / without drafts",
+    DRAFTS_FAIL: "one stream whose drafts are all wrong: output tokens a second / without drafts",
+    DRAFTS_C32: "32 streams whose drafts hold at 8 of 10 places: output tokens a second / without drafts",
+    ITL_BESIDE: "8 streams beside a prompt of 7,168 tokens: p99 of the time between tokens / without it",
+    TTFT_BESIDE: "that prompt's time to its first token / without the streams",
+    CONTINUOUS: "128 requests of mixed lengths, 8 at once: output tokens a second / in waves of 8",
     "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
     **{
         name_over_engine(case, precision): (

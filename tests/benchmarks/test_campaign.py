@@ -13,6 +13,7 @@ from benchmarks.runtime.choice import NOT_ASKED_FOR, Choice
 from benchmarks.runtime.engines import EngineSpec
 from benchmarks.runtime.errors import UsageError
 from benchmarks.runtime.figures import OURS
+from benchmarks.runtime.loads import setting
 from benchmarks.runtime.models.checkpoint import write_model
 from benchmarks.runtime.models.shapes import Shape
 from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS
@@ -70,6 +71,17 @@ def test_a_result_says_with_which_flags_it_came_and_what_they_left_out(tmp_path:
     assert result["left_out"]["part start"] == result["left_out"]["precision int4"] == NOT_ASKED_FOR
     assert len(result["rows"][0]["rounds"]) == 2
     assert set(result["machine"]["busy_percent_of_others"]) == {"median", "highest"}
+
+
+@pytest.mark.usefixtures("toy", "fake")
+def test_a_part_that_our_command_can_not_do_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setting, "has_flag", lambda _: False)
+    status, result = run("--quick", "--only", "drafts", "--engines", "ours", output=tmp_path / "run.json")
+    assert status == 0
+    assert result["left_out"]["part drafts"] == "`millrace serve` has no --speculative-tokens"
+    assert not result["figures"]
 
 
 def test_peers_with_another_model_are_refused(tmp_path: Path) -> None:

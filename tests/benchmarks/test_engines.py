@@ -50,6 +50,9 @@ def test_openais_stream_counts_by_its_usage() -> None:
 
 def test_llama_cpps_stream_counts_by_its_tokens() -> None:
     dialect = LlamaCpp()
+    assert dialect.read_tokens({"tokens": [5, 6]}) == [5, 6]
+    assert OpenAI("m").read_tokens({"choices": [{"text": "ab", "token_ids": [5, 6]}]}) == [5, 6]
+    assert OpenAI("m").read_tokens({"choices": [{"text": ""}]}) == []
     token, last = {"tokens": [5], "stop": False}, {"tokens": [], "stop": True, "tokens_predicted": 7}
     assert [dialect.count_tokens(event) for event in (token, last)] == [1, 0]
     assert [dialect.read_total(event) for event in (token, last)] == [None, 7]
@@ -69,6 +72,23 @@ def test_a_peer_names_what_is_missing(peer: Peer, tmp_path: Path) -> None:
     )
     command = peer.build(tmp_path, tmp_path / model, precision, 2).command
     assert str(tmp_path / model) in command
+
+
+def test_only_chats_are_asked_of_peers_with_their_prefix_caches(tmp_path: Path) -> None:
+    words = {}
+    for peer in PEERS:
+        for build in filter(None, (peer.build, peer.build_caching)):
+            spec = build(tmp_path, tmp_path / "model", "bf16", 1)
+            body = None if spec.dialect is None else spec.dialect.body([1], 2)
+            words[peer.name, build is peer.build_caching] = f"{spec.command} {body}"
+    assert "'--no-enable-prefix-caching'" in words["vllm", False]
+    assert "'--enable-prefix-caching'" in words["vllm", True]
+    assert "'return_token_ids': True" in words["vllm", True]
+    assert "'--cache-ram', '0'" in words["llama.cpp", False]
+    assert "'cache_prompt': False" in words["llama.cpp", False]
+    assert "--cache-ram" not in words["llama.cpp", True]
+    assert "'cache_prompt': True" in words["llama.cpp", True]
+    assert len(words) == len(PEERS) + 2
 
 
 def test_vllm_is_bound_to_our_cpus_and_names_the_libraries_it_lacks(tmp_path: Path) -> None:

@@ -109,6 +109,33 @@ def test_the_table_says_how_many_bytes_the_memory_limit_is_of() -> None:
     assert "0.90 (0.90–0.90), 2085228544 bytes a token" in "\n".join(render_table(result))
 
 
+@pytest.mark.parametrize(
+    ("name", "facts", "told"),
+    [
+        (
+            "ngram_single_over_off",
+            {"accepted_share": 0.59},
+            ", 0.59 of the drafted tokens held, aim at least",
+        ),
+        ("itl_p99_beside_prefill_over_alone", {"target_ms": 41.5}, ", target 41.5 ms, aim at most 2"),
+    ],
+)
+def test_the_table_says_what_explains_a_figure(name: str, facts: dict[str, float], told: str) -> None:
+    result = build_result(RATES) | {"figures": {name: render_spread(spread([1.9])) | facts}}
+    assert f"1.90 (1.90–1.90){told}" in "\n".join(render_table(result))
+
+
+def test_chats_are_put_over_the_best_server() -> None:
+    speeds = {OURS: 30.0, "vllm": 20.0, "llama.cpp": 10.0}
+    rates = {Row("shared_prefix", "bf16", engine, HTTP): [rate] for engine, rate in speeds.items()}
+    (figure,) = render_ratios(LLAMA, rates).items()
+    assert (figure[0], figure[1]["median"], figure[1]["over"]) == (
+        "shared_prefix_over_best",
+        1.5,
+        "vllm over HTTP",
+    )
+
+
 def test_a_run_that_ours_ended_says_so() -> None:
     assert "ended early, as ours failed: out" in "\n".join(
         render_table(build_result(RATES) | {"failed": "out"})
@@ -168,6 +195,7 @@ def test_a_part_that_the_flags_leave_out_is_named() -> None:
     choice = read_choice(build_parser().parse_args(["--only", "single,start", "--precisions", "bf16,int8"]))
     assert set(choice.list_unwanted()) == {
         *(f"part {part}" for part in ("prefill", "c8", "c32", "memory", "replicas", "rows", "grammars")),
+        *(f"part {part}" for part in ("chats", "turns", "drafts", "beside", "waves")),
         "precision int4",
     }
     without_ours = read_choice(build_parser().parse_args(["--engines", "llama.cpp"]))

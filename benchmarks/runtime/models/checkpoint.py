@@ -5,6 +5,7 @@ of random weights is as long as any other.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import tokenizers
@@ -26,12 +27,20 @@ TOKENIZER_CONFIG = {
 }
 
 
-def write_model(folder: Path, shape: Shape) -> Path:
-    """Write config, weights in bfloat16 and a tokenizer, as peers read them too; return the folder."""
+def write_model(
+    folder: Path, shape: Shape, change: Callable[[dict[str, Tensor]], None] | None = None
+) -> Path:
+    """Write config, weights in bfloat16 and a tokenizer, as peers read them too; return the folder.
+
+    The weights are random, unless `change` makes others of them.
+    """
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(shape.render_config()))
     torch.manual_seed(1)
-    save_file(_draw_weights(shape), folder / "model.safetensors", metadata={"format": "pt"})
+    weights = _draw_weights(shape)
+    if change is not None:
+        change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     build_tokenizer(shape.vocabulary).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(TOKENIZER_CONFIG))
     return folder

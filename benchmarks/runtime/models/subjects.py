@@ -8,7 +8,9 @@ from benchmarks.runtime.figures import Manner
 from benchmarks.runtime.models.shapes import MOE, QWEN3, SMALL, Shape
 from benchmarks.runtime.workload import PRECISIONS
 
-PARTS_OF_OURS = ("memory", "replicas", "rows", "grammars", "start")
+PARTS_OF_OURS = (
+    *("memory", "replicas", "rows", "grammars", "chats", "turns", "drafts", "beside", "waves", "start"),
+)
 """These measure our engine, or compare with it: they are nothing without it."""
 SERVERS, LIBRARIES = ("llama.cpp", "vllm"), ("openvino", "onnxruntime")
 
