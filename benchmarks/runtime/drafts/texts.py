@@ -2,7 +2,7 @@
 
 A cycle has places, one after the other, and each place some tokens. The next token is one of the next place,
 each as likely. So a guess by what followed before is right at a place with one token, and at a place with two
-half of the time. Each text has a cycle of its own, so no two share a prefix.
+half of the time. No two texts share a prefix: each has a cycle of its own, or one with thousands of tokens.
 """
 
 import random
@@ -47,7 +47,7 @@ class Pattern:
 
 LIKELY = Pattern(sizes=(2, 2, 1, 1, 1, 2, 1, 2, 2, 1, 1, 1, 2, 1, 1), first=300, num_cycles=1400)
 """Of ten guesses that begin a draft or follow right ones eight are right: 6 of 15 places have two tokens."""
-MISLEADING = Pattern(sizes=(1, 1, 1024), first=LIKELY.end, num_cycles=18)
+MISLEADING = Pattern(sizes=(1, 1, 16384), first=LIKELY.end, num_cycles=1)
 """After the same two tokens comes nearly always one that did not follow before: each draft is wrong."""
 PATTERNS = (LIKELY, MISLEADING)
 
