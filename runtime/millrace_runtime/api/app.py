@@ -17,9 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
 from millrace_runtime.api.connection.cors import CorsLayer
+from millrace_runtime.api.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.exchange import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Exchange
+from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.openapi import DescribedApi
 from millrace_runtime.api.replica_state import ReplicaState

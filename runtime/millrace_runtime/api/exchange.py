@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -12,15 +11,13 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from millrace_runtime.api.admission import Booking
-from millrace_runtime.api.answer.anthropic import MessagesWriter
-from millrace_runtime.api.answer.chat import ChatWriter
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import OpenMessage
-from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.split import open_messages
-from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter, Writer
+from millrace_runtime.api.answer.writer import AnswerSpec, Writer
 from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
+from millrace_runtime.api.dialects import Dialect
 from millrace_runtime.api.errors import (
     ApiError,
     ClientGoneError,
@@ -44,21 +41,6 @@ from millrace_runtime.chat.parsers.choose import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one endpoint reads and writes."""
-
-    name: str
-    """The key of its reader in READERS."""
-    writer: type[Writer]
-
-
-COMPLETIONS = Dialect("completion", CompletionWriter)
-CHAT = Dialect("chat", ChatWriter)
-RESPONSES = Dialect("responses", ResponsesWriter)
-MESSAGES = Dialect("messages", MessagesWriter)
 
 
 class Prepared(NamedTuple):

@@ -14,8 +14,9 @@ from msgspec import Meta
 from starlette.types import Message
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from millrace_runtime.api.dialects import CHAT, COMPLETIONS
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.exchange import CHAT, COMPLETIONS, Exchange
+from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.cors import CorsPolicy
 
