@@ -127,6 +127,8 @@ METRIC_MAX_MODEL_LENGTH: Final = "millrace:max_model_length"  # gauge: tokens of
 METRIC_REPLICA: Final = "millrace:replica_info"
 METRIC_PREFIX_QUERIES: Final = "vllm:prefix_cache_queries"  # counter: tokens of prompts
 METRIC_PREFIX_HITS: Final = "vllm:prefix_cache_hits"  # counter: those of them that were not computed
+# histogram: tokens of a sequence's prompt that were computed, so without the cached ones
+METRIC_COMPUTED_PROMPT_TOKENS: Final = "millrace:request_computed_prompt_tokens"
 METRIC_DRAFTS: Final = "vllm:spec_decode_num_drafts"  # counter
 METRIC_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens"  # counter
 METRIC_ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens"  # counter
@@ -167,7 +169,7 @@ REQUEST_BUCKETS: Final = (
 )  # fmt: skip
 """Upper bounds of METRIC_E2E, in seconds: vLLM's, and usual targets."""
 LENGTH_BUCKETS: Final = tuple(float(2**power) for power in range(21))
-"""Upper bounds of METRIC_PROMPT_TOKENS, in tokens."""
+"""Upper bounds of METRIC_PROMPT_TOKENS and METRIC_COMPUTED_PROMPT_TOKENS, in tokens."""
 ANSWER_BUCKETS: Final = (
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 50.0, 64.0, 100.0, 128.0, 150.0, 200.0, 250.0, 256.0, 300.0, 400.0, 500.0,
     512.0, 600.0, 700.0, 800.0, 1000.0, 1024.0, 1200.0, 1500.0, 2000.0, 2048.0, 2500.0, 3000.0, 4000.0,

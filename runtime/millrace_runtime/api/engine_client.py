@@ -19,6 +19,7 @@ from millrace_runtime.protocol.encoding import FrameDecoder, FrameError, encode_
 from millrace_runtime.protocol.messages import (
     FINISH_ERROR,
     Abort,
+    Begun,
     EngineReady,
     FromEngine,
     Generate,
@@ -36,8 +37,8 @@ _MAX_PIECE_BYTES = 64 << 10
 
 Accept = Callable[[SequenceOutput, float], bytes | None]
 """Takes an output and the time it arrived. Returns the events to send, or None without any."""
-NoteBegun = Callable[[float], None]
-"""Takes the time at which a sequence's first step began."""
+NoteBegun = Callable[[Begun, float], None]
+"""Takes a sequence and the time at which its first step began."""
 
 
 class EventStream:
@@ -258,11 +259,11 @@ class EngineClient:
         for stream in streams:
             stream.fail(GenerationError(_ENGINE_GONE, code="engine_gone"))
 
-    def _note_begun(self, sequence_ids: list[int], now: float) -> None:
-        for sequence_id in sequence_ids:
-            stream = self._streams.get(sequence_id)
+    def _note_begun(self, begun: list[Begun], now: float) -> None:
+        for one in begun:
+            stream = self._streams.get(one.sequence_id)
             if stream is not None:  # else its client has left, and nothing counts it
-                stream.note_begun(now)
+                stream.note_begun(one, now)
 
     def _deliver(self, outputs: list[SequenceOutput], now: float) -> None:
         for output in outputs:

@@ -235,11 +235,14 @@ class Exchange:
 
         The status goes out with the first chunk, so that an earlier failure can have its own status.
         """
-        opening = writer.encode_opening(generation.num_choices, generation.usage)
+        is_open = False
         async for events in generation.events:
+            opening = b""
+            if not is_open and generation.has_begun:  # else a comment: the usage is not known yet
+                is_open, opening = True, _encode_opening(generation, writer)
             await self._answer.send_events(opening + events)
             self._booking.drop_events(len(events))
-            opening = b""
+        opening = b"" if is_open else _encode_opening(generation, writer)
         await self._answer.end_events(opening + writer.encode_end(generation.usage))
 
     async def _answer_whole(self, generation: Generation, writer: Writer) -> None:
@@ -265,6 +268,11 @@ class Exchange:
             self._booking.reject(failure)
         else:
             self._booking.abort()  # the client left
+
+
+def _encode_opening(generation: Generation, writer: Writer) -> bytes:
+    """Return a stream's events before the first text, as they are before the first token."""
+    return writer.encode_opening(generation.num_choices, generation.usage._replace(num_completion_tokens=0))
 
 
 def _encode_prompts(prompts: Prompts, num_choices: int) -> tuple[bytes, ...]:

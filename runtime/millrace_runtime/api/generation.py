@@ -22,6 +22,7 @@ from millrace_runtime.protocol.executor import mask_bytes
 from millrace_runtime.protocol.messages import (
     FINISH_ABORT,
     FINISH_ERROR,
+    Begun,
     Generate,
     Grammar,
     NewSequence,
@@ -35,6 +36,8 @@ class Usage(NamedTuple):
 
     num_prompt_tokens: int
     num_completion_tokens: int
+    num_cached_tokens: int = 0
+    """Of the prompts: those that the prefix cache had for the choice of each prompt that began first."""
     num_reasoning_tokens: int | None = None
     """Of the completion; None where nobody looks for reasoning."""
 
@@ -75,6 +78,8 @@ class Generation:
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
+        self._num_cached_tokens: dict[int, int] = {}
+        """By the number of the prompt, once a choice of it has begun."""
         self._alarm: asyncio.TimerHandle | None = None
         self.events = EventStream(engine, self._accept, self._note_begun)
         """The events of each step, from `start` on."""
@@ -146,9 +151,21 @@ class Generation:
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
-        return Usage(self._num_prompt_tokens, sum(choice.num_tokens for choice in self._choices.values()))
+        return Usage(
+            self._num_prompt_tokens,
+            sum(choice.num_tokens for choice in self._choices.values()),
+            sum(self._num_cached_tokens.values()),
+        )
 
-    def _note_begun(self, now: float) -> None:
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first step of a sequence has begun."""
+        return bool(self._num_cached_tokens)
+
+    def _note_begun(self, begun: Begun, now: float) -> None:
+        choice = self._choices[begun.sequence_id]
+        choice.num_cached_tokens = begun.num_cached
+        self._num_cached_tokens.setdefault(choice.index // self._request.num_choices, begun.num_cached)
         self._metrics.queue_time.observe(now - self._arrival)
 
     def _accept(self, output: SequenceOutput, now: float) -> bytes | None:

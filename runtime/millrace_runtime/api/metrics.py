@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from millrace_runtime import contract
 from millrace_runtime.api.answer.choice import Choice
 from millrace_runtime.api.engine_client import EngineClient
-from millrace_runtime.protocol.messages import StepTiming
+from millrace_runtime.protocol.messages import Stats, StepTiming
 
 METRIC_PREEMPTIONS = "vllm:num_preemptions"
 METRIC_COMPILATIONS = "millrace:kernel_compilations"
@@ -78,6 +78,7 @@ class ReplicaMetrics(Collector):
         self._time_per_output_token = Histogram(contract.TOKEN_BUCKETS)
         self._request_seconds = Histogram(contract.REQUEST_BUCKETS)
         self._prompt_tokens = Histogram(contract.LENGTH_BUCKETS)
+        self._computed_prompt_tokens = Histogram(contract.LENGTH_BUCKETS)
         self._generation_tokens = Histogram(contract.ANSWER_BUCKETS)
         self._step_seconds = {kind: Histogram(_STEP_SECONDS) for kind in ("decode", "mixed")}
         self._step_sequences = Histogram(_SEQUENCES)
@@ -103,6 +104,7 @@ class ReplicaMetrics(Collector):
         reason = choice.finish_reason or "error"
         self.finished[reason] += 1
         self._prompt_tokens.observe(choice.num_prompt_tokens)
+        self._computed_prompt_tokens.observe(choice.num_prompt_tokens - choice.num_cached_tokens)
         self._generation_tokens.observe(choice.num_tokens)
         if reason not in ("stop", "length"):
             return
@@ -153,11 +155,31 @@ class ReplicaMetrics(Collector):
             "Generated tokens of ended sequences.",
             {(): self._generation_tokens.total},
         )
-        stats = self._engine.stats
-        text = "Preemptions: how often the engine put a sequence back into its queue."
-        yield self._counter(METRIC_PREEMPTIONS, text, {(): stats.num_preemptions})
-        text = "Kernels compiled since the replica was ready. Steps waited for each."
-        yield self._counter(METRIC_COMPILATIONS, text, {(): stats.num_compiled})
+        yield from self._engine_counters(self._engine.stats)
+
+    def _engine_counters(self, stats: Stats) -> Iterator[Metric]:
+        for name, text, number in (
+            (
+                METRIC_PREEMPTIONS,
+                "Preemptions: how often the engine put a sequence back into its queue.",
+                stats.num_preemptions,
+            ),
+            (
+                METRIC_COMPILATIONS,
+                "Kernels compiled since the replica was ready. Steps waited for each.",
+                stats.num_compiled,
+            ),
+            (
+                contract.METRIC_PREFIX_QUERIES,
+                "Tokens of prompts that were looked up in the prefix cache.",
+                stats.num_prefix_queries,
+            ),
+            (contract.METRIC_PREFIX_HITS, "Those of them that were there.", stats.num_prefix_hits),
+            (contract.METRIC_DRAFTS, "Drafts that steps verified.", stats.num_drafts),
+            (contract.METRIC_DRAFTED, "Tokens of these drafts.", stats.num_drafted),
+            (contract.METRIC_ACCEPTED, "Those of them that became text.", stats.num_accepted),
+        ):
+            yield self._counter(name, text, {(): number})
 
     def _histograms(self) -> Iterator[Metric]:
         for name, text, histogram in (
@@ -183,6 +205,11 @@ class ReplicaMetrics(Collector):
                 self._request_seconds,
             ),
             (contract.METRIC_PROMPT_TOKENS, "Prompt tokens of a sequence.", self._prompt_tokens),
+            (
+                contract.METRIC_COMPUTED_PROMPT_TOKENS,
+                "Prompt tokens of a sequence that the prefix cache did not have.",
+                self._computed_prompt_tokens,
+            ),
             (contract.METRIC_GENERATION_TOKENS, "Generated tokens of a sequence.", self._generation_tokens),
             (contract.METRIC_STEP_SEQUENCES, "Sequences in a step.", self._step_sequences),
             (contract.METRIC_STEP_CONTEXT_TOKENS, "KV tokens that a step read.", self._step_context_tokens),

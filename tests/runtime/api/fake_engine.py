@@ -1,4 +1,4 @@
-"""An engine at the socket seam: it says a fixed text, one token of each sequence a step."""
+"""An engine at the socket seam: it says a fixed text, usually one token of each sequence a step."""
 
 import asyncio
 import socket
@@ -14,6 +14,7 @@ from millrace_runtime.protocol.encoding import (
 )
 from millrace_runtime.protocol.messages import (
     Abort,
+    Begun,
     EngineReady,
     Generate,
     NewSequence,
@@ -50,6 +51,10 @@ class FakeEngine:
     fails_sequences: bool = False
     fault: str = "the logits are not finite"
     """Why it fails sequences."""
+    cached: list[int] = field(default_factory=list)
+    """Cached tokens of the prompt, of each sequence that begins next; afterwards 0."""
+    burst: int = 1
+    """Tokens of a sequence's later steps, as if a draft had been accepted. The first step has one."""
     num_steps: int = 0
     is_loading: bool = False
     """While True it does not say that it is ready."""
@@ -104,7 +109,11 @@ class FakeEngine:
         ):
             return
         self.num_steps += 1
-        begun = [number for number, (_, _, place) in self.running.items() if place == 0]
+        begun = [
+            Begun(number, self.cached.pop(0) if self.cached else 0)
+            for number, (_, _, place) in self.running.items()
+            if place == 0
+        ]
         outputs = [self.advance(*state) for state in list(self.running.values())]
         timing = StepTiming(0.002, len(outputs), len(outputs), 10, self.num_steps > 1)
         self.send(StepOutputs(outputs, self.stats(), timing, begun))
@@ -114,20 +123,33 @@ class FakeEngine:
         if request.max_tokens == 0:
             del self.running[new.sequence_id]
             return SequenceOutput(new.sequence_id, [], [], "length", None, scores)
-        token = self.reply[place % len(self.reply)]
-        finish = "stop" if token in request.stop_token_ids else None
-        finish = finish or ("length" if place + 1 >= request.max_tokens else None)
+        tokens, finish = self.say(request, place)
         if self.fails_sequences:
             finish = "error"
-        self.running[new.sequence_id] = (request, new, place + 1)
+        self.running[new.sequence_id] = (request, new, place + len(tokens))
         if finish:
             del self.running[new.sequence_id]
-        wanted = new.sampling.num_logprobs
-        top = [token, *range(1, 20)][: wanted or 0]
-        numbers = [-0.5 - place for place in range(len(top))]
-        logprobs = [] if wanted is None else [TokenLogprobs(-0.5, top, numbers)]
+        logprobs = self.rate(tokens, new.sampling.num_logprobs)
         error = self.fault if self.fails_sequences else None
-        return SequenceOutput(new.sequence_id, [] if error else [token], logprobs, finish, error, scores)
+        return SequenceOutput(new.sequence_id, [] if error else tokens, logprobs, finish, error, scores)
+
+    def say(self, request: Generate, place: int) -> tuple[list[int], str | None]:
+        """The tokens of one step, and why the sequence ends with them."""
+        tokens: list[int] = []
+        for at in range(place, place + (self.burst if place else 1)):
+            tokens.append(self.reply[at % len(self.reply)])
+            if tokens[-1] in request.stop_token_ids:
+                return tokens, "stop"
+            if at + 1 >= request.max_tokens:
+                return tokens, "length"
+        return tokens, None
+
+    @staticmethod
+    def rate(tokens: list[int], wanted: int | None) -> list[TokenLogprobs]:
+        if wanted is None:
+            return []
+        numbers = [-0.5 - rank for rank in range(wanted)]
+        return [TokenLogprobs(-0.5, [token, *range(1, 20)][:wanted], numbers) for token in tokens]
 
     def stats(self) -> Stats:
         num_waiting = sum(place == 0 for _, _, place in self.running.values())

@@ -23,7 +23,7 @@ async def stream() -> AsyncIterator[EventStream]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         stream = EventStream(
-            EngineClient(ours), lambda output, _: EVENT if output.tokens else None, lambda _: None
+            EngineClient(ours), lambda output, _: EVENT if output.tokens else None, lambda *_: None
         )
         stream.expect({1})
         yield stream
@@ -76,7 +76,7 @@ async def test_a_long_prompts_scores_take_turns_and_keep_their_order() -> None:
         return b"x"
 
     with ours, theirs:
-        stream = EventStream(EngineClient(ours), accept, lambda _: None)
+        stream = EventStream(EngineClient(ours), accept, lambda *_: None)
         stream.expect({1})
         stream.put(SequenceOutput(1, [7], [], None, None, score(1000)), 0.0)
         stream.put(SequenceOutput(1, [8], [], None, None), 0.0)

@@ -41,10 +41,8 @@ class MessagesWriter(PartsWriter):
     def encode_end(self, usage: Usage) -> bytes:
         """Return the events that end the block and the message."""
         reason = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_string}
-        counts = {"input_tokens": usage.num_prompt_tokens, "output_tokens": usage.num_completion_tokens}
-        return (
-            self._close_block() + _event("message_delta", delta=reason, usage=counts) + _event("message_stop")
-        )
+        delta = _event("message_delta", delta=reason, usage=_encode_usage(usage))
+        return self._close_block() + delta + _event("message_stop")
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole message."""
@@ -111,8 +109,18 @@ class MessagesWriter(PartsWriter):
             "role": "assistant",
             "model": self._envelope.model,
             "content": blocks,
-            "usage": {"input_tokens": usage.num_prompt_tokens, "output_tokens": usage.num_completion_tokens},
+            "usage": _encode_usage(usage),
         }
+
+
+def _encode_usage(usage: Usage) -> dict[str, int]:
+    """Return Anthropic's usage: its three counts of input tokens are apart, and their sum is the prompt."""
+    return {
+        "input_tokens": usage.num_prompt_tokens - usage.num_cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.num_cached_tokens,
+        "output_tokens": usage.num_completion_tokens,
+    }
 
 
 def _encode_block(part: Text | Call) -> dict[str, Any]:

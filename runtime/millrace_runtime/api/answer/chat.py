@@ -29,8 +29,8 @@ class ChatWriter(OpenAiWriter):
 
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return each choice's first chunk, which names the role."""
-        del usage
-        tail = b"]" + self._encode_prompt(0) + self.tail[1:]
+        rest = self._tail if self.read_usage is None else self._tail_with(usage)
+        tail = b"]" + self._encode_prompt(0) + rest[1:]
         return b"".join(
             b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}%b'
             % (self._head, index, tail)

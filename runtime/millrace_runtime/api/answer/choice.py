@@ -57,6 +57,8 @@ class Choice:
         """
         self.index = index
         self.num_prompt_tokens = len(prompt)
+        self.num_cached_tokens = 0
+        """Tokens of the prompt that are not computed, because the prefix cache has them."""
         self.num_tokens = 0
         """Generated tokens, with the stop token at the end."""
         self.finish_reason: str | None = None

@@ -68,12 +68,13 @@ class Envelope:
 
 def _usage_fields(usage: Usage) -> dict[str, Any]:
     """Return OpenAI's usage object."""
-    prompt, completion, reasoning = usage
+    prompt, completion = usage.num_prompt_tokens, usage.num_completion_tokens
     fields: dict[str, Any] = {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": usage.num_cached_tokens},
     }
-    if reasoning is not None:
-        fields["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+    if usage.num_reasoning_tokens is not None:
+        fields["completion_tokens_details"] = {"reasoning_tokens": usage.num_reasoning_tokens}
     return fields

@@ -152,7 +152,7 @@ def _encode_usage(usage: Usage, num_reasoning_tokens: int) -> dict[str, Any]:
     prompt, completion = usage.num_prompt_tokens, usage.num_completion_tokens
     return {
         "input_tokens": prompt,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": usage.num_cached_tokens, "cache_write_tokens": 0},
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": num_reasoning_tokens},
         "total_tokens": prompt + completion,

@@ -142,9 +142,7 @@ class OpenAiWriter(Writer):
     @property
     def tail(self) -> bytes:
         """A chunk from the end of its list of choices."""
-        if self.read_usage is None:
-            return self._tail
-        return self._envelope.encode_tail(self._complete(self.read_usage()))
+        return self._tail if self.read_usage is None else self._tail_with(self.read_usage())
 
     @property
     def num_reasoning_tokens(self) -> int | None:
@@ -202,6 +200,9 @@ class OpenAiWriter(Writer):
         if self._envelope.prompt_ids is None:
             return b""
         return b',"token_ids":' + orjson.dumps(token_ids)
+
+    def _tail_with(self, usage: Usage) -> bytes:
+        return self._envelope.encode_tail(self._complete(usage))
 
     def _complete(self, usage: Usage) -> Usage:
         return usage._replace(num_reasoning_tokens=self.num_reasoning_tokens)
