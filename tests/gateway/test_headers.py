@@ -4,6 +4,7 @@ import pytest
 from multidict import CIMultiDict
 
 from millrace_gateway.front.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
+from millrace_runtime.contract import HEADER_CACHE_SALT
 
 SENT = [
     "Accept",
@@ -34,6 +35,9 @@ KEPT = [
     "Forwarded",
     "baggage",
     "X-Millrace-Draining",
+    HEADER_CACHE_SALT,
+    HEADER_CACHE_SALT.lower(),
+    HEADER_CACHE_SALT.replace("-", "_"),
     "Host",
     "Content-Length",
     "Transfer-Encoding",
@@ -74,7 +78,8 @@ def test_the_platform_adds_to_the_list_but_nothing_of_the_connection() -> None:
     assert choose("Baggage", more=("baggage",), connection="close, Baggage") == []
     assert choose("Accept", connection="accept") == []
     assert may_be_sent("baggage")
-    for name in ("Host", "content-length", "Transfer-Encoding", "X-Millrace-Draining", "a b", ""):
+    own = ("X-Millrace-Draining", HEADER_CACHE_SALT)
+    for name in ("Host", "content-length", "Transfer-Encoding", *own, "a b", ""):
         assert not may_be_sent(name)
 
 

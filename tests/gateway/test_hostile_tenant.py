@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 from yarl import URL
 
 from millrace_gateway.route.objects import ServiceKey
+from millrace_runtime.contract import HEADER_CACHE_SALT
 
 PLATFORM = {
     "short_names": {"prod": ServiceKey("shop", "chat")},
@@ -50,6 +51,7 @@ LIES: tuple[dict[str, str], ...] = (
         "X-Original-Host": "chat.shop.svc",
     },
     {"X-Millrace-Draining": "true", "X-Millrace-Service": "shop/chat", "X-Millrace-Namespace": "shop"},
+    {HEADER_CACHE_SALT: "shop/chat", HEADER_CACHE_SALT.lower(): "", "Connection": HEADER_CACHE_SALT},
     {"Authorization": "Bearer stolen", "Cookie": "session=1", "Connection": "Host, X-Request-Id"},
     {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/metrics", "X-Rewrite-URL": "/loads"},
 )
@@ -126,7 +128,7 @@ async def test_at_its_own_address_it_reaches_its_own_pods_alone(
         assert (await ask(bench, "models.ai.svc.", "own", **lies))[0] == 200
         for host in ("none.ai.svc", "elsewhere.example"):
             assert (await ask(bench, host, "none", **lies))[0] == 404
-    assert (seen["shop"], len(seen["ai"])) == ([], 28)
+    assert (seen["shop"], len(seen["ai"])) == ([], 35)
     sent = {name.lower() for head in seen["ai"] for name in head}
     assert sent <= {"host", "accept", "accept-encoding", "content-length", "content-type", "user-agent"}
 

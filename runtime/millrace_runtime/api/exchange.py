@@ -36,6 +36,7 @@ from millrace_runtime.api.request.prompts import (
     prove_grammar,
     read_prompts,
 )
+from millrace_runtime.api.request.salt import hash_salt, read_sender
 from millrace_runtime.api.request.stream_field import asks_for_stream
 from millrace_runtime.chat.parsers.choose import list_markers
 from millrace_runtime.protocol.messages import EngineReady, Grammar
@@ -60,6 +61,8 @@ class Exchange:
     ) -> None:
         self._replica = replica
         self._dialect = dialect
+        self._scope = scope
+        self._sender: bytes | None = None
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
         self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
@@ -90,6 +93,7 @@ class Exchange:
             await self._answer.fail(failure, closes=self._replica.is_draining)
 
     async def _serve(self, ready: EngineReady) -> None:
+        self._sender = read_sender(self._scope)
         self._body.check_declared()
         self._booking.admit()
         body = await self._body.read(partial(self._booking.grow, max_tokens=ready.max_model_length))
@@ -205,6 +209,7 @@ class Exchange:
             write=write,
             tokenizer=replica.tokenizer,
             vocabulary_size=ready.vocabulary_size,
+            salt=hash_salt(self._sender, request.cache_salt),
             markers=markers,
         )
         if request.includes_usage_so_far:

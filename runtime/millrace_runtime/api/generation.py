@@ -60,9 +60,13 @@ class Generation:
         write: Write,
         tokenizer: Tokenizer,
         vocabulary_size: int,
+        salt: bytes,
         markers: frozenset[str] = frozenset(),
     ) -> None:
-        """`markers` are what a parser of the answer looks for: special tokens among them are shown."""
+        """`salt` is that of the prompts' prefixes.
+
+        `markers` are what a parser of the answer looks for: special tokens among them are shown.
+        """
         self._request = request
         self._stops = build_stops(request.stops, tokenizer.special_texts, is_kept=request.keeps_stop)
         self._tokenizer = tokenizer
@@ -75,6 +79,7 @@ class Generation:
         self._arrival = arrival
         self._booking = booking
         self._write = write
+        self._salt = salt
         self._choices: dict[int, Choice] = {}
         self._prompts: list[Generate] = []
         self._num_prompt_tokens = 0
@@ -102,6 +107,8 @@ class Generation:
                 stop_token_ids=stop_ids,
                 grammar=grammar,
                 bad_words=[list(word) for word in request.bad_sequences],
+                salt=self._salt,
+                priority=request.priority,
             )
         )
         for sequence in sequences:

@@ -18,6 +18,7 @@ from millrace_runtime.api.dialects import CHAT, COMPLETIONS
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.request.salt import SENDER, list_senders
 from millrace_runtime.cors import CorsPolicy
 
 _MAX_REQUESTS = 128
@@ -48,6 +49,8 @@ class StreamSocket:
     def __init__(self, replica: ReplicaState, socket: WebSocket) -> None:
         self._replica = replica
         self._socket = socket
+        self._senders = [(SENDER, value) for value in list_senders(socket.scope)]
+        """Headers of the handshake that count for each request."""
         self._calls: dict[str, _Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -116,7 +119,7 @@ class StreamSocket:
             raise BadRequestError(
                 f"{_MAX_REQUESTS} requests are in flight in this connection: open another one"
             )
-        call = self._calls[message.id] = _Call(self, message.id, bytes(message.request))
+        call = self._calls[message.id] = _Call(self, message.id, bytes(message.request), self._senders)
         dialect = CHAT if kind.messages else COMPLETIONS
         exchange = Exchange(self._replica, dialect, call.scope, call.receive, call.send)
         task = asyncio.create_task(self._run(exchange, message.id, call))
@@ -135,13 +138,16 @@ class StreamSocket:
 class _Call:
     """What an exchange takes for a connection: the body comes at once, and the answer leaves as messages."""
 
-    def __init__(self, socket: StreamSocket, request_id: str, body: bytes) -> None:
+    def __init__(
+        self, socket: StreamSocket, request_id: str, body: bytes, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        """`headers` are those of the request, whose body is `body`."""
         self._socket = socket
         self._request_id = request_id
         self._body: bytes | None = body
         self._cancelled = asyncio.Event()
         self._status = 200
-        self.scope = {"type": "http", "headers": []}
+        self.scope = {"type": "http", "headers": headers}
         self.has_failed = False
         """Whether the client got an error."""
 

@@ -111,6 +111,10 @@ class GenerationRequest:
     names_tokens_by_id: bool = False
     """Whether log-probabilities name tokens by their ids."""
     prompt: PromptWish = PromptWish()
+    cache_salt: str | None = None
+    """Shares computed prefixes with requests of the same salt alone."""
+    priority: int = 0
+    """A smaller one is computed first."""
 
     @property
     def num_sequences(self) -> int:
@@ -240,6 +244,8 @@ def build_request(
         returns_token_ids=bool(body.return_token_ids),
         names_tokens_by_id=bool(body.return_tokens_as_token_ids),
         prompt=prompt,
+        cache_salt=body.cache_salt,
+        priority=body.priority or 0,
     )
 
 

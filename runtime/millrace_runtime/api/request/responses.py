@@ -13,9 +13,11 @@ from millrace_runtime.api.request.intent import AnswerWish, Reading, build_reque
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_TOOLS,
+    CacheSalt,
     FunctionName,
     GenerationBody,
     Name,
+    Priority,
     TokenCount,
     TopLogprobs,
 )
@@ -64,6 +66,8 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     parallel_tool_calls: bool | None = None
     text: Text | None = None
     stream: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
@@ -93,6 +97,8 @@ def read_responses(data: bytes | bytearray) -> Reading:
         temperature=body.temperature,
         top_p=body.top_p,
         stream=body.stream,
+        cache_salt=body.cache_salt,
+        priority=body.priority,
         response_format=_read_format(body.text),
     )
     tools = _read_tools(body)

@@ -39,6 +39,8 @@ LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
+CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,8 +66,6 @@ class Harmless(GrammarFields, kw_only=True):
     prompt_cache_retention: Any = None
     prediction: Any = None
     request_id: Any = None
-    priority: Any = None
-    cache_salt: Any = None
 
 
 class Unsupported(Harmless, kw_only=True):
@@ -135,6 +135,8 @@ class GenerationBody(Unsupported, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     prompt_logprobs: TopLogprobs | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
