@@ -8,7 +8,6 @@ from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import FINISH_STOP, SequenceOutput
-from millrace_runtime.protocol.step import TokenLogprobs
 
 _CONTEXT_TOKENS = 64
 """Of the prompt's end, as context for the answer's first token."""
@@ -86,17 +85,9 @@ class Choice:
 
     def accept(self, output: SequenceOutput) -> Delta | None:
         """Return the new part of the choice; None while no new text is certain."""
-        tokens, finish = output.tokens, output.finish_reason
-        self.num_tokens += len(tokens)
-        if finish == FINISH_STOP and tokens and tokens[-1] in self._end_ids:
-            tokens = tokens[:-1]  # the token that ends the sequence is no text
+        finish, num_before = output.finish_reason, self.num_tokens
         positions: list[Position] = []
-        if output.logprobs:
-            text = "".join(self._detokenize_each(tokens, output.logprobs, positions))
-        else:
-            text = self._detokenizer.feed(tokens)
-        if self.num_tokens > self._min_tokens:
-            text = self._stop.feed(text)
+        text = "".join(self._read_tokens(output, positions))
         if finish is not None:
             text += self._stop.feed(self._detokenizer.finish())
         if self._stop.is_matched:
@@ -105,7 +96,7 @@ class Choice:
             text += self._stop.finish()
         if self._unmark:
             text = text.translate(self._unmark)
-        token_ids = output.tokens if self._returns_token_ids else []
+        token_ids = output.tokens[: self.num_tokens - num_before] if self._returns_token_ids else []
         if not text and not positions and not token_ids and finish is None:
             return None
         self.finish_reason = finish
@@ -113,12 +104,22 @@ class Choice:
             self.index, text, positions, finish, self.num_tokens, self._stop.matched, token_ids=token_ids
         )
 
-    def _detokenize_each(
-        self, tokens: list[int], logprobs: list[TokenLogprobs], positions: list[Position]
-    ) -> Iterator[str]:
-        """Yield each token's text, and append its position to `positions`."""
-        for token, item in zip(tokens, logprobs, strict=False):  # the stop token has one too
-            positions.append(Position(token, self._num_characters, item))
-            text = self._detokenizer.feed([token])
-            self._num_characters += len(text.translate(self._unmark))
-            yield text
+    def _read_tokens(self, output: SequenceOutput, positions: list[Position]) -> Iterator[str]:
+        """Count the tokens, and yield each one's certain text. Its position goes to `positions`.
+
+        An accepted draft brings several at once. Behind a stop string none of them is of the choice.
+        """
+        num_text = len(output.tokens)
+        if output.finish_reason == FINISH_STOP and output.tokens and output.tokens[-1] in self._end_ids:
+            num_text -= 1  # the token that ends the sequence is no text
+        for place, token in enumerate(output.tokens):
+            self.num_tokens += 1
+            if place == num_text:
+                return
+            text = self._detokenizer.feed((token,))
+            if output.logprobs:
+                positions.append(Position(token, self._num_characters, output.logprobs[place]))
+                self._num_characters += len(text.translate(self._unmark))
+            yield self._stop.feed(text) if self.num_tokens > self._min_tokens else text
+            if self._stop.is_matched:
+                return
