@@ -95,7 +95,7 @@ async def test_an_offer_to_upgrade_is_declined_and_the_request_served(
                 await asyncio.sleep(0.05)
             writer.write(body)
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 OK")
-            await reader.readuntil(b"}}")
+            await reader.readuntil(b"}}}")  # the last field of the usage is an object
         writer.write(GET.replace(b"\r\n\r\n", b"\r\n" + H2C + b"\r\n") + GET)
         for _ in range(2):
             assert b"200 OK" in await reader.readuntil(b"}")
