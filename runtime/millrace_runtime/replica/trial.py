@@ -142,6 +142,7 @@ class _Trial:
             prompt=pack_tokens(tokens),
             max_tokens=max_tokens,
             stop_token_ids=[],
+            salt=self._rng.randbytes(8),  # two short prompts may be equal
         )
 
 

@@ -1,5 +1,6 @@
 import itertools
 import random
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -58,6 +59,13 @@ def test_it_learns_the_time_of_decodes_and_chunks() -> None:
     assert_knows(model, list_mixed(50), 0.1)
     assert_knows(model, list_decodes(50), 0.1)
     assert model.spread < 0.1
+
+
+def test_times_that_vary_are_predicted_at_their_mean() -> None:
+    """The least of them are a third of the largest."""
+    model = learn(list_mixed(400), noise=0.5)
+    ratios = [model.predict(work) / true_seconds(work) for work in list_mixed(100)]
+    assert statistics.fmean(ratios) == pytest.approx(1.0, abs=0.1)
 
 
 def test_an_hour_of_decodes_leaves_what_it_knows_of_chunks() -> None:
