@@ -145,9 +145,10 @@ async def complete_all(
 
 
 def open_session(base: str) -> aiohttp.ClientSession:
-    """Return connections to a server, as many as there are requests at once."""
+    """Return connections to a server, a new one for each request: llama.cpp closes those that it answered."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    return aiohttp.ClientSession(base, timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    return aiohttp.ClientSession(base, timeout=timeout, connector=connector)
 
 
 async def _complete(session: aiohttp.ClientSession, dialect: Dialect, body: dict[str, Any]) -> Completion:
