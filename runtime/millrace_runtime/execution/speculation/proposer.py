@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LONGEST, SHORTEST = 4, 2
-"""The tokens of an ending that is looked up."""
+LONGEST, SHORTEST = 5, 2
+"""The tokens of an ending that is looked up. Of copied code and prose with changes, 5 to 2 gave 2.30 tokens a
+step's time, 4 to 2 gave 2.24, 3 to 2 or 5 to 3 gave 2.1 to 2.2; of code and prose alone all gave 1.1."""
 
 
 class Ask(NamedTuple):
