@@ -39,7 +39,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_half_of_what_a_machine_without_a_limit_has_free(host: Host) -> None:
-    assert host.usable() == (8 * GIB, "0.5 of the free memory of the machine")
+    assert host.usable() == (8 * GIB, "0.5 of the free memory of the machine", True)
     host.limit(VERSION_2, "max", 5)
     assert host.usable().num_bytes == 8 * GIB
 
@@ -47,14 +47,14 @@ def test_half_of_what_a_machine_without_a_limit_has_free(host: Host) -> None:
 @pytest.mark.parametrize("files", [VERSION_2, VERSION_1])
 def test_most_of_what_a_cgroup_leaves(host: Host, files: Files) -> None:
     file = host.limit(files, 4 * GIB, GIB)
-    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of the free memory within {file}")
+    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of the free memory within {file}", False)
 
 
 def test_what_the_text_worker_may_take_is_left_alone(host: Host) -> None:
     beside = f"beside {GIB} for the text worker"
-    assert host.usable(GIB) == (int(7.5 * GIB), f"0.5 of the free memory of the machine {beside}")
+    assert host.usable(GIB) == (int(7.5 * GIB), f"0.5 of the free memory of the machine {beside}", True)
     file = host.limit(VERSION_2, 4 * GIB, 2 * GIB)
-    assert host.usable(GIB) == (int(GIB * 0.8), f"0.8 of the free memory within {file} {beside}")
+    assert host.usable(GIB) == (int(GIB * 0.8), f"0.8 of the free memory within {file} {beside}", False)
     assert host.usable(3 * GIB).num_bytes == 0
 
 
@@ -86,7 +86,7 @@ def test_the_tightest_of_our_group_and_those_above_it_counts(host: Host, files: 
     assert host.usable().source.endswith(f"within {own}")
     above = host.limit(files, 7 * GIB, 4 * GIB, group="pods")
     host.limit(files, 2 * GIB, GIB, group="pods/two")
-    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of the free memory within {above}")
+    assert host.usable() == (int(3 * GIB * 0.8), f"0.8 of the free memory within {above}", False)
 
 
 def test_a_path_of_the_host_that_is_not_mounted_here_leaves_the_root(host: Host) -> None:

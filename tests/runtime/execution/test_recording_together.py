@@ -43,7 +43,7 @@ class Pool:
 
 @contextmanager
 def opened(pool: Any) -> Iterator[ParallelExecutor]:
-    allocated: Any = SimpleNamespace(limits=None, placement=None)
+    allocated: Any = SimpleNamespace(limits=SimpleNamespace(max_draft=0), placement=None)
     executor = ParallelExecutor(pool, allocated, TemporaryDirectory())
     try:
         yield executor
