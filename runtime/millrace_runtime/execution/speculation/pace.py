@@ -7,11 +7,11 @@ guesses are right.
 
 from dataclasses import dataclass
 
-FIRST_ACCEPTANCE = 0.5
-"""The belief about a sequence that has not guessed."""
+FIRST_ACCEPTANCE = 0.3
+"""The belief about a sequence that has not guessed: enough for one guess at a time, until some were right."""
 WEIGHT = 0.2
 """Of a new guess in the mean."""
-FIRST_REST, LONGEST_REST = 16, 128
+FIRST_REST, LONGEST_REST = 32, 256
 """Draws between two trials of a sequence whose guesses are not worth it: each rest is twice the last one."""
 
 

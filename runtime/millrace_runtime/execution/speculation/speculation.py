@@ -39,7 +39,7 @@ class Speculation:
     def add_drafts(self, plan: StepPlan) -> StepPlan:
         """Return a plan that is to be submitted, with the drafts of its rows."""
         for slot in plan.released:
-            del self._slots[slot]
+            self._slots.pop(slot, None)
         for start in plan.starts:
             self._slots[start.slot] = _Guessed(start.epoch, History(start.tokens))
         if any(row.max_draft for row in plan.rows):

@@ -43,7 +43,7 @@ def play(rate: float, num_draws: int, cost: float = 0.1) -> tuple[list[int], flo
 
 
 def test_a_sequence_without_right_guesses_soon_has_hardly_any() -> None:
-    lengths, speed = play(0.0, 400)
+    lengths, speed = play(0.0, 900)
     begun = lengths.index(0)
     assert begun <= 12
     trials = [number for number, length in enumerate(lengths) if length and number > begun]
