@@ -13,6 +13,13 @@ WEIGHT = 0.2
 """Of a new guess in the mean."""
 FIRST_REST, LONGEST_REST = 32, 256
 """Draws between two trials of a sequence whose guesses are not worth it: each rest is twice the last one."""
+LEAST_GAIN = 1.25
+"""A sequence tries only where right guesses would bring so many times the tokens: not in a full step."""
+
+
+def measure_best(cost: float, num_rows: int, most: int) -> float:
+    """Return how many times the tokens a second `most` guesses would bring if all were right."""
+    return (most + 1) * (1 + cost * (num_rows - 1)) / (1 + cost * (num_rows * (most + 1) - 1))
 
 
 def choose_length(acceptance: float, cost: float, num_rows: int, most: int) -> int:
@@ -55,4 +62,5 @@ class Pace:
         if length := choose_length(self.acceptance, cost, num_rows, most):
             return length
         self.num_rested += 1
-        return min(1, most) if self.num_rested >= self.rest else 0
+        may_try = self.num_rested >= self.rest and measure_best(cost, num_rows, most) >= LEAST_GAIN
+        return min(1, most) if may_try else 0

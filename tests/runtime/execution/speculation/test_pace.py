@@ -76,6 +76,12 @@ def test_a_trial_without_guesses_is_none() -> None:
     assert [pace.choose(0.1, 1, 4) for _ in range(3)] == [1, 1, 1]
 
 
+def test_a_full_step_tries_nothing() -> None:
+    pace = Pace()
+    assert not any(pace.choose(0.25, 32, 4) for _ in range(1000))
+    assert pace.choose(0.25, 1, 4) == 1
+
+
 def test_a_tokens_cost_is_that_of_the_steps() -> None:
     cost, rng = TokenCost(), random.Random(2)
     assert cost.relative == FIRST_COST
