@@ -106,6 +106,7 @@ FLAG_MAX_SEQUENCES: Final = "--max-sequences"
 FLAG_MAX_BATCHED_TOKENS: Final = "--max-batched-tokens"
 FLAG_SPECULATIVE_TOKENS: Final = "--speculative-tokens"
 FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"  # noqa: S105  the token is a model's
+INTER_TOKEN_SECONDS: Final = (0.0001, 86400.0)  # the least and the most of the flag before
 FLAG_WEIGHTS: Final = "--weights"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"

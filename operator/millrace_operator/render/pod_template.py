@@ -166,7 +166,8 @@ def _render_targets(settings: RenderSettings, spec: Spec) -> list[str]:
     target = find_inter_token_seconds(spec.scaling)
     if target is None or not settings.is_own_version(spec.engine.version):
         return []
-    return [contract.FLAG_TARGET_INTER_TOKEN, f"{target:g}"]
+    least, most = contract.INTER_TOKEN_SECONDS
+    return [contract.FLAG_TARGET_INTER_TOKEN, f"{min(max(target, least), most):g}"]
 
 
 def find_inter_token_seconds(scaling: Scaling) -> float | None:

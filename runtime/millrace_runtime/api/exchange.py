@@ -243,7 +243,7 @@ class Exchange:
         is_open = False
         async for events in generation.events:
             opening = b""
-            if not is_open and generation.has_begun:  # else a comment: the usage is not known yet
+            if not is_open and (generation.has_begun or not writer.opens_with_usage):
                 is_open, opening = True, _encode_opening(generation, writer)
             await self._answer.send_events(opening + events)
             self._booking.drop_events(len(events))

@@ -118,12 +118,12 @@ class Scheduler:
         if sequence_id in self._sequences:
             self._end(self._sequences[sequence_id])
 
-    def schedule(self, *, keeps_target: bool = True) -> StepPlan | None:
+    def schedule(self, *, is_trial: bool = False) -> StepPlan | None:
         """Return the next step; None with nothing to do or with `depth` steps in flight.
 
         It plans nothing after a step whose masks were not popped yet. When the last sequence has left, a step
-        without rows releases its slot: at rest the executor holds no sequence. Without `keeps_target` chunks
-        delay decodes as without a target: in a trial nobody waits for them.
+        without rows releases its slot: at rest the executor holds no sequence. In a trial, which measures
+        plain steps, chunks keep no target and nothing is guessed.
         """
         if len(self._in_flight) >= self._limits.depth:
             return None
@@ -133,12 +133,13 @@ class Scheduler:
         self._residency.drop_unseen()
         self._secure_oldest()
         self._add_decodes(planned)
-        num_withheld = self._limit_chunks(planned) if keeps_target else 0
+        num_withheld = 0 if is_trial else self._limit_chunks(planned)
         self._add_prefills(planned)
         self._admit(planned)
         if not planned.work.num_chunked:
             planned.num_tokens_left += num_withheld  # for drafts: these shorten the wait for a token
-        add_drafts(planned, self._residency, self._limits.max_draws)
+        if not is_trial:
+            add_drafts(planned, self._residency, self._limits.max_draws)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def pop_masks(self) -> Masks | None:

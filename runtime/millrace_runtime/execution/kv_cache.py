@@ -72,19 +72,32 @@ def largest_plan(limits: Limits) -> StepPlan:
     """
     num_rows = min(limits.num_slots, limits.max_batched_tokens)
     longest = min(limits.max_batched_tokens // num_rows, limits.max_model_length - 1)
-    num_guesses = min(limits.max_draft, max(0, limits.max_draws // num_rows - 1), longest - 1)
-    size = longest - num_guesses
+    guesses = _share_guesses(limits, num_rows, longest - 1)
     blocks = [list(range(-(-longest // limits.block_size)))] * len(limits.groups)
-    tokens, costly = pack_tokens([0] * size), costly_sampling(limits.vocabulary_size)
+    costly = costly_sampling(limits.vocabulary_size)
     starts = [
         SlotStart(
-            slot=slot, epoch=0, tokens=tokens, num_computed=0, blocks=blocks, sampling=costly, num_prompt=0
+            slot=slot,
+            epoch=0,
+            tokens=pack_tokens([0] * (longest - count)),
+            num_computed=0,
+            blocks=blocks,
+            sampling=costly,
+            num_prompt=0,
         )
-        for slot in range(num_rows)
+        for slot, count in enumerate(guesses)
     ]
-    draft = (0,) * num_guesses
-    rows = [Row(slot, size, emit=True, max_draft=num_guesses, draft=draft) for slot in range(num_rows)]
+    rows = [
+        Row(slot, longest - count, emit=True, max_draft=count, draft=(0,) * count)
+        for slot, count in enumerate(guesses)
+    ]
     return StepPlan(0, [], starts, [], rows)
+
+
+def _share_guesses(limits: Limits, num_rows: int, most: int) -> list[int]:
+    """Return the guesses of each row, at most `most`, so that the draws are as many as may be."""
+    each, more = divmod(max(0, limits.max_draws - num_rows), num_rows)
+    return [min(limits.max_draft, most, each + (number < more)) for number in range(num_rows)]
 
 
 def budget_cache(device: torch.device, limits: Limits, open_executor: OpenExecutor) -> Budget:

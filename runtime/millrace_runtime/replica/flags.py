@@ -177,7 +177,7 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         contract.FLAG_TARGET_INTER_TOKEN,
-        type=seconds(0.0001),
+        type=seconds(contract.INTER_TOKEN_SECONDS[0]),
         metavar="S",
         help="while sequences generate, add no more of prompts to a step than keeps it this short"
         " (default: as many tokens as a step may have)",

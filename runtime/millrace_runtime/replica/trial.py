@@ -121,7 +121,7 @@ class _Trial:
             scheduler.add(self._draw(NewSequence(number, sampling), size, max_tokens))
         clock, steps = StepClock(), []
         while scheduler.has_work:
-            while (plan := scheduler.schedule(keeps_target=False)) is not None:
+            while (plan := scheduler.schedule(is_trial=True)) is not None:
                 clock.begin()
                 executor.submit(plan)
             committed = scheduler.commit(executor.collect())

@@ -94,12 +94,15 @@ TOKEN = "TimePerOutputToken"
         ([("TimeToFirstToken", "2s"), ("EndToEndLatency", "30s")], []),
         ([(TOKEN, "50ms")], ["50ms"]),
         ([(TOKEN, "1m30s"), ("TimeToFirstToken", "10ms"), (TOKEN, "62.5ms")], ["62.5ms"]),
+        ([(TOKEN, "48h")], ["48h"]),
+        ([(TOKEN, "0.05ms")], ["0.05ms"]),
     ],
 )
 def test_the_tightest_objective_of_a_token_reaches_the_replica(
     targets: list[tuple[str, str]], rendered: list[str]
 ) -> None:
-    seconds = {"50ms": "0.05", "62.5ms": "0.0625"}
+    """Within what the flag takes: nobody wrote it, so no replica may refuse it."""
+    seconds = {"50ms": "0.05", "62.5ms": "0.0625", "48h": "86400", "0.05ms": "0.0001"}
     flags = [part for text in rendered for part in ("--target-inter-token-seconds", seconds[text])]
     assert arguments(scaling=objectives(*targets)) == flags
 

@@ -32,6 +32,14 @@ def test_it_has_the_most_rows_and_as_many_tokens(
     assert all(row.emit for row in plan.rows)
 
 
+@pytest.mark.parametrize(("slots", "most"), [(16, 272), (137, 272), (41, 80), (32, 80)])
+def test_it_has_as_many_draws_as_a_step_may_have(slots: int, most: int) -> None:
+    limits = msgspec.structs.replace(
+        LIMITS, num_slots=slots, max_batched_tokens=4096, max_draft=16, max_draws=most
+    )
+    assert sum(1 + len(row.draft) for row in largest_plan(limits).rows) == most
+
+
 def load(path: Path) -> LoadedModel:
     settings = ExecutionSettings(path, kernels="torch", **(SMALL | {"max_batched_tokens": 96}))
     return load_model(settings, Budget(1 << 30, "a test"), ALONE_RANK, print)

@@ -74,11 +74,19 @@ class Replica:
         return self.prefill_seconds**2 * math.exp(self.prompt_spread**2)
 
     def longest_prefill_seconds(self, share: float) -> float:
-        """Return the largest work among this part of the prompts; 0 if so many are in the prefix cache."""
+        """Return the largest work among this part of the prompts.
+
+        A cache may have some prompts whole, or a part of each. The worse of both counts.
+        """
+        of_each = self.computed_share * self._find_longest(share)
         if share <= self.cached_share:
-            return 0.0
-        spread, of_computed = self.prompt_spread, (share - self.cached_share) / self.computed_share
-        return self.prefill_seconds * math.exp(spread * deviations(of_computed) - spread * spread / 2)
+            return of_each
+        return max(of_each, self._find_longest((share - self.cached_share) / self.computed_share))
+
+    def _find_longest(self, share: float) -> float:
+        """Return the largest work among this part of the prompts that are computed whole."""
+        spread = self.prompt_spread
+        return self.prefill_seconds * math.exp(spread * deviations(share) - spread * spread / 2)
 
     def find_prefill_left(self, mean_left: float) -> float:
         """Return the seconds w after which so much of a prompt's work S is left on average: E[max(S - w, 0)].

@@ -33,6 +33,8 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
     fleet = signals.fleet
     ready_since = {pod: memory.ready_since.get(pod, now) for pod in fleet.ready}
     memory = _follow_revision(memory, fleet, now)
+    if not fleet.ready:
+        memory = replace(memory, prefix_hits=_doubt_hits(memory))
     warm = [] if fleet.is_mixed else _find_warm_steps(signals, ready_since, policy, now)
     new_steps = [steps for steps in warm if memory.cadence.is_new(steps.pod, signals.sampled_at)]
     has_fallen = fleet.current < (memory.count or 0)
@@ -78,6 +80,11 @@ def remember(memory: Memory, signals: Signals, policy: Policy, now: float) -> Me
         in_flight=_average_in_flight(memory.in_flight, signals, passed / policy.windows.rate),
         cold_starts=_note_cold_starts(memory, fleet),
     )
+
+
+def _doubt_hits(memory: Memory) -> PrefixHits | None:
+    """Return the hits of caches that are gone: the share is known, and no request proves it any more."""
+    return memory.prefix_hits and replace(memory.prefix_hits, requests=0.0)
 
 
 def _note_unready(memory: Memory, fleet: Fleet, policy: Policy, now: float) -> dict[str, float]:
@@ -172,6 +179,8 @@ def _follow_revision(memory: Memory, fleet: Fleet, now: float) -> Memory:
             attempts={},
             spent={},
             correction=math.sqrt(memory.correction),
+            prefix_hits=_doubt_hits(memory),
+            drafts=None,
         )
     return replace(memory, revision=revision, model=model)
 

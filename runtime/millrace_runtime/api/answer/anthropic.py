@@ -32,6 +32,11 @@ class MessagesWriter(PartsWriter):
         """The kind of the block that is open."""
         self._num_blocks = 0
 
+    @property
+    def opens_with_usage(self) -> bool:
+        """Always: `message_start` has it."""
+        return True
+
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return the event that begins the message."""
         del num_choices

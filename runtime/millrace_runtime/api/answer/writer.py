@@ -91,6 +91,11 @@ class Writer(ABC):
         self._envelope = spec.envelope
         self._open_message = spec.open_message
 
+    @property
+    def opens_with_usage(self) -> bool:
+        """Whether a stream's opening has the usage, which is known once the engine has begun."""
+        return self.read_usage is not None
+
     @abstractmethod
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return a stream's events before the first text; none, unless the dialect has some."""

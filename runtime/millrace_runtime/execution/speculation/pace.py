@@ -17,21 +17,25 @@ LEAST_GAIN = 1.25
 """A sequence tries only where right guesses would bring so many times the tokens: not in a full step."""
 
 
-def measure_best(cost: float, num_rows: int, most: int) -> float:
+def measure_best(cost: float, num_rows: int, most: int, depth: int = 1) -> float:
     """Return how many times the tokens a second `most` guesses would bring if all were right."""
-    return (most + 1) * (1 + cost * (num_rows - 1)) / (1 + cost * (num_rows * (most + 1) - 1))
+    alone = 1 + cost * (num_rows - 1)
+    return (most + 1) / depth * alone / (1 + cost * (num_rows * (most + 1) - 1))
 
 
-def choose_length(acceptance: float, cost: float, num_rows: int, most: int) -> int:
+def choose_length(acceptance: float, cost: float, num_rows: int, most: int, depth: int = 1) -> int:
     """Return the number of guesses, 0 to `most`, that brings the most tokens a second.
 
     `acceptance` is the probability that a guess is right if those before it are, for each of `num_rows` rows
-    that decode. `cost` is the time of one more token of a step, over the time of a step of one token.
+    that decode. `cost` is the time of one more token of a step, over the time of a step of one token. With
+    `depth` steps in flight a sequence that guesses has a row in one of so many.
     """
     best, best_rate, expected = 0, 0.0, 0.0
     for count in range(most + 1):
         expected += acceptance**count
         rate = expected / (1 + cost * (num_rows * (count + 1) - 1))
+        if count:
+            rate /= depth
         if rate > best_rate:
             best, best_rate = count, rate
     return best
@@ -57,10 +61,10 @@ class Pace:
             self.rest = min(2 * self.rest, LONGEST_REST)
         self.num_rested = 0
 
-    def choose(self, cost: float, num_rows: int, most: int) -> int:
+    def choose(self, cost: float, num_rows: int, most: int, depth: int = 1) -> int:
         """Return the most guesses after the next draw, as `choose_length`; after a rest 1, as a trial."""
-        if length := choose_length(self.acceptance, cost, num_rows, most):
+        if length := choose_length(self.acceptance, cost, num_rows, most, depth):
             return length
         self.num_rested += 1
-        may_try = self.num_rested >= self.rest and measure_best(cost, num_rows, most) >= LEAST_GAIN
+        may_try = self.num_rested >= self.rest and measure_best(cost, num_rows, most, depth) >= LEAST_GAIN
         return min(1, most) if may_try else 0

@@ -50,7 +50,7 @@ class Speculation:
     def offer(self, result: StepResult) -> StepResult:
         """Return the oldest plan's result, with the number of guesses that each sequence's next row has."""
         plan = self._in_flight.popleft()
-        if plan.rows and all(row.num_tokens == 1 for row in plan.rows):
+        if plan.rows and not result.num_compiled and all(row.num_tokens == 1 for row in plan.rows):
             num_tokens = sum([1 + len(row.draft) for row in plan.rows])
             self._cost.observe(num_tokens, result.seconds)
         asked = self._note(plan.rows, result.rows)
@@ -89,7 +89,7 @@ class Speculation:
         asks = []
         for number in numbers:
             guessed = self._slots[results[number].slot]
-            if length := guessed.pace.choose(cost, len(numbers), most):
+            if length := guessed.pace.choose(cost, len(numbers), most, self._limits.depth):
                 asks.append((number, guessed, length))
         found = self._proposer.propose(
             [Ask(results[number].slot, guessed.history.read(), length) for number, guessed, length in asks]

@@ -6,6 +6,8 @@ FIRST_COST = 0.1
 """At first: that of 135M weights in bfloat16 on two AVX2 cores, from 1 to 5 tokens. In 4 bits it is 0.5."""
 TRUST = 20.0
 """How many steps, a token more or less than the others, weigh as much as FIRST_COST."""
+NUM_SLOW = 8
+"""The first steps page in weights, and say nothing."""
 MOST_SURPRISE = 2.0
 """A step counts with at most so many times its expected time: another process may have had the processor."""
 
@@ -14,6 +16,7 @@ class TokenCost:
     """Fits seconds = base + slope · tokens to decode steps, with fading weights."""
 
     def __init__(self) -> None:
+        self._num_slow = NUM_SLOW
         self._weight = self._tokens = self._seconds = 0.0
         self._variance = self._covariance = 0.0
         """Of tokens, and of tokens and seconds: sums over steps."""
@@ -28,6 +31,9 @@ class TokenCost:
 
     def observe(self, num_tokens: int, seconds: float) -> None:
         """Take in a step that only decodes, with its drafts."""
+        if self._num_slow:
+            self._num_slow -= 1
+            return
         if self._weight:
             seconds = min(seconds, MOST_SURPRISE * self._predict(num_tokens))
         self._weight = self._weight * FADING + 1

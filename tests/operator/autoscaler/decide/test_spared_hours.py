@@ -7,7 +7,11 @@ from statistics import mean
 
 import pytest
 
+from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
+from millrace_operator.autoscaler.decide.remember import remember
+from millrace_operator.autoscaler.signals.observation import Fleet, Signals
+from millrace_operator.autoscaler.signals.savings import Drafts, PrefixHits
 from millrace_operator.autoscaler.simulate import workloads
 from millrace_operator.autoscaler.simulate.load import Lengths, draw_requests
 from millrace_operator.autoscaler.simulate.run import Ours, Run, Setting, is_within, simulate
@@ -90,3 +94,14 @@ def test_tokens_that_are_guessed_take_fewer_replicas_and_their_pace_is_kept() ->
         assert attain(run, HALF, objectives=objectives) >= 0.95
         counts.append(count(run, HALF))
     assert counts[1] <= 0.6 * counts[0]
+
+
+def test_what_caches_had_is_not_counted_on_once_they_are_gone() -> None:
+    """After a rest at zero, and of another revision."""
+    hits, drafts = PrefixHits(0.8, 200.0), Drafts(4.0, 16.0, 8.0)
+    memory = Memory(revision="a", prefix_hits=hits, drafts=drafts)
+    for fleet in (Fleet(), Fleet({"pod": "b"}, frozenset({"pod"}))):
+        known = remember(memory, Signals(fleet), Policy(1, 40, OBJECTIVES), 0.0)
+        assert known.prefix_hits == PrefixHits(0.8, 0.0)
+        assert known.prefix_hits.certain_share == 0.0
+        assert known.drafts == (drafts if not fleet.ready else None)

@@ -106,3 +106,13 @@ def test_a_tokens_cost_has_bounds() -> None:
         for num_tokens in (1, 8, 32, 64):
             cost.observe(num_tokens, 1.0 / num_tokens)
     assert 0 < cost.relative <= 0.001
+
+
+def test_where_two_steps_are_in_flight_a_draft_must_bring_two_tokens() -> None:
+    """A sequence with a draft sits out the next step, in which others have their tokens."""
+    assert [choose_length(acceptance, 0.01, 1, 4, depth=2) for acceptance in (0.3, 0.5, 0.7, 0.9)] == [
+        0,
+        0,
+        4,
+        4,
+    ]
