@@ -52,7 +52,9 @@ REPLICA = "chat-0123456789-5d8f7c9b6d-x7k2p"
 """A pod as Kubernetes names those of a Deployment of ours."""
 PATIENCE_SECONDS = 60.0
 PLACEMENT = Placement("cpu", "avx2", "float32", "FromCheckpoint", 1)
-ANSWER: Any = SimpleNamespace(finish_reason="stop", num_prompt_tokens=9, num_tokens=300, first_token_at=None)
+ANSWER: Any = SimpleNamespace(
+    finish_reason="stop", num_prompt_tokens=9, num_cached_tokens=0, num_tokens=300, first_token_at=None
+)
 Render = Callable[[], bytes]
 
 
