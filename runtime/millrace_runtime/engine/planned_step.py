@@ -55,7 +55,8 @@ class PlannedStep:
         num_read = self._count_read(sequence.num_computed, num_tokens)
         self.num_context_tokens += num_read
         if emit and num_tokens == 1:
-            self.work.add_decode(num_read)
+            self.work.num_decoded += 1
+            self.work.num_decode_reads += num_read
         else:
             self.work.add_chunk(num_tokens, num_read)
         self.is_decode_only = self.is_decode_only and num_tokens == 1

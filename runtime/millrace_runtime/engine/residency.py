@@ -134,7 +134,7 @@ class Residency:
             group.place(sequence.keys, num_cached, sequence.num_known) for group in self._groups
         ]
         sequence.num_computed = num_cached * self._block_size
-        sequence.num_named = num_cached
+        self._note_named(sequence, num_cached)
         for key in sequence.keys[num_cached:]:
             self._pending.setdefault(key, sequence)
         self._measure_room(sequence)
@@ -143,13 +143,14 @@ class Residency:
     def name_computed(self, sequence: Sequence, num_computed: int) -> None:
         """Let the sequence's full blocks be found, of which a collected step has written so many tokens."""
         end = num_computed // self._block_size
-        if end <= sequence.num_named:
-            return
         sequence.extend_keys(end, self._block_size)
         for group, table in zip(self._groups, sequence.tables, strict=True):
             group.name(table, sequence.keys, sequence.num_named, end)
         self._drop_pending(sequence, sequence.keys[sequence.num_named : end])
-        sequence.num_named = end
+        self._note_named(sequence, end)
+
+    def _note_named(self, sequence: Sequence, num_blocks: int) -> None:
+        sequence.num_named, sequence.next_named = num_blocks, (num_blocks + 1) * self._block_size
 
     def distrust(self, sequence: Sequence) -> None:
         """Let nobody find a sequence's blocks, also those that it has dropped: a step of it had a fault."""

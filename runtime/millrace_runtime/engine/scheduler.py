@@ -169,13 +169,12 @@ class Scheduler:
         tenant = self._residency.tenant
         outputs = []
         for row, asked in zip(result.rows, planned.rows, strict=True):
-            if (sequence := tenant(row.slot, row.epoch)) is None:
-                continue
-            output = self._commit_row(sequence, row)
-            if asked.max_draft:
-                self._drafts.count(asked, row, output)
-            if output is not None:
-                outputs.append(output)
+            if (sequence := tenant(row.slot, row.epoch)) is not None:
+                output = self._commit_row(sequence, row)
+                if asked.max_draft:
+                    self._drafts.count(asked, row, output)
+                if output is not None:
+                    outputs.append(output)
         return Committed(outputs, planned.timing(result.seconds), planned.work)
 
     def observe(self, work: StepWork, seconds: float) -> None:
@@ -349,7 +348,8 @@ class Scheduler:
         """Add a row's result to its sequence. Return the output; None if it has nothing for the client."""
         sequence.append_scores(row)
         tokens, finish_reason = sequence.append_tokens(row)
-        self._name_computed(sequence, row)
+        if row.num_computed >= sequence.next_named or row.fault is not None:
+            self._name_computed(sequence, row)
         if not tokens and finish_reason is None and row.prompt_logprobs is None:
             return None
         if finish_reason is not None:
@@ -364,7 +364,7 @@ class Scheduler:
         """Let others find the blocks that a row has filled, and none after a fault of the model."""
         if row.fault is not None and row.fault != FAULT_NOTHING_ALLOWED:
             self._residency.distrust(sequence)
-        elif row.num_computed // self._limits.block_size > sequence.num_named:
+        else:
             # A stop within an accepted draft leaves computed tokens that are no part of the text.
             num_collected = sequence.num_prompt + len(sequence.outputs)
             self._residency.name_computed(sequence, min(row.num_computed, num_collected))

@@ -85,6 +85,8 @@ class Sequence:
     """Of its full blocks (`prefix.py`): of the prompt's, and of as many of the outputs as were named."""
     num_named: int = 0
     """Blocks that others can find, or that it found itself."""
+    next_named: int = 0
+    """The computed tokens with which the next block is full."""
     awaited: int | None = None
     """While it waits: how many of its first blocks were found, or None before it was looked up."""
     room: int = 0
@@ -176,7 +178,8 @@ class Sequence:
         """Forget its state on the device. Tokens that are being drawn there will be drawn again, the same."""
         self.tenancy = None
         self.tables = []
-        self.room = self.num_computed = self.num_named = self.num_pending = self.next_draft = 0
+        self.room = self.num_computed = self.num_named = self.next_named = 0
+        self.num_pending = self.next_draft = 0
         self.num_known = self.num_prompt + len(self.outputs)
 
     def append_scores(self, row: RowResult) -> None:

@@ -37,11 +37,6 @@ class StepWork:
     num_chunk_pairs: int = 0
     """Pairs of a chunk's token and a token that it sees."""
 
-    def add_decode(self, num_read: int) -> None:
-        """Add a row of one token that reads the KV of `num_read` tokens, its own with them."""
-        self.num_decoded += 1
-        self.num_decode_reads += num_read
-
     def add_chunk(self, num_tokens: int, num_read: int) -> None:
         """Add a row of `num_tokens` that reads the KV of `num_read` tokens, these with them."""
         self.num_chunked += num_tokens

@@ -114,10 +114,11 @@ class SlotTable:
 
     def _check_size(self, plan: StepPlan) -> None:
         """Raise PlanError for a step without memory: the native kernels do not check."""
-        num_tokens = sum([row.num_tokens + len(row.draft) for row in plan.rows])
+        num_guesses = sum([len(row.draft) for row in plan.rows if row.draft])
+        num_tokens = sum([row.num_tokens for row in plan.rows]) + num_guesses
         if num_tokens > (most := self._limits.max_batched_tokens):
             raise PlanError(f"step {plan.step} has {num_tokens} tokens, more than the {most} that fit")
-        num_draws = sum([row.emit + len(row.draft) for row in plan.rows])
+        num_draws = sum([row.emit for row in plan.rows]) + num_guesses if num_guesses else 0
         if num_draws > self.most_draws:
             raise PlanError(
                 f"step {plan.step} has {num_draws} draws, more than the {self.most_draws} that fit"

@@ -50,8 +50,7 @@ def test_pairs_are_those_of_attention() -> None:
     assert count_pairs(4, 5) == len(pairs)
     work = StepWork()
     work.add_chunk(4, 9)
-    work.add_decode(7)
-    assert work == StepWork(1, 7, 4, len(pairs))
+    assert work == StepWork(0, 0, 4, len(pairs))
 
 
 def test_it_learns_the_time_of_decodes_and_chunks() -> None:
