@@ -33,16 +33,18 @@ from millrace_kernels.tensor_step import TensorPacker, TensorStep
 BOUNDS = {
     (torch.float32, Format.DENSE): 1e-4,
     (torch.bfloat16, Format.DENSE): 6e-2,
-    (torch.float32, Format.INT8): 4e-2,
-    (torch.float32, Format.INT4): 4e-2,
+    (torch.float32, Format.INT8): 0.1,
+    (torch.float32, Format.INT4): 0.1,
     (torch.bfloat16, Format.INT8): 0.18,
     (torch.bfloat16, Format.INT4): 0.18,
 }
 """The largest allowed error, relative to the logits' spread.
 
-In float32, rounded weights agree to 1e-6 unless a number is rounded differently. In bfloat16, in which only
-the torch path keeps residuals, the largest difference of the tests' shapes was 0.041, and 0.127 with rounded
-weights, with AVX2 and without. A wrong lane or block causes an error of the whole spread.
+In float32, rounded weights agree to 1e-6 unless a number is rounded differently. On an Intel CPU with
+AVX-512 torch's library sums in another order, and one number was: an error of 0.057, and of 0.000 with
+MKL_ENABLE_INSTRUCTIONS=AVX2. In bfloat16, in which only the torch path keeps residuals, the largest
+difference of the tests' shapes was 0.041, and 0.127 with rounded weights, with AVX2 and without. A wrong lane
+or block causes an error of the whole spread.
 """
 
 
