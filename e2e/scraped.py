@@ -85,6 +85,7 @@ class Replica:
         ended: Any = SimpleNamespace(
             finish_reason="length",
             num_prompt_tokens=PROMPT_TOKENS,
+            num_cached_tokens=0,
             num_tokens=GENERATION_TOKENS,
             first_token_at=0.0,
             last_token_at=TOKEN_SECONDS * (GENERATION_TOKENS - 1),
