@@ -1,5 +1,6 @@
 """What a replica tries before its first request, and what it tells of it."""
 
+import msgspec
 import pytest
 
 from millrace_runtime.engine.scheduler import Scheduler
@@ -119,3 +120,15 @@ def test_long_prompts_that_are_slow_are_tried_by_fewer_sequences(monkeypatch: py
     _, prompt, batch = try_steps(Scheduler(LIMITS), executor)
     assert 1 <= batch.num_tokens < NUM_SEQUENCES
     assert prompt.seconds * batch.num_tokens <= LEAST_BATCH_SECONDS
+
+
+def test_a_trial_guesses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = msgspec.structs.replace(LIMITS, max_draft=4, max_draws=4 * LIMITS.num_slots)
+    executor, plans = TimedExecutor(limits), []
+    follow(executor, monkeypatch)
+    executor._propose = lambda tokens: tokens[-4:]
+    submit = executor.submit
+    monkeypatch.setattr(executor, "submit", lambda plan: (plans.append(plan), submit(plan)))
+    lone, *_ = try_steps(Scheduler(limits), executor)
+    assert lone.num_tokens == 1
+    assert not any(row.max_draft for plan in plans for row in plan.rows)

@@ -1,11 +1,15 @@
 """Prompt lookup, and the histories that it reads."""
 
+from typing import Any
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from millrace_runtime.execution.speculation.history import History
-from millrace_runtime.execution.speculation.proposer import LONGEST, SHORTEST, find_continuation
+from millrace_runtime.execution.speculation.proposer import LONGEST, MOST_PLACES, SHORTEST, find_continuation
 from millrace_runtime.protocol.encoding import pack_tokens
 
 
@@ -33,3 +37,20 @@ def test_a_history_is_what_was_appended(prompt: list[int], parts: list[list[int]
         if number % 3 == 2:
             assert history.read().tolist() == expected
     assert history.read().tolist() == expected
+
+
+def test_a_text_of_one_token_costs_no_more_than_its_latest_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[int] = []
+    flatnonzero = np.flatnonzero
+
+    def watch(mask: NDArray[np.bool_]) -> Any:
+        return flatnonzero(mask).view(Watched)
+
+    class Watched(np.ndarray):  # type: ignore[type-arg]
+        def searchsorted(self, *args: Any, **options: Any) -> Any:
+            gathered.append(len(self))
+            return super().searchsorted(*args, **options)
+
+    monkeypatch.setattr(np, "flatnonzero", watch)
+    assert find_continuation(np.ones(100_000, dtype=np.int32), 4) == [1] * 4
+    assert max(gathered) == MOST_PLACES

@@ -116,3 +116,13 @@ def test_where_two_steps_are_in_flight_a_draft_must_bring_two_tokens() -> None:
         4,
         4,
     ]
+
+
+def test_slow_first_steps_say_nothing_of_a_tokens_cost() -> None:
+    """Twenty seconds of compiling or paging, and then tokens that cost 0.3 of a step."""
+    cost = TokenCost()
+    cost.observe(1, 20.0)
+    for number in range(100):
+        tokens = 1 + number % 5
+        cost.observe(tokens, 0.01 * (0.7 + 0.3 * tokens))
+    assert cost.relative == pytest.approx(0.3, rel=0.2)
