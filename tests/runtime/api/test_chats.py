@@ -152,6 +152,29 @@ async def test_a_stream_that_waits_is_not_silent(model_path: Path) -> None:
         await served.until(lambda: served.replica.admission.num_event_bytes == 0)
 
 
+@pytest.mark.parametrize(
+    ("path", "ask", "opening"),
+    [
+        ("/v1/chat/completions", {"messages": [HI]}, '"role":"assistant"'),
+        ("/v1/responses", {"input": "hi"}, "response.created"),
+        ("/v1/messages", {"messages": [HI], "max_tokens": 5}, None),
+    ],
+)
+async def test_a_stream_that_waits_is_open_unless_its_opening_has_the_usage(
+    model_path: Path, path: str, ask: dict[str, object], opening: str | None
+) -> None:
+    settings = ApiSettings(served_name="tiny", sse_keep_alive_seconds=0.05)
+    async with serve(model_path, settings) as served:
+        served.engine.is_frozen = True
+        async with served.client.stream("POST", path, json=ask | {"stream": True}) as answer:
+            pieces = answer.aiter_text()
+            waiting = "".join([await anext(pieces) for _ in range(3)])
+            assert waiting.count(": waiting") >= 2
+            assert "data: " not in waiting if opening is None else waiting.count(opening) >= 1
+            served.engine.is_frozen = False
+            assert "data: " in "".join([piece async for piece in pieces])
+
+
 @pytest.mark.parametrize("padding", ["", "x" * 200_000])
 async def test_a_stream_is_not_silent_while_its_prompt_is_rendered(model_path: Path, padding: str) -> None:
     """A large body is read in the text worker too. The status is sent, so the failure is an event."""
