@@ -73,8 +73,8 @@ def compare(
     Both have prompts of their own: the second ones would be in the engine's prefix cache.
     """
     assert isinstance(engine, ServerEngine)
-    ask_with(engine, case.shorten(), fields, f"warm {seed}")
     with running(engine), bystanders.watch(engine):
+        ask_with(engine, case.shorten(), fields, f"warm {seed}")
         if int(seed) % 2:
             free = ask(engine, case, f"free {seed}")
             return ask_with(engine, case, fields, seed), free
