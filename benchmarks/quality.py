@@ -18,11 +18,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import CHOICES, select_cpu_path
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
-from millrace_kernels.step import Format
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader

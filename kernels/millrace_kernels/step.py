@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from millrace_kernels.linear.format import Format
+from millrace_kernels.linear.stored import StoredMatrix
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:
@@ -93,20 +96,14 @@ class Shares:
         return self.bounds[-1]
 
 
-class Format(enum.Enum):
-    """The format of a matrix; linear/README.md has the maths."""
+Part = Tensor | StoredMatrix
+"""Rows of a matrix: plain numbers [rows, inputs], or quantised ones as a checkpoint has them."""
 
-    DENSE = "dense"
-    """The model's own type."""
-    INT8 = "int8"
-    """Integers of 8 bits, with one scale for each output."""
-    INT4 = "int4"
-    """Integers of 4 bits, with a scale for each output and 32 inputs."""
 
-    @property
-    def of_tables(self) -> "Format":
-        """The format of embeddings and heads if other matrices have this one."""
-        return Format.INT8 if self is Format.INT4 else self
+def require_plain(part: Part) -> Tensor:
+    """Return a part of plain numbers."""
+    assert isinstance(part, Tensor), "a quantised part without its format"
+    return part
 
 
 class Matrix(Protocol):
@@ -191,18 +188,37 @@ class Experts(Protocol):
 
 
 class Packer(Protocol):
-    """Packs matrices for one path, in the model's type and on its device."""
+    """Packs matrices for one path, in the model's type and on its device.
+
+    `form` is the format of quantised parts, which are kept as they are: all parts of one matrix have it, and
+    one order of inputs. Without it parts are plain numbers, which the packer may round. Every method may
+    raise an error for a format that its path has no products for.
+    """
 
     dtype: torch.dtype
     device: torch.device
 
-    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+    def pack(
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
+    ) -> Matrix:
         """Pack parts [any rows, inputs], `outputs` rows in all, one below the other.
 
         Parts are read one at a time, so that at most one is in memory beside the packed matrix.
         """
 
-    def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+    def pack_gated(
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
+    ) -> Matrix:
         """Pack a gate's rows, and below them as many rows of its factor, for `Step.linear_silu_mul`."""
 
     def pack_table(self, rows: Tensor) -> Matrix:
@@ -211,11 +227,13 @@ class Packer(Protocol):
     def pack_router(self, rows: Tensor) -> Matrix:
         """Pack a router [experts, inputs], in the model's own type: a rounded one chooses other experts."""
 
-    def pack_experts(self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int) -> Experts:
+    def pack_experts(
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+    ) -> Experts:
         """Pack a part [outputs, inputs] for each expert. Parts are read one at a time, as by `pack`."""
 
     def pack_gated_experts(
-        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
     ) -> Experts:
         """Pack two parts for each expert, the gate and its factor, each with half of the outputs."""
 

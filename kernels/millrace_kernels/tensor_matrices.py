@@ -1,4 +1,4 @@
-"""Matrices as torch has them, dense or rounded, and their products: for the torch path and for GPUs."""
+"""Matrices as torch has them, dense or quantised, and their products: for the torch path and for GPUs."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from millrace_kernels.linear.quantized_reference import Rounded, quantized_linear_reference
+from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.fp8_reference import fp8_linear_reference
+from millrace_kernels.linear.quantized_reference import Rounded, keep_rounded, quantized_linear_reference
 from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.step import Matrix, SideBySide
 
 _HEAD_ROWS = 512
@@ -32,28 +35,70 @@ class DenseMatrix:
         """Rows of the weight."""
         return self.weight.shape[0]
 
+    def cut(self, rows: slice) -> "DenseMatrix":
+        """Return some rows, without a bias."""
+        return DenseMatrix(self.weight[rows], None)
+
 
 @dataclass(frozen=True, slots=True)
 class RoundedMatrix:
-    """A weight in integers and scales: small and slow."""
+    """A weight in integers and scales, whose inputs are rounded too: small and slow."""
 
     weight: Rounded
     bias: Tensor | None
     inputs: int
     dtype: torch.dtype
     """The type of an embedding's rows."""
+    order: Tensor | None = None
+    """int64 [inputs]: the input that each column multiplies; None: as they come."""
 
     @property
     def outputs(self) -> int:
         """Rows of the weight."""
         return self.weight.values.shape[0]
 
+    def cut(self, rows: slice) -> "RoundedMatrix":
+        """Return some rows, without a bias."""
+        return RoundedMatrix(self.weight[rows], None, self.inputs, self.dtype, self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Matrix:
+    """A weight in 8-bit floats, widened in the product."""
+
+    weight: StoredMatrix
+    bias: Tensor | None
+
+    @property
+    def inputs(self) -> int:
+        """Columns of the weight."""
+        return self.weight.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Rows of the weight."""
+        return self.weight.shape[0]
+
+    def cut(self, rows: slice) -> "Fp8Matrix":
+        """Return some rows, without a bias."""
+        return Fp8Matrix(self.weight[rows], None)
+
+
+TensorMatrix = DenseMatrix | RoundedMatrix | Fp8Matrix
+
+
+def keep_stored(weight: StoredMatrix, bias: Tensor | None, dtype: torch.dtype) -> TensorMatrix:
+    """Return a checkpoint's quantised matrix, in its own numbers."""
+    if weight.number is Number.FP8:
+        return Fp8Matrix(weight, bias)
+    return RoundedMatrix(keep_rounded(weight), bias, weight.shape[1], dtype, weight.order)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorExperts:
     """The matrices of experts, one below the other."""
 
-    matrix: DenseMatrix | RoundedMatrix
+    matrix: TensorMatrix
     num_experts: int
 
     @property
@@ -73,11 +118,7 @@ class TensorExperts:
 
     def multiply(self, expert: int, x: Tensor) -> Tensor:
         """Multiply rows with one of the matrices."""
-        rows, matrix = slice(expert * self.outputs, (expert + 1) * self.outputs), self.matrix
-        if isinstance(matrix, DenseMatrix):
-            return multiply(x, DenseMatrix(matrix.weight[rows], None))
-        own = Rounded(matrix.weight.values[rows], matrix.weight.scales[rows])
-        return multiply(x, RoundedMatrix(own, None, matrix.inputs, matrix.dtype))
+        return multiply(x, self.matrix.cut(slice(expert * self.outputs, (expert + 1) * self.outputs)))
 
 
 def look_up(table: Matrix, tokens: Tensor) -> Tensor:
@@ -89,11 +130,14 @@ def look_up(table: Matrix, tokens: Tensor) -> Tensor:
 
 
 def multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product. It is float32 where the weight, or a part of it, is rounded."""
+    """Return the product. It is float32 where the weight, or a part of it, is quantised."""
     if isinstance(matrix, SideBySide):
         return torch.cat([multiply(x, part) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):
-        return quantized_linear_reference(x, matrix.weight, matrix.bias)
+        ordered = x if matrix.order is None else x[:, matrix.order]
+        return quantized_linear_reference(ordered, matrix.weight, matrix.bias)
+    if isinstance(matrix, Fp8Matrix):
+        return fp8_linear_reference(x, matrix.weight, matrix.bias)
     dense = _dense(matrix)
     return linear_reference(x, dense.weight, dense.bias)
 

@@ -8,25 +8,30 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
-from millrace_kernels.linear.quantized_reference import GROUP, Rounded, round_int4, round_int8
+from millrace_kernels.linear.format import GROUP, Format
+from millrace_kernels.linear.quantized_reference import Rounded, round_int4, round_int8
+from millrace_kernels.linear.stored import StoredMatrix, stack
 from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import (
     Angles,
     CacheLayer,
     Experts,
-    Format,
     HeadNorms,
     Heads,
     Matrix,
+    Part,
     Routes,
     Routing,
     Shares,
     SideBySide,
+    require_plain,
 )
 from millrace_kernels.tensor_matrices import (
     DenseMatrix,
     RoundedMatrix,
     TensorExperts,
+    TensorMatrix,
+    keep_stored,
     look_up,
     multiply,
     multiply_wide,
@@ -34,18 +39,35 @@ from millrace_kernels.tensor_matrices import (
 
 
 class TensorPacker:
-    """Packs a matrix as one tensor, or as integers and scales."""
+    """Packs a matrix as one tensor, or as quantised numbers and scales."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, form: Format = Format.DENSE) -> None:
+        """`form` is the format to which plain numbers are rounded."""
         self.dtype, self.device, self.form = dtype, device, form
 
-    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
-        """Pack parts as one matrix of the packer's format."""
-        return self._pack(self.form, parts, outputs, inputs, bias)
+    def pack(
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
+    ) -> Matrix:
+        """Pack parts as one matrix, quantised ones as they are and others in the packer's format."""
+        if form is None:
+            return self._pack(self.form, parts, outputs, inputs, bias)
+        return self._keep(parts, bias)
 
-    def pack_gated(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> Matrix:
+    def pack_gated(
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
+    ) -> Matrix:
         """Pack gate and factor like any other matrix."""
-        return self.pack(parts, outputs, inputs, bias)
+        return self.pack(parts, outputs, inputs, bias, form)
 
     def pack_table(self, rows: Tensor) -> Matrix:
         """Pack a table in the format of tables."""
@@ -55,37 +77,48 @@ class TensorPacker:
         """Pack a router as one tensor."""
         return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
 
-    def pack_experts(self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int) -> Experts:
+    def pack_experts(
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+    ) -> Experts:
         """Pack the experts one below the other."""
+        if form is not None:
+            return TensorExperts(self._keep(parts, None), num_experts)
         return TensorExperts(self._pack(self.form, parts, num_experts * outputs, inputs, None), num_experts)
 
     def pack_gated_experts(
-        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
     ) -> Experts:
         """Pack gates and factors like any other experts."""
-        return self.pack_experts(parts, num_experts, outputs, inputs)
+        return self.pack_experts(parts, num_experts, outputs, inputs, form)
+
+    def _keep(self, parts: Iterable[Part], bias: Tensor | None) -> TensorMatrix:
+        stored = [part.to(self.device) for part in parts if isinstance(part, StoredMatrix)]
+        return keep_stored(stack(stored), self._own(bias), self.dtype)
+
+    def _own(self, bias: Tensor | None) -> Tensor | None:
+        return None if bias is None else bias.to(self.device, self.dtype)
 
     def _pack(
-        self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+        self, form: Format, parts: Iterable[Part], outputs: int, inputs: int, bias: Tensor | None
     ) -> DenseMatrix | RoundedMatrix:
-        own_bias = None if bias is None else bias.to(self.device, self.dtype)
-        if form is not Format.DENSE:
-            return RoundedMatrix(_round(form, parts, outputs, inputs), own_bias, inputs, self.dtype)
+        plain = map(require_plain, parts)
+        if form != Format.DENSE:
+            return RoundedMatrix(_round(form, plain, outputs, inputs), self._own(bias), inputs, self.dtype)
         weight = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
         begin = 0
-        for part in parts:
+        for part in plain:
             weight[begin : begin + part.shape[0]] = part
             begin += part.shape[0]
-        return DenseMatrix(weight, own_bias)
+        return DenseMatrix(weight, self._own(bias))
 
 
 def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> Rounded:
     groups = -(-inputs // GROUP)
     values = torch.empty((outputs, groups * GROUP), dtype=torch.int8)
-    scales = torch.empty((outputs, groups) if form is Format.INT4 else (outputs,))
+    scales = torch.empty((outputs, groups) if form == Format.INT4 else (outputs,))
     begin = 0
     for part in parts:
-        rounded = round_int4(part) if form is Format.INT4 else round_int8(part)
+        rounded = round_int4(part) if form == Format.INT4 else round_int8(part)
         end = begin + part.shape[0]
         values[begin:end], scales[begin:end], begin = rounded.values, rounded.scales, end
     return Rounded(values, scales)

@@ -13,7 +13,7 @@ from millrace_fit.facts import find_facts
 from millrace_fit.memory import Weights, step_bytes, tables_bytes
 from millrace_fit.settings import WEIGHTS, Settings
 from millrace_fit.shard import Shard
-from millrace_kernels.linear.quantized_reference import GROUP
+from millrace_kernels.linear.format import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK

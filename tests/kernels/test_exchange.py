@@ -18,11 +18,12 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import gather_columns, sum_in_order
 from millrace_kernels.exchange.memory import Exchange
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
-from millrace_kernels.step import Format, Matrix, Shares, Step
+from millrace_kernels.step import Matrix, Shares, Step
 from tests.kernels.libraries import READS_KERNELS
 
 Result = TypeVar("Result")
@@ -131,7 +132,7 @@ def test_workers_together_compute_what_one_does(
     with make_programs(library, count, form, num_threads) as programs:
         found = run_all(programs, lambda program: run(program, [7, 1, 12], [0, 1, 2]))
     spread = expected.std().item()
-    assert ((found[0] - expected).abs().max() / spread).item() < (1e-5 if form is Format.DENSE else 4e-2)
+    assert ((found[0] - expected).abs().max() / spread).item() < (1e-5 if form == Format.DENSE else 4e-2)
     for other in found[1:]:
         assert torch.equal(other, found[0])
 

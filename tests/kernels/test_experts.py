@@ -14,13 +14,20 @@ from torch.nn import functional
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.experts.reference import route_reference
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import Recorder, record
 from millrace_kernels.select import select_kernels, select_triton
-from millrace_kernels.step import Format, Packer, Routes, Routing, Scoring, Step
+from millrace_kernels.step import (
+    Packer,
+    Routes,
+    Routing,
+    Scoring,
+    Step,
+)
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 
 CPU = torch.device("cpu")
@@ -97,17 +104,17 @@ def test_tensors_of_a_mixture(name: str, dtype: torch.dtype, make_step: Callable
     torch.testing.assert_close(found.double(), block.exact(x, routing), rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", Format.OF_PACKERS)
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_native_mixture(library: Library, native_rows: Rows, name: str, form: Format) -> None:
     block, rows, routing = CASES[name]
     x, packer = torch.randn(rows, block.router.shape[1]), NativePacker(torch.float32, form)
     found = native_rows(library).run(lambda step, x: block.add_to(x, packer, step, routing), x)
     expected = block.add_to(x, TensorPacker(torch.float32, CPU, form), torch_step(), routing)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 if form is Format.DENSE else 1e-2)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 if form == Format.DENSE else 1e-2)
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", Format.OF_PACKERS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_row_has_the_same_bits_in_any_company(
     library: Library, native_rows: Rows, dtype: torch.dtype, form: Format
@@ -186,7 +193,7 @@ def test_equal_scores_choose_the_first_experts_and_a_row_of_nan_spoils_no_other(
     check_choice(found[:, :3].int(), found[:, 3:])
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", Format.OF_PACKERS)
 def test_workers_share_the_width_of_each_expert(library: Library, form: Format) -> None:
     block, routing, fd = Block(6, 64, 80), Routing(2), os.memfd_create("test-experts")
     x = torch.randn(17, 64)
@@ -214,7 +221,7 @@ def test_workers_share_the_width_of_each_expert(library: Library, form: Format) 
     os.close(fd)
     assert torch.equal(*found)
     alone = add_twice(x, TensorPacker(torch.float32, CPU, form), torch_step())
-    torch.testing.assert_close(found[0], alone, rtol=1e-4, atol=1e-4 if form is Format.DENSE else 5e-2)
+    torch.testing.assert_close(found[0], alone, rtol=1e-4, atol=1e-4 if form == Format.DENSE else 5e-2)
 
 
 Record = Callable[[Recorder, NativePacker, Tensor, Routes], Any]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from millrace_kernels.exchange.group import Alone
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library, Pool, Program, Sampling
 from millrace_kernels.native.errors import NativeError, RecordError
@@ -30,7 +31,7 @@ from millrace_kernels.native.selfcheck import (
 from millrace_kernels.paged_attention.cache import SLACK
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import QueryRows, select_kernels
-from millrace_kernels.step import Format, Heads, Packer, Step
+from millrace_kernels.step import Heads, Packer, Step
 from millrace_kernels.tensor_step import StepAttention, TensorPacker, TensorStep
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
@@ -38,7 +39,7 @@ from tests.kernels.libraries import READS_KERNELS
 Rows = Any
 """`native_rows` of conftest.py."""
 LAYERS = [
-    pytest.param(name, *how, marks=() if how[1] is Format.DENSE or name in PRODUCTS else READS_KERNELS)
+    pytest.param(name, *how, marks=() if how[1] == Format.DENSE or name in PRODUCTS else READS_KERNELS)
     for name in SHAPES
     for how in BOUNDS
 ]
@@ -73,7 +74,7 @@ def test_a_products_norm_is_added(
 
 def test_matrices_of_odd_inputs_are_for_all_but_bfloat16(library: Library) -> None:
     case = Case(width=37, mlp_width=21, vocabulary=33)
-    for form in Format:
+    for form in Format.OF_PACKERS:
         assert measure_error(case, library, torch.float32, form) < BOUNDS[torch.float32, form]
     with pytest.raises(
         RecordError, match="37 inputs in bfloat16, but native products read pairs: use float32"

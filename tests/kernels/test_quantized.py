@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from millrace_kernels.exchange.group import Alone
+from millrace_kernels.linear.format import Format
 from millrace_kernels.linear.quantized_reference import (
     Rounded,
     pad_inputs,
@@ -23,7 +24,7 @@ from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.recorder import record
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Format, Packer, SideBySide
+from millrace_kernels.step import Packer, SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from tests.kernels.libraries import READS_KERNELS
 
@@ -34,7 +35,7 @@ Rows = Any
 
 
 def rounded(form: Format, weight: torch.Tensor) -> Rounded:
-    return round_int8(weight) if form is Format.INT8 else round_int4(weight)
+    return round_int8(weight) if form == Format.INT8 else round_int4(weight)
 
 
 def tensor_step() -> TensorStep:
@@ -67,8 +68,8 @@ def test_a_product_has_the_definitions_bits(
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_no_sum_of_the_largest_numbers_overflows(library: Library, native_rows: Rows, form: Format) -> None:
-    x, weight = torch.ones(5, 64), torch.full((33, 64), 127.0 if form is Format.INT8 else 7.0)
-    weight[:, ::32] *= -8 / 7 if form is Format.INT4 else 1
+    x, weight = torch.ones(5, 64), torch.full((33, 64), 127.0 if form == Format.INT8 else 7.0)
+    weight[:, ::32] *= -8 / 7 if form == Format.INT4 else 1
     x[1:3] *= -1
     weight[16:] *= -1
     matrix = NativePacker(torch.float32, form).pack([weight], 33, 64, None)
@@ -219,9 +220,9 @@ def test_the_definition_is_close_to_the_product_itself_with_outliers_too(form: F
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_weights_that_are_whole_numbers_already_stay(form: Format) -> None:
-    highest = 127 if form is Format.INT8 else 7
+    highest = 127 if form == Format.INT8 else 7
     weight = torch.randint(-highest, highest + 1, (6, 64)).float()
-    weight[:, ::32] = -8 if form is Format.INT4 else 127
+    weight[:, ::32] = -8 if form == Format.INT4 else 127
     matrix = rounded(form, weight)
     assert torch.equal(matrix.values.float(), weight)
     assert (matrix.scales == 1).all()
@@ -237,7 +238,7 @@ def test_inputs_are_rounded_to_the_nearest_of_255_levels() -> None:
 
 def test_rounded_matrices_take_the_memory_that_the_docs_say() -> None:
     sizes = {}
-    for form in Format:
+    for form in Format.OF_PACKERS:
         matrix = NativePacker(torch.bfloat16, form).pack([torch.randn(256, 1024)], 256, 1024, None)
         sizes[form] = matrix.data.nbytes
     assert sizes[Format.INT8] == sizes[Format.DENSE] / 2
@@ -247,9 +248,9 @@ def test_rounded_matrices_take_the_memory_that_the_docs_say() -> None:
 PEAK = """
 import resource, sys, torch
 from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.step import Format
+from millrace_kernels.linear.format import Format
 torch.set_num_threads(1)
-packer = NativePacker(torch.bfloat16, Format(sys.argv[1]))
+packer = NativePacker(torch.bfloat16, getattr(Format, sys.argv[1]))
 packer.pack([torch.ones(64, 512)], 64, 512, None)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 parts = (torch.ones(4096, 4096, dtype=torch.bfloat16) for _ in range(4))
@@ -262,7 +263,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, matr
 @pytest.mark.parametrize("form", FORMATS)
 def test_packing_needs_no_more_than_what_is_packed_and_one_tensor(form: Format) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, form.value], check=True, capture_output=True, text=True
+        [sys.executable, "-c", PEAK, form.number.name], check=True, capture_output=True, text=True
     )
     grown, packed = map(float, done.stdout.split())
     assert grown < packed + 32 + 24  # MiB: one part, and what rounding some rows takes

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-GROUP = 32
-"""Number of values with one scale: in every row of inputs, and in INT4 weights."""
+from millrace_kernels.linear.format import GROUP
+from millrace_kernels.linear.stored import StoredMatrix
+
 SMALLEST = 1e-30
 """A group of only smaller inputs counts as zeros: the inverse of its scale might not be finite."""
 
@@ -22,7 +23,29 @@ class Rounded:
     values: Tensor
     """int8 [rows, inputs], the inputs padded with zeros to a multiple of GROUP"""
     scales: Tensor
-    """float32 [rows], or one for each group: [rows, inputs / GROUP]"""
+    """float32 [rows], or one for each group: [rows, inputs / group]"""
+    group: int = GROUP
+    """Inputs with one scale, a multiple of GROUP."""
+    zeros: Tensor | None = None
+    """int8 [rows, inputs / group]: subtracted from the group's values; None: all are 0."""
+
+    def __getitem__(self, rows: slice) -> "Rounded":
+        zeros = None if self.zeros is None else self.zeros[rows]
+        return Rounded(self.values[rows], self.scales[rows], self.group, zeros)
+
+
+def keep_rounded(stored: StoredMatrix) -> Rounded:
+    """Return a checkpoint's integers as they are.
+
+    Raises ValueError unless groups are of a multiple of GROUP inputs.
+    """
+    group = stored.group or GROUP
+    if group % GROUP:
+        raise ValueError(f"groups of {group} inputs have no product: multiples of {GROUP} have one")
+    values = functional.pad(stored.values, (0, -stored.values.shape[1] % group))
+    if stored.group is None:
+        return Rounded(values, stored.scales[:, 0])
+    return Rounded(values, stored.scales, group, stored.zeros)
 
 
 def round_int8(weight: Tensor) -> Rounded:
@@ -62,16 +85,20 @@ def quantized_linear_reference(x: Tensor, weight: Rounded, bias: Tensor | None) 
     """Return x·Wᵀ + b, float32 [rows, outputs], for x rounded by `round_inputs` to the weight's width.
 
     Sums inside a group are integers below 2²⁴, which float32 computes exactly in any order. The groups'
-    results are added in their order, with a rounding after every product and sum.
+    results are added in their order, with a rounding after every product and sum. A zero point is part of the
+    exact sum.
     """
     inputs = round_inputs(x)
     total = torch.zeros((x.shape[0], weight.values.shape[0]), dtype=torch.float32, device=x.device)
     is_grouped = weight.scales.dim() == 2
-    for group in range(weight.values.shape[1] // GROUP):
-        columns = slice(group * GROUP, (group + 1) * GROUP)
-        sums = inputs.values[:, columns].float() @ weight.values[:, columns].float().T
+    for group in range(inputs.values.shape[1] // GROUP):
+        columns, its = slice(group * GROUP, (group + 1) * GROUP), group * GROUP // weight.group
+        some = inputs.values[:, columns].float()
+        sums = some @ weight.values[:, columns].float().T
+        if weight.zeros is not None:
+            sums = sums - some.sum(1, keepdim=True) * weight.zeros[:, its].float()
         if is_grouped:
-            sums = sums * weight.scales[:, group]
+            sums = sums * weight.scales[:, its]
         total = total + sums * inputs.scales[:, group, None]
     if not is_grouped:
         total = total * weight.scales

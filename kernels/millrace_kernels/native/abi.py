@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from millrace_kernels.exchange.memory import LINE
-from millrace_kernels.linear.quantized_reference import GROUP
+from millrace_kernels.linear.format import GROUP
 from millrace_kernels.native.errors import NativeError, PoolError
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.sampling.columns import PARAMETERS

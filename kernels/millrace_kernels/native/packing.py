@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.strips import Strips, allocate_strips
-from millrace_kernels.step import Format
+from millrace_kernels.step import Part
 
 CHUNK_BYTES = 64 << 20
 
@@ -66,8 +67,8 @@ class PackedMatrix:
     @property
     def layout(self) -> abi.Format:
         """The format by its number in the library."""
-        if self.form is not Format.DENSE:
-            return abi.Format[self.form.name]
+        if self.form != Format.DENSE:
+            return abi.Format[self.form.number.name]
         is_float = self.data.dtype == torch.float32
         return abi.Format.DENSE_FLOAT32 if is_float else abi.Format.DENSE_BFLOAT16
 
@@ -95,18 +96,31 @@ class NativePacker:
     """Packs matrices for the native path."""
 
     def __init__(self, dtype: torch.dtype, form: Format = Format.DENSE) -> None:
+        """`form` is the format to which plain numbers are rounded."""
         self.dtype, self.device, self.form = dtype, torch.device("cpu"), form
         self._arena = Arena()
 
-    def pack(self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None) -> PackedMatrix:
-        """Pack parts as consecutive strips. Raises RecordError for a width without a kernel."""
-        return self._pack(self.form, parts, outputs, inputs, bias)
+    def pack(
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
+    ) -> PackedMatrix:
+        """Pack parts as consecutive strips. Raises RecordError for a width or a format without a kernel."""
+        return self._pack(form or self.form, parts, outputs, inputs, bias)
 
     def pack_gated(
-        self, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+        self,
+        parts: Iterable[Part],
+        outputs: int,
+        inputs: int,
+        bias: Tensor | None,
+        form: Format | None = None,
     ) -> PackedMatrix:
         """Pack alternating strips of the gate and of its factor."""
-        return self._pack_gated(parts, 1, outputs, inputs, bias)
+        return self._pack_gated(parts, 1, (outputs, inputs), bias, form)
 
     def pack_table(self, rows: Tensor) -> PackedMatrix:
         """Pack a table in the format of tables."""
@@ -117,51 +131,49 @@ class NativePacker:
         return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
 
     def pack_experts(
-        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
     ) -> PackedExperts:
         """Pack the strips of one expert after the other."""
-        num_strips = -(-outputs // LANES)
-        strips = self._allocate(self.form, num_experts * num_strips, inputs)
+        num_strips, form = -(-outputs // LANES), form or self.form
+        strips = self._allocate(form, num_experts * num_strips, inputs)
         for number, part in enumerate(parts):
             strips.write(number * num_strips * LANES, part)
-        shape = (inputs, outputs, self.form)
+        shape = (inputs, outputs, form)
         matrix = PackedMatrix(strips.data, strips.scales, None, *shape, is_gated=False)
         return PackedExperts(matrix, num_experts)
 
     def pack_gated_experts(
-        self, parts: Iterable[Tensor], num_experts: int, outputs: int, inputs: int
+        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
     ) -> PackedExperts:
         """Pack the alternating strips of one expert after the other."""
-        return PackedExperts(self._pack_gated(parts, num_experts, outputs, inputs, None), num_experts)
+        packed = self._pack_gated(parts, num_experts, (outputs, inputs), None, form)
+        return PackedExperts(packed, num_experts)
 
     def _pack_gated(
-        self, parts: Iterable[Tensor], count: int, outputs: int, inputs: int, bias: Tensor | None
+        self,
+        parts: Iterable[Part],
+        count: int,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        form: Format | None,
     ) -> PackedMatrix:
-        """Pack `count` pairs of parts, each pair as alternating strips."""
+        """Pack `count` pairs of parts of a shape [outputs, inputs], each pair as alternating strips."""
+        (outputs, inputs), form = shape, form or self.form
         num_strips = -(-outputs // 2 // LANES)
-        strips = self._allocate(self.form, 2 * count * num_strips, inputs)
+        strips = self._allocate(form, 2 * count * num_strips, inputs)
         for number, part in enumerate(parts):
             strips.every_other(number % 2).write(number // 2 * num_strips * LANES, part)
-        shape = (inputs, outputs, self.form)
-        return PackedMatrix(strips.data, strips.scales, _widen(bias), *shape, is_gated=True)
+        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=True)
 
     def _pack(
-        self, form: Format, parts: Iterable[Tensor], outputs: int, inputs: int, bias: Tensor | None
+        self, form: Format, parts: Iterable[Part], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
         strips = self._allocate(form, -(-outputs // LANES), inputs)
         begin = 0
         for part in parts:
             strips.write(begin, part)
             begin += part.shape[0]
-        return PackedMatrix(
-            strips.data,
-            strips.scales,
-            _widen(bias),
-            inputs=inputs,
-            outputs=outputs,
-            form=form,
-            is_gated=False,
-        )
+        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=False)
 
     def _allocate(self, form: Format, count: int, inputs: int) -> Strips:
         return allocate_strips(self._arena.allocate, form, self.dtype, count, inputs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.quantized_reference import GROUP
+from millrace_kernels.linear.format import GROUP, Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.checks import (
     find_experts,
@@ -24,7 +24,6 @@ from millrace_kernels.step import (
     Angles,
     CacheLayer,
     Experts,
-    Format,
     HeadNorms,
     Heads,
     Matrix,
@@ -63,7 +62,7 @@ class Recorder:
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
         packed = find_packed(table, is_gated=False)
-        if packed.form is Format.INT4:
+        if packed.form == Format.INT4:
             raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
         total = Register(packed.inputs, torch.float32, is_drawn=False)
         if shares is None or self.num_workers == 1:
@@ -250,7 +249,7 @@ class Recorder:
         x may have several parts, each with the matrix's inputs.
         """
         register = self._find(x)
-        is_dense = matrix.form is Format.DENSE
+        is_dense = matrix.form == Format.DENSE
         dtype = matrix.data.dtype if is_dense else register.dtype
         require_rows(register, dtype, parts * matrix.inputs, f"a product: {advice}")
         if is_dense:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
@@ -20,7 +21,6 @@ from millrace_kernels.step import (
     Angles,
     CacheLayer,
     Experts,
-    Format,
     HeadNorms,
     Heads,
     Matrix,
@@ -146,7 +146,7 @@ def check_library(library: Library) -> None:
         worst = measure_error(Case(), library, dtype, form)
         if not worst < bound:
             raise NativeError(
-                f"the native kernels have an error of {worst:.2g} in a small {form.value} {dtype} case"
+                f"the native kernels have an error of {worst:.2g} in a small {form} {dtype} case"
             )
     check_sampler(library)
 

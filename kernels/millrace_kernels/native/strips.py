@@ -7,10 +7,12 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.quantized_reference import GROUP, round_int4, round_int8
+from millrace_kernels.linear.format import GROUP, Format
+from millrace_kernels.linear.quantized_reference import keep_rounded, round_int4, round_int8
+from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.step import Format
+from millrace_kernels.step import Part, require_plain
 
 SCALES_BYTES = 2 * LANES
 AT_ONCE = 1 << 18
@@ -34,16 +36,18 @@ class Strips(Protocol):
     def every_other(self, first: int) -> Self:
         """Return strips `first`, `first` + 2 and so on."""
 
-    def write(self, begin: int, rows: Tensor) -> None:
-        """Write rows [count, inputs] as the outputs starting at `begin`."""
+    def write(self, begin: int, rows: Part) -> None:
+        """Write rows [count, inputs] as the outputs starting at `begin`. Quantised ones stay as they are."""
 
 
 def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count: int, inputs: int) -> Strips:
-    """Return strips of zeros. Raises RecordError for a width without a kernel."""
-    if form is Format.DENSE:
+    """Return strips of zeros. Raises RecordError for a width or a format without a kernel."""
+    if form == Format.DENSE:
         return DenseStrips(_allocate_dense(allocate, dtype, count, inputs))
+    if form not in {Format.INT8, Format.INT4}:
+        raise RecordError(f"a matrix in {form}, for which there is no native kernel")
     groups = -(-inputs // GROUP)
-    if form is Format.INT4:
+    if form == Format.INT4:
         group_bytes = SCALES_BYTES + GROUP // 2 * LANES
         return Int4Strips(allocate(count * groups * group_bytes).view(count, groups, group_bytes))
     data = allocate(count * groups * GROUP * LANES).view(count, groups * GROUP // 4, LANES, 4)
@@ -72,9 +76,10 @@ class DenseStrips:
         """Return a view of every other strip."""
         return DenseStrips(self.data[first::2])
 
-    def write(self, begin: int, rows: Tensor) -> None:
+    def write(self, begin: int, rows: Part) -> None:
         """Copy the rows."""
-        _put(self.data.permute(0, 2, 1, 3), begin, rows.reshape(len(rows), -1, self.data.shape[3]))
+        plain = require_plain(rows)
+        _put(self.data.permute(0, 2, 1, 3), begin, plain.reshape(len(plain), -1, self.data.shape[3]))
 
 
 @dataclass(slots=True)
@@ -90,10 +95,10 @@ class Int8Strips:
         """Return a view of every other strip."""
         return Int8Strips(self.data[first::2], self.scales[first::2])
 
-    def write(self, begin: int, rows: Tensor) -> None:
-        """Round the rows, and write bytes and scales."""
+    def write(self, begin: int, rows: Part) -> None:
+        """Round plain rows, and write bytes and scales."""
         for at, some in _cut(rows):
-            rounded = round_int8(some)
+            rounded = keep_rounded(some) if isinstance(some, StoredMatrix) else round_int8(some)
             values = (rounded.values.view(torch.uint8) ^ 128).view(len(some), -1, 4)
             _put(self.data.permute(0, 2, 1, 3), begin + at, values)
             _put(self.scales, begin + at, rounded.scales)
@@ -111,20 +116,20 @@ class Int4Strips:
         """Return a view of every other strip."""
         return Int4Strips(self.data[first::2])
 
-    def write(self, begin: int, rows: Tensor) -> None:
+    def write(self, begin: int, rows: Part) -> None:
         """Round the rows, and write scales and nibbles."""
         nibbles = self.data[..., SCALES_BYTES:].view(*self.data.shape[:2], GROUP // 8, LANES, 4)
         nibbles = nibbles.permute(0, 3, 1, 2, 4)
         scales = self.data[..., :SCALES_BYTES].view(torch.bfloat16).permute(0, 2, 1)
         for at, some in _cut(rows):
-            rounded = round_int4(some)
+            rounded = round_int4(require_plain(some))
             values = (rounded.values + 8).view(torch.uint8).view(len(some), -1, GROUP // 8, 2, 4)
             _put(nibbles, begin + at, values[..., 0, :] | values[..., 1, :] << 4)
             # The kernels multiply nibbles in the upper half of a byte.
             _put(scales, begin + at, rounded.scales / 16)
 
 
-def _cut(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _cut(rows: Part) -> Iterator[tuple[int, Part]]:
     count = max(AT_ONCE // rows.shape[1] // LANES, 1) * LANES
     for at in range(0, rows.shape[0], count):
         yield at, rows[at : at + count]

@@ -12,12 +12,13 @@ from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.plan import choose_mixed_sizes, choose_sizes
 from millrace_fit.shard import ALONE, Shard
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
-from millrace_kernels.step import Format, Packer
+from millrace_kernels.step import Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader, read_json
 from millrace_runtime.execution.collective import Rank, open_group

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from millrace_fit.shard import Shard
+from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Kind
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.instruction_sets import read_cpu_flags, usable_sets
-from millrace_kernels.step import Format
 from millrace_runtime.execution import native_runner
 from millrace_runtime.execution.build import GPU_PATH, _name_device, build_executor
 from millrace_runtime.execution.errors import (
@@ -316,7 +316,7 @@ def test_bad_settings_are_refused(make_model: Make, settings: dict[str, Any]) ->
 def test_rounded_weights_on_a_gpu_are_refused_with_what_to_write() -> None:
     with pytest.raises(ModelError, match=r"leave it out .* or serve on CPUs"):
         choose_format("Int8", torch.device("cuda"))
-    assert choose_format("FromCheckpoint", torch.device("cuda")) is Format.DENSE
+    assert choose_format("FromCheckpoint", torch.device("cuda")) == Format.DENSE
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
