@@ -1,0 +1,120 @@
+"""The scheme in which a checkpoint keeps a quantised matrix, and the tensors that one matrix has."""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+WORD_NIBBLES: Final = 8
+"""Numbers of 4 bits in a word of 32."""
+_FLOATS: Final = ("F32", "BF16", "F16")
+
+
+class Kind(enum.StrEnum):
+    """How a weight is written."""
+
+    FP8 = "fp8"
+    """Floats of 8 bits, F8_E4M3."""
+    INT8 = "int8"
+    """Integers of 8 bits, without zero points."""
+    INT4 = "int4"
+    """Integers of 4 bits, eight in a word."""
+
+
+class Packing(enum.StrEnum):
+    """Where the numbers of a matrix lie."""
+
+    PLAIN = "plain"
+    """`weight` [outputs, inputs], a number in each item."""
+    COMPRESSED = "compressed-tensors"
+    """`weight_packed` [outputs, inputs / 8], plus 8, the first number in the lowest bits."""
+    AWQ = "awq"
+    """`qweight` [inputs, outputs / 8], with the numbers of a word in the order 0, 2, 4, 6, 1, 3, 5, 7."""
+    GPTQ = "gptq"
+    """`qweight` [inputs / 8, outputs], the first number in the lowest bits. Zero points are stored less 1."""
+    GPTQ_V2 = "gptq_v2"
+    """The same, with zero points as they are."""
+
+
+class StoredPart(NamedTuple):
+    """One tensor of a quantised matrix, as its file's header has it."""
+
+    ending: str
+    """Of its name, after the matrix's."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Those that mean the same."""
+    types: tuple[str, ...]
+    """The types that it may have, by their names in headers."""
+    is_required: bool = True
+    """Whether the matrix means nothing without it."""
+    is_read: bool = True
+    """Whether a replica uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """How a matrix's numbers are rounded and stored."""
+
+    kind: Kind
+    packing: Packing
+    rows: int | None = 1
+    """Outputs that share a scale; None: all."""
+    group: int | None = None
+    """Inputs that share a scale; None: all."""
+    has_zeros: bool = False
+    """Whether each group has a zero point."""
+    is_ordered: bool = False
+    """Whether a tensor says the group of each input, in any order."""
+    scale: str = "weight_scale"
+    """The ending of the scales' name."""
+
+    def list_parts(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
+        """Yield the tensors of a matrix [outputs, inputs]."""
+        match self.packing:
+            case Packing.PLAIN:
+                yield from self._list_plain(outputs, inputs)
+            case Packing.COMPRESSED:
+                yield from self._list_compressed(outputs, inputs)
+            case _:
+                yield from self._list_words(outputs, inputs)
+
+    def count_groups(self, inputs: int) -> int:
+        """Return the groups of a row."""
+        return 1 if self.group is None else -(-inputs // self.group)
+
+    def _list_plain(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
+        yield StoredPart("weight", ((outputs, inputs),), ("F8_E4M3",) if self.kind is Kind.FP8 else ("I8",))
+        yield StoredPart(self.scale, self._list_scale_shapes(outputs, inputs), _FLOATS)
+        # Of activations, which a replica does not round, or rounds as it sees them.
+        for ending in ("input_scale", "act_scale", "input_scale_ub", "activation_scale"):
+            yield StoredPart(ending, ((), (1,), (1, 1)), _FLOATS, is_required=False, is_read=False)
+        yield StoredPart("input_zero_point", ((), (1,)), ("I8", "F8_E4M3"), is_required=False, is_read=False)
+
+    def _list_scale_shapes(self, outputs: int, inputs: int) -> tuple[tuple[int, ...], ...]:
+        if self.rows is None:
+            return ((), (1,), (1, 1))
+        groups = self.count_groups(inputs)
+        shape = (-(-outputs // self.rows), groups)
+        return (shape, shape[:1]) if groups == 1 else (shape,)
+
+    def _list_compressed(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
+        groups, numbers = self.count_groups(inputs), 8 if self.kind is Kind.INT4 else 4
+        yield StoredPart("weight_packed", ((outputs, -(-inputs // numbers)),), ("I32",))
+        yield StoredPart("weight_scale", ((outputs, groups),), _FLOATS)
+        yield StoredPart("weight_shape", ((2,),), ("I64", "I32"), is_required=False, is_read=False)
+        if self.has_zeros:
+            yield StoredPart("weight_zero_point", ((-(-outputs // numbers), groups),), ("I32",))
+        if self.is_ordered:
+            yield StoredPart("weight_g_idx", ((inputs,),), ("I32", "I64"))
+
+    def _list_words(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
+        groups, words = self.count_groups(inputs), -(-outputs // WORD_NIBBLES)
+        is_awq = self.packing is Packing.AWQ
+        shape = (inputs, words) if is_awq else (-(-inputs // WORD_NIBBLES), outputs)
+        yield StoredPart("qweight", (shape,), ("I32",))
+        yield StoredPart("qzeros", ((groups, words),), ("I32",))
+        yield StoredPart("scales", ((groups, outputs),), _FLOATS)
+        if not is_awq:
+            yield StoredPart(
+                "g_idx", ((inputs,),), ("I32", "I64"), is_required=self.is_ordered, is_read=self.is_ordered
+            )
