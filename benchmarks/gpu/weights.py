@@ -132,6 +132,8 @@ class RandomWeights:
         """Return a table. A head's logits have a spread of two, so that few are nearly equal."""
         return self._packer.pack_table(self._draw(name, (rows.size, inputs)) * (2 * inputs**-0.5))
 
+    head = table
+
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return a gate and its product."""
         names = {gate: rows, up: rows}

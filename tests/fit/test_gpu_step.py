@@ -59,6 +59,8 @@ class FakeWeights:
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
         return dense(rows.size, inputs)
 
+    head = table
+
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
         return dense(2 * rows.size, inputs, has_bias=has_bias)
 

@@ -11,6 +11,8 @@ from millrace_fit.accelerators import NO_GPU
 from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.plan import choose_mixed_sizes, choose_sizes
+from millrace_fit.quantization.quantization import Quantization
+from millrace_fit.settings import FROM_CHECKPOINT
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
@@ -20,7 +22,7 @@ from millrace_kernels.native.program import Sizes
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.step import Packer
 from millrace_kernels.tensor_step import TensorPacker
-from millrace_runtime.execution.checkpoint import CheckpointWeights, Reader, read_json
+from millrace_runtime.execution.checkpoint import CheckpointWeights
 from millrace_runtime.execution.collective import Rank, open_group
 from millrace_runtime.execution.errors import (
     CapacityError,
@@ -30,6 +32,7 @@ from millrace_runtime.execution.errors import (
 )
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
+from millrace_runtime.execution.safetensors_files import Reader, read_json
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
@@ -99,7 +102,8 @@ class LoadPlan:
 
     def _load(self, packer: Packer, longest: int) -> Model:
         reader = Reader(self.settings.model_path)
-        model = self.architecture.build(CheckpointWeights(reader, packer), longest)
+        weights = CheckpointWeights(reader, packer, self.architecture.quantization)
+        model = self.architecture.build(weights, longest)
         reader.check_all_read()
         return model
 
@@ -119,7 +123,9 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         log(f"the checkpoint also has {' and '.join(others)}: the text model alone is served")
     stored = reader.stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
-    if stored is not dtype:
+    if architecture.quantization.is_used:
+        log(_explain_quantization(architecture.quantization, settings))
+    elif stored is not dtype:
         log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")
     return LoadPlan(
         architecture=architecture,
@@ -129,6 +135,16 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         form=choose_format(settings.weights, device),
         rank=rank,
     )
+
+
+def _explain_quantization(quantization: Quantization, settings: ExecutionSettings) -> str:
+    """Return a line for the log. Raises ModelError for weights that would be rounded twice."""
+    if settings.weights != FROM_CHECKPOINT:
+        raise ModelError(
+            f"--weights {settings.weights} would round weights that the checkpoint has rounded already, by "
+            f"{quantization.method}: leave it out (spec.model.quantization.weights: {FROM_CHECKPOINT})"
+        )
+    return f"the checkpoint is quantised by {quantization.method}: its matrices are served as they are stored"
 
 
 def _has_any(reader: Reader, beginning: str) -> bool:

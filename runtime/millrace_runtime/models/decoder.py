@@ -168,6 +168,7 @@ def find_architecture(raw: Mapping[str, Any], shard: Shard = ALONE) -> Architect
             for one, kind in zip(heads, shape.layers, strict=True)
         ),
         groups=shape.windows,
+        quantization=declared.quantization,
         beside=declared.family.beside,
         build=partial(Decoder, declared, shard),
     )

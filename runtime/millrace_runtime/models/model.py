@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from millrace_fit.quantization.quantization import Quantization
 from millrace_fit.shard import Cut
 from millrace_kernels.step import Experts, Matrix, Step
 
@@ -58,13 +59,16 @@ class Weights(Protocol):
         """Leave out a tied head, if it is stored. Raises ModelError if it differs from the embedding."""
 
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:
-        """Return rows of `name.weight`, an embedding or a head, which has one row for each token."""
+        """Return rows of `name.weight`, an embedding, which has one row for each token."""
+
+    def head(self, name: str, rows: Cut, inputs: int) -> Matrix:
+        """Return rows of a head, which has one row for each token."""
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return the same rows of `gate` and `up` as one matrix."""
 
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
-        """Return `name.weight`, which scores the experts, whole and unrounded."""
+        """Return `name.weight`, which scores the experts, whole and not rounded any further."""
 
     def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
         """Return each expert's `name.weight`, in the order of their numbers."""
@@ -84,6 +88,8 @@ class Architecture:
     """By layer."""
     groups: tuple[int | None, ...]
     """Each KV group's window: a token sees itself and the `window` - 1 before it; None: all before it."""
+    quantization: Quantization
+    """How its matrices are stored."""
     beside: tuple[str, ...]
     """The beginnings of the names of tensors that are other parts', such as a vision tower's."""
     build: Callable[[Weights, int], Model]

@@ -65,7 +65,8 @@ class Modules:
         module = self.modules[role]
         assert module.columns is not None, "a vector is no table"
         rows = module.parts[0].rows.cut(self.shard)
-        return self.weights.table(self._name(role), rows, module.columns.size)
+        read = self.weights.head if role is Role.HEAD else self.weights.table
+        return read(self._name(role), rows, module.columns.size)
 
     def _name(self, role: Role) -> str:
         return name_part(self.names, self.modules[role].parts[0], self.layer)

@@ -67,6 +67,8 @@ class FakeWeights:
     def table(self, name: str, rows: Cut, inputs: int) -> Matrix:  # noqa: ARG002
         return DenseMatrix(torch.empty(rows.size, inputs, device=GPU), None)
 
+    head = table
+
     def gated_matrix(
         self,
         gate: str,  # noqa: ARG002

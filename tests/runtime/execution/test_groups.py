@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from millrace_fit.quantization.quantization import NOT_QUANTIZED
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import select_cpu_path
@@ -86,6 +87,7 @@ def build(_weights: Weights, _length: int) -> Alternating:
 
 
 ARCHITECTURE = Architecture(
+    quantization=NOT_QUANTIZED,
     vocabulary_size=VOCABULARY,
     max_length=LENGTH,
     kv_shapes=tuple(KvShape(heads.num_kv_heads, heads.head_dim, cache.group) for cache, heads in LAYERS),

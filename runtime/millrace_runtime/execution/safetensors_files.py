@@ -1,0 +1,176 @@
+"""The safetensors files of a checkpoint: found in its folder, mapped into memory, each tensor read once."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
+from millrace_fit.files import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
+from millrace_fit.shard import Cut
+from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
+
+_ROWS_COMPARED = 1024
+"""Of a tied head and its embedding at once: the first difference ends the comparison."""
+
+
+class Reader:
+    """The tensors of a folder's safetensors files, mapped into memory and read on demand."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadCheckpointError if files are missing, damaged or hold the same tensor twice."""
+        self._path = path
+        self._places: dict[str, Any] = {}
+        self._unread: set[str] = set()
+        names = frozenset(file.name for file in path.iterdir() if file.is_file())
+        self.choice = explain_choice(names)
+        """Which of two sets of weights is read, in a sentence; None where there is only one."""
+        for name in _find_files(path, names):
+            self._add(name, _open(path / name))
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._places.keys()
+
+    @property
+    def stored_type(self) -> torch.dtype:
+        """The stored type of most weights."""
+        sizes: Counter[str] = Counter()
+        for name, file in self._places.items():
+            header = file.get_slice(name)
+            sizes[header.get_dtype()] += math.prod(header.get_shape())
+        stored: torch.dtype = getattr(torch, choose_stored_type(sizes))
+        return stored
+
+    def read(self, name: str, *cuts: Cut, types: Collection[str] = STORED_TYPES) -> Tensor:
+        """Return a part of a tensor, cut along each axis, in its stored type, which is one of `types`.
+
+        Raises BadCheckpointError or UnsupportedModelError.
+        """
+        stored, shape = self._find(name, types), [cut.total for cut in cuts]
+        if stored.get_shape() != shape:
+            raise BadCheckpointError(
+                f"{self._path}: the tensor {name} has the shape {stored.get_shape()} and config.json asks "
+                f"for {shape}; use the config.json that came with the weights"
+            )
+        self.skip(name)
+        part: Tensor = stored[tuple(slice(cut.begin, cut.end) for cut in cuts)]  # a view of the mapped file
+        return part
+
+    def read_scalar(self, name: str) -> Tensor:
+        """Return a tensor of a single number as float32 [1, 1]. Raises BadCheckpointError."""
+        if math.prod(shape := self.find_shape(name)) != 1:
+            raise BadCheckpointError(
+                f"{self._path}: the tensor {name} has the shape {shape}, and one number is needed; use the "
+                "config.json that came with the weights"
+            )
+        self._find(name, STORED_TYPES)
+        self.skip(name)
+        number: Tensor = self._places[name].get_tensor(name)
+        return number.float().view(1, 1)
+
+    def find_shape(self, name: str) -> list[int]:
+        """Return a tensor's shape. Raises BadCheckpointError if it is missing."""
+        shape: list[int] = self._slice(name).get_shape()
+        return shape
+
+    def skip(self, name: str) -> None:
+        """Count a tensor as read, if it is there."""
+        self._unread.discard(name)
+
+    def are_equal(self, name: str, other: str) -> bool:
+        """Whether two tensors have the same shape and numbers."""
+        one, two = self._find(name, STORED_TYPES), self._find(other, STORED_TYPES)
+        if one.get_shape() != two.get_shape() or one.get_dtype() != two.get_dtype():
+            return False
+        rows = range(0, one.get_shape()[0], _ROWS_COMPARED)
+        return all(torch.equal(one[at : at + _ROWS_COMPARED], two[at : at + _ROWS_COMPARED]) for at in rows)
+
+    def check_all_read(self) -> None:
+        """Raise BadCheckpointError if tensors remain unread: config.json describes another model."""
+        if self._unread:
+            first, count = min(self._unread), len(self._unread)
+            raise BadCheckpointError(
+                f"{self._path}: config.json describes a model without the tensor {first}, one of {count} "
+                "that would be left out; use the config.json that came with the weights"
+            )
+
+    def _add(self, file_name: str, file: Any) -> None:
+        names = set(file.keys())
+        if twice := names & self._places.keys():
+            raise BadCheckpointError(
+                f"{self._path / file_name} holds the tensor {min(twice)}, and so does another file "
+                "beside it: keep one of them"
+            )
+        self._places |= dict.fromkeys(names, file)
+        self._unread |= names
+
+    def _find(self, name: str, types: Collection[str]) -> Any:
+        """Return safetensors' slice of the tensor, which reads parts of it."""
+        stored = self._slice(name)
+        if stored.get_dtype() not in types:
+            raise UnsupportedModelError(
+                f"{self._path}: the tensor {name} is stored as {stored.get_dtype()}, and by config.json it "
+                f"should be {' or '.join(types)}: use the config.json that came with the weights, with the "
+                "quantization_config that says how they are stored"
+            )
+        return stored
+
+    def _slice(self, name: str) -> Any:
+        if name not in self._places:
+            raise BadCheckpointError(
+                f"{self._path}: the safetensors files lack the tensor {name}; download the model "
+                "again, or correct config.json if it describes another model"
+            )
+        return self._places[name].get_slice(name)
+
+
+def _find_files(path: Path, names: Collection[str]) -> list[str]:
+    """Return the files that hold the model, of the folder's files."""
+    weights = choose_weights(names, _read_index(path / INDEX) if is_indexed(names) else None)
+    if not weights:
+        raise BadCheckpointError(f"{path} holds no *.safetensors file: only safetensors weights are read")
+    return weights
+
+
+def _read_index(index: Path) -> list[str]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+        raise BadCheckpointError(f"{index} has no weight_map from tensors to files: download it again")
+    names = sorted(set(places.values()))
+    outside = [name for name in names if Path(name).name != name]
+    if outside:
+        raise BadCheckpointError(f"{index} points outside its folder: {outside[0]}")
+    return names
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a file's JSON object. Raises BadCheckpointError."""
+    try:
+        text = file.read_bytes()
+        if fault := explain_pointer(str(file), text):
+            raise BadCheckpointError(fault)
+        content = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise BadCheckpointError(f"{file} can't be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadCheckpointError(f"{file} is no JSON object")
+    return content
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except FileNotFoundError as error:
+        raise BadCheckpointError(f"{INDEX} names {file}, which is not there: download it") from error
+    except (SafetensorError, OSError) as error:
+        raise BadCheckpointError(
+            f"{file} can't be read as safetensors ({error}): download it again"
+        ) from error

@@ -1,0 +1,209 @@
+"""Reads quantised matrices: from a scheme's tensors to a part of a `StoredMatrix`, cut for one worker."""
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from millrace_fit.quantization.quantization import Quantization
+from millrace_fit.quantization.scheme import WORD_NIBBLES, Kind, Packing, Scheme
+from millrace_fit.shard import Cut, whole
+from millrace_kernels.linear.format import GROUP, Format, Number
+from millrace_kernels.linear.stored import StoredMatrix
+from millrace_kernels.step import Part
+from millrace_runtime.execution.errors import BadCheckpointError, CapacityError
+from millrace_runtime.execution.safetensors_files import Reader
+from millrace_runtime.execution.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
+
+_NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
+_LEAST_GROUP = {Number.FP8: 2, Number.INT8: 1, Number.INT4: GROUP}
+"""Inputs of the smallest group that kernels multiply."""
+
+
+class Form(NamedTuple):
+    """What matrices have in common that are packed as one."""
+
+    format: Format
+    order: tuple[int, ...] | None
+    """The input of each column; None: as they come."""
+
+    def __str__(self) -> str:
+        return f"{self.format}{'' if self.order is None else ' with an order of its own'}"
+
+
+class StoredReader:
+    """Reads one checkpoint's matrices: plain numbers as a tensor, and quantised ones with their scales."""
+
+    def __init__(self, reader: Reader, quantization: Quantization) -> None:
+        self._reader, self._quantization = reader, quantization
+
+    def find_form(self, name: str, columns: Cut) -> Form | None:
+        """Return how some columns of a matrix are stored; None: in plain numbers. Raises ModelError."""
+        scheme = self._quantization.find_scheme(name)
+        if scheme is None:
+            return None
+        order = self._read_order(name, scheme, columns) if scheme.is_ordered else None
+        return Form(_choose_format(name, scheme, columns), None if order is None else tuple(order.tolist()))
+
+    def read(self, name: str, rows: Cut, columns: Cut) -> Part:
+        """Return some rows and columns. Raises ModelError: also for a cut within a group."""
+        scheme = self._quantization.find_scheme(name)
+        if scheme is None:
+            return self._reader.read(f"{name}.weight", rows, columns)
+        for part in scheme.list_parts(rows.total, columns.total):
+            if not part.is_read:
+                self._reader.skip(f"{name}.{part.ending}")
+        match scheme.packing:
+            case Packing.PLAIN:
+                stored = self._read_plain(name, scheme, rows, columns)
+            case Packing.COMPRESSED:
+                stored = self._read_compressed(name, scheme, rows, columns)
+            case Packing.AWQ:
+                stored = self._read_awq(name, scheme, rows, columns)
+            case Packing.GPTQ | Packing.GPTQ_V2:
+                stored = self._read_gptq(name, scheme, rows, columns)
+        if not bool(stored.scales.isfinite().all()):
+            raise BadCheckpointError(
+                f"the scales of {name} are infinite or no numbers: download or quantise the model again"
+            )
+        return self._sort(name, scheme, columns, _regroup(stored, name, scheme, columns))
+
+    def _read_plain(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
+        number = _NUMBERS[scheme.kind]
+        wanted = ("F8_E4M3",) if number is Number.FP8 else ("I8",)
+        values = self._reader.read(f"{name}.weight", rows, columns, types=wanted)
+        scales = self._read_plain_scales(name, scheme, rows, columns)
+        return StoredMatrix(number, values.clone(), scales)
+
+    def _read_plain_scales(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> Tensor:
+        """Return float32 [rows, groups]."""
+        scale = f"{name}.{scheme.scale}"
+        if scheme.rows is None:
+            return self._reader.read_scalar(scale).expand(rows.size, 1).contiguous()
+        groups = _cut_groups(scheme, columns)
+        blocks = Cut(-(-rows.total // scheme.rows), rows.begin // scheme.rows, -(-rows.end // scheme.rows))
+        shape = (blocks,) if len(self._reader.find_shape(scale)) == 1 else (blocks, groups)
+        stored = self._reader.read(scale, *shape).float().view(blocks.size, -1)
+        first = rows.begin - blocks.begin * scheme.rows
+        return stored.repeat_interleave(scheme.rows, dim=0)[first : first + rows.size].contiguous()
+
+    def _read_compressed(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
+        is_int4 = scheme.kind is Kind.INT4
+        numbers, unpack = (8, unpack_nibbles) if is_int4 else (4, unpack_bytes)
+        words = self._reader.read(
+            f"{name}.weight_packed", rows, _cut_words(name, columns, numbers), types=("I32",)
+        )
+        groups = _cut_groups(scheme, columns)
+        scales = self._reader.read(f"{name}.weight_scale", rows, groups).float()
+        zeros = None
+        if scheme.has_zeros:
+            cover = Cut(-(-rows.total // numbers), rows.begin // numbers, -(-rows.end // numbers))
+            packed = self._reader.read(f"{name}.weight_zero_point", cover, groups, types=("I32",))
+            first = rows.begin - cover.begin * numbers
+            zeros = unpack_down(packed)[first : first + rows.size].contiguous()
+        values = unpack(words)[:, : columns.size]
+        return StoredMatrix(_NUMBERS[scheme.kind], values, scales.contiguous(), zeros=zeros)
+
+    def _read_awq(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
+        words, groups = _cut_words(name, rows, WORD_NIBBLES), _cut_groups(scheme, columns)
+        values = unpack_awq(self._reader.read(f"{name}.qweight", columns, words, types=("I32",)))
+        zeros = unpack_awq(self._reader.read(f"{name}.qzeros", groups, words, types=("I32",)))
+        scales = self._reader.read(f"{name}.scales", groups, rows).float().t().contiguous()
+        return StoredMatrix(Number.INT4, values, scales, zeros=zeros)
+
+    def _read_gptq(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
+        groups = _cut_groups(scheme, columns)
+        words = self._reader.read(
+            f"{name}.qweight", _cut_words(name, columns, WORD_NIBBLES), rows, types=("I32",)
+        )
+        scales = self._reader.read(f"{name}.scales", groups, rows).float().t().contiguous()
+        zeros = self._read_gptq_zeros(name, scheme, rows, groups)
+        values = unpack_nibbles(words.t())[:, : columns.size]
+        return StoredMatrix(Number.INT4, values, scales, zeros=zeros)
+
+    def _read_gptq_zeros(self, name: str, scheme: Scheme, rows: Cut, groups: Cut) -> Tensor | None:
+        """Return int8 [rows, groups]; None if they are 8, the middle."""
+        stored = self._reader.read(
+            f"{name}.qzeros", groups, _cut_words(name, rows, WORD_NIBBLES), types=("I32",)
+        )
+        zeros = unpack_nibbles(stored).t().contiguous() + (scheme.packing is Packing.GPTQ)
+        if scheme.has_zeros:
+            return zeros
+        if zeros.any():
+            raise BadCheckpointError(
+                f"the tensor {name}.qzeros has zero points, and quantization_config says sym: correct "
+                "config.json, or its checkpoint_format if that is wrong"
+            )
+        return None
+
+    def _sort(self, name: str, scheme: Scheme, columns: Cut, stored: StoredMatrix) -> StoredMatrix:
+        """Return the columns by their groups."""
+        order = self._read_order(name, scheme, columns) if scheme.is_ordered else None
+        if order is None:
+            return stored
+        return replace(stored, values=stored.values[:, order].contiguous(), order=order)
+
+    def _read_order(self, name: str, scheme: Scheme, columns: Cut) -> Tensor | None:
+        """Return the columns sorted by their groups, int64; None if they are. Raises ModelError."""
+        ending = "weight_g_idx" if scheme.packing is Packing.COMPRESSED else "g_idx"
+        groups = self._reader.read(f"{name}.{ending}", columns, types=("I32", "I64")).long()
+        assert scheme.group is not None, "a single group has no order"
+        if columns.size < columns.total:
+            raise CapacityError(
+                f"the groups of {name} take inputs in any order (desc_act), which workers can't share: "
+                "serve it with --tensor-parallel 1"
+            )
+        order = torch.argsort(groups, stable=True)
+        expected = torch.arange(columns.total) // scheme.group
+        if not torch.equal(groups[order], expected):
+            raise BadCheckpointError(
+                f"the tensor {name}.{ending} does not put {scheme.group} inputs into each group: download "
+                "the model again"
+            )
+        return None if torch.equal(groups, expected) else order
+
+
+def _cut_groups(scheme: Scheme, columns: Cut) -> Cut:
+    """Return the groups that some columns lie in."""
+    if scheme.group is None:
+        return whole(1)
+    end = -(-columns.end // scheme.group)
+    return Cut(scheme.count_groups(columns.total), columns.begin // scheme.group, end)
+
+
+def _choose_format(name: str, scheme: Scheme, columns: Cut) -> Format:
+    """Return the format of some columns: a cut within a group leaves smaller groups. Raises CapacityError."""
+    number = _NUMBERS[scheme.kind]
+    if scheme.group is None:
+        return Format(number, None, scheme.has_zeros)
+    group = math.gcd(scheme.group, columns.begin, 0 if columns.end == columns.total else columns.end)
+    if group < min(scheme.group, _LEAST_GROUP[number]):
+        raise CapacityError(
+            f"the columns {columns.begin} to {columns.end} of {name} cut its groups of {scheme.group}: share "
+            "the model among fewer workers (--tensor-parallel)"
+        )
+    return Format(number, group, scheme.has_zeros)
+
+
+def _regroup(stored: StoredMatrix, name: str, scheme: Scheme, columns: Cut) -> StoredMatrix:
+    """Return the matrix with groups that begin at its first column."""
+    group = _choose_format(name, scheme, columns).group
+    if group == scheme.group:
+        return replace(stored, group=group)
+    assert group is not None, "no cut joins groups"
+    begins = torch.arange(columns.begin, columns.end, group)
+    which = begins // (scheme.group or columns.total) - columns.begin // (scheme.group or columns.total)
+    zeros = None if stored.zeros is None else stored.zeros[:, which].contiguous()
+    return replace(stored, scales=stored.scales[:, which].contiguous(), zeros=zeros, group=group)
+
+
+def _cut_words(name: str, cut: Cut, numbers: int) -> Cut:
+    """Return the words that some columns or rows lie in. Raises CapacityError for a cut within one."""
+    if cut.begin % numbers or (cut.end % numbers and cut.end != cut.total):
+        raise CapacityError(
+            f"{cut.begin} to {cut.end} of {name} cuts its packed words of {numbers} numbers: share the model "
+            "among fewer workers (--tensor-parallel)"
+        )
+    return Cut(-(-cut.total // numbers), cut.begin // numbers, -(-cut.end // numbers))

@@ -1,0 +1,36 @@
+"""Unpacks the words of quantised checkpoints: from int32 with eight numbers each to one number an item. Pure.
+
+Numbers of 4 bits are stored as 0 to 15. They are returned less 8, and so are zero points, so that their
+difference is the same.
+"""
+
+import torch
+from torch import Tensor
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The output of each four bits of AWQ's word, the lowest first (AutoAWQ, `packing_utils.py`)."""
+_OFFSET = 8
+
+
+def unpack_nibbles(words: Tensor) -> Tensor:
+    """Return int8 [rows, 8 · columns] from int32 [rows, columns]: the lowest four bits come first."""
+    pairs = words.contiguous().view(torch.uint8)
+    both = torch.stack((pairs & 15, pairs >> 4), dim=-1).flatten(1)
+    return both.view(torch.int8) - _OFFSET
+
+
+def unpack_bytes(words: Tensor) -> Tensor:
+    """Return int8 [rows, 4 · columns] from int32 [rows, columns] of numbers plus 128."""
+    return (words.contiguous().view(torch.uint8) ^ 128).view(torch.int8)
+
+
+def unpack_awq(words: Tensor) -> Tensor:
+    """Return int8 [8 · columns, rows] from int32 [rows, columns]: the columns of words are outputs."""
+    nibbles = unpack_nibbles(words).view(words.shape[0], -1, len(AWQ_ORDER))
+    place = [AWQ_ORDER.index(output) for output in range(len(AWQ_ORDER))]
+    return nibbles[..., place].flatten(1).t().contiguous()
+
+
+def unpack_down(words: Tensor) -> Tensor:
+    """Return int8 [8 · rows, columns] from int32 [rows, columns]: a word has numbers below each other."""
+    return unpack_nibbles(words.t()).t()
