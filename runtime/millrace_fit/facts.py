@@ -83,7 +83,7 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
     shape, served_type, fault = None, "", None
     try:
         name = find_family(config).architecture
-        family, shape = declare(config)
+        family, shape, _ = declare(config)
         fault = find_fault(family, shape, tensors)
         served_type = choose_served_type(config, choose_stored_type(stored))
     except ArchitectureError as error:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, get_type_hints
 
-from millrace_fit.families.fields import MAX_COUNT, MOST_LAYERS
+from millrace_fit.fields import MAX_COUNT, MOST_LAYERS
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from millrace_fit.shape import (
     MOST_KINDS,

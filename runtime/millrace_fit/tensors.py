@@ -93,7 +93,7 @@ def assume_tensors(
     For an unsupported model it returns no others. None if the type of the others is unknown.
     """
     try:
-        family, shape = declare(config)
+        family, shape, _ = declare(config)
     except ArchitectureError:
         return dict(seen)
     stored_type = _choose_type(config, seen)

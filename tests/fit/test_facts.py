@@ -12,7 +12,7 @@ from millrace_fetch.cli.local_look import write
 from millrace_fetch.plan.head import ModelHead, Resolved, describe_head
 from millrace_fit.errors import FactsError
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
-from millrace_fit.families.fields import MAX_COUNT, MOST_LAYERS
+from millrace_fit.fields import MAX_COUNT, MOST_LAYERS
 from millrace_fit.headers import ITEM_BITS, StoredTensor
 from testing.checkpoints.models import LLAMA_8B, stored_of
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from millrace_fit.families.fields import Fields
+from millrace_fit.fields import Fields
 from millrace_fit.modules import Module, Part
 from millrace_fit.shape import DecoderShape
 

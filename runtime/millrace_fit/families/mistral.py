@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from millrace_fit.families.family import LLAMA_NAMES, UNREAD, Family
-from millrace_fit.families.fields import Fields
 from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window, read_windows
+from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 
 MAX_LENGTH = 4096 * 32

@@ -1,12 +1,11 @@
 """Reads the parts of a decoder that nearly all families have, by the names that they have in config.json."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.fields import Fields
 from millrace_fit.families.rope import read_rope
+from millrace_fit.fields import Fields
 from millrace_fit.shape import (
     AttentionShape,
     DecoderShape,
@@ -27,7 +26,7 @@ def read_decoder(
     is_tied: bool = False,
 ) -> DecoderShape:
     """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError."""
-    _refuse_unsupported(fields)
+    fields.refuse("hidden_act", unless=("silu", None), advice='only "silu" is supported')
     rope = read_rope(fields, theta, max_length)
     kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])
     return DecoderShape(
@@ -120,18 +119,6 @@ def _drop_idle_window(layer: LayerShape, max_length: int) -> LayerShape:
     if window is None or window < max_length:
         return layer
     return replace(layer, attention=replace(layer.attention, window=None))
-
-
-def _refuse_unsupported(fields: Fields) -> None:
-    fields.refuse("hidden_act", unless=("silu", None), advice='only "silu" is supported')
-    quantization: Any = fields.raw.get("quantization_config")
-    if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-        named = f" ({method})" if method else ""
-        raise ArchitectureError(
-            f"config.json has a quantization_config{named}; quantised checkpoints are not supported yet: "
-            "serve the unquantised one"
-        )
 
 
 def read_experts(

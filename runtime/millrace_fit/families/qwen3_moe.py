@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family
-from millrace_fit.families.fields import Fields
 from millrace_fit.families.parts import (
     read_attention,
     read_decoder,
@@ -12,6 +11,7 @@ from millrace_fit.families.parts import (
     read_mlp,
     read_window,
 )
+from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 
 

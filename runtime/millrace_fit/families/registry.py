@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family
-from millrace_fit.families.fields import Fields
 from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.mistral import MISTRAL, MISTRAL3
 from millrace_fit.families.mixtral import MIXTRAL
@@ -13,6 +12,9 @@ from millrace_fit.families.qwen2 import QWEN2
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.qwen3_moe import QWEN3_MOE
 from millrace_fit.families.smollm3 import SMOLLM3
+from millrace_fit.fields import Fields
+from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
+from millrace_fit.quantization.read import read_quantization
 from millrace_fit.shape import DecoderShape
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -35,6 +37,7 @@ class Declared(NamedTuple):
 
     family: Family
     shape: DecoderShape
+    quantization: Quantization = NOT_QUANTIZED
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:
@@ -64,14 +67,17 @@ def _propose(asked: str) -> str:
     return f"the nearest is {near}; " if near else ""
 
 
+_OUTER: Final = ("quantization_config", "compression_config", "tie_word_embeddings")
+"""Fields of the whole model, which count more than the text model's own."""
+
+
 def declare(raw: Mapping[str, Any]) -> Declared:
     """Return what a config.json describes. Raises ArchitectureError, which names the field."""
     family = find_family(raw)
     if family.text_field is None:
-        return Declared(family, family.parse(Fields(raw)))
+        return Declared(family, family.parse(Fields(raw)), read_quantization(raw))
     text = raw.get(family.text_field)
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"config.json has {family.text_field} {text!r}; it must be an object")
-    # Of the whole model, so these count more.
-    outer = {name: raw[name] for name in ("quantization_config", "tie_word_embeddings") if name in raw}
-    return Declared(family, family.parse(Fields({**text, **outer})))
+    merged = {**text, **{name: raw[name] for name in _OUTER if name in raw}}
+    return Declared(family, family.parse(Fields(merged)), read_quantization(merged))

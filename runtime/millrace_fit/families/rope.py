@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.fields import MAX_COUNT, Fields
+from millrace_fit.fields import MAX_COUNT, Fields
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 
 _ORIGINAL: Final = "original_max_position_embeddings"

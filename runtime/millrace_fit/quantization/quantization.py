@@ -1,20 +1,55 @@
 """Which matrices of a model are quantised, and how: the answer to a module's name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millrace_fit.quantization.scheme import Scheme
+
+_INNER: Final = "language_model."
+"""Before the names of the text part in files, in a model that has more parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The modules that a list of config.json names. Any part may fit."""
+
+    names: frozenset[str] = frozenset()
+    """Whole names."""
+    runs: frozenset[str] = frozenset()
+    """Some of a name's words between dots: the modules around it, its end, or one in between."""
+    pieces: tuple[str, ...] = ()
+    """Any part of a name."""
+    patterns: tuple[re.Pattern[str], ...] = ()
+    """They fit the beginning of a name."""
+
+    def has(self, name: str) -> bool:
+        """Whether a module is one of them."""
+        return any(self._has(alias) for alias in _list_aliases(name))
+
+    def _has(self, name: str) -> bool:
+        return (
+            name in self.names
+            or any(piece in name for piece in self.pieces)
+            or any(pattern.match(name) for pattern in self.patterns)
+            or (bool(self.runs) and not self.runs.isdisjoint(_list_runs(name)))
+        )
 
 
 class Rule(NamedTuple):
     """Modules with one scheme."""
 
-    targets: Sequence[re.Pattern[str]] | None
-    """Any of these fits a whole name; None: every linear module."""
+    targets: Targets | None
+    """None: every linear module."""
     scheme: Scheme | None
     """None: they are not quantised."""
+
+
+HEADS: Final = Targets(patterns=(re.compile(r"(.*\.)?lm_head$"),))
+"""The head, which most methods leave as it is without saying so."""
+ROUTERS: Final = Targets(patterns=(re.compile(r".*\.(gate|router)$"),))
+"""Routers of experts, which are linear modules in some versions of transformers only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +63,38 @@ class Quantization:
     def find_scheme(self, name: str) -> Scheme | None:
         """Return a linear module's scheme, by its name in files without `.weight`; None: not quantised."""
         for rule in self.rules:
-            if rule.targets is None or any(target.fullmatch(name) for target in rule.targets):
+            if rule.targets is None or rule.targets.has(name):
                 return rule.scheme
         return None
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether some matrices are quantised."""
+        return any(rule.scheme is not None for rule in self.rules)
 
-NOT_QUANTIZED = Quantization("none", ())
+
+NOT_QUANTIZED: Final = Quantization("none", ())
+
+
+def quantize_all_but(
+    method: str, scheme: Scheme, *left_out: Targets, first: tuple[Rule, ...] = ()
+) -> Quantization:
+    """Return that all linear modules have a scheme, except some. The `first` rules count before."""
+    exceptions = (Rule(targets, None) for targets in left_out)
+    return Quantization(method, (*first, *exceptions, Rule(None, scheme)))
+
+
+def _list_aliases(name: str) -> Iterator[str]:
+    """Yield a module's names: in files, in the text part alone, and in transformers' modules."""
+    yield name
+    if name.startswith(_INNER):
+        alone = name.removeprefix(_INNER)
+        yield alone
+        yield f"model.{_INNER}{alone.removeprefix('model.')}"
+
+
+def _list_runs(name: str) -> Iterator[str]:
+    words = name.split(".")
+    for begin in range(len(words)):
+        for end in range(begin + 1, len(words) + 1):
+            yield ".".join(words[begin:end])

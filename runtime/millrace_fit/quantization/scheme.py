@@ -88,19 +88,24 @@ class Scheme:
         # Of activations, which a replica does not round, or rounds as it sees them.
         for ending in ("input_scale", "act_scale", "input_scale_ub", "activation_scale"):
             yield StoredPart(ending, ((), (1,), (1, 1)), _FLOATS, is_required=False, is_read=False)
-        yield StoredPart("input_zero_point", ((), (1,)), ("I8", "F8_E4M3"), is_required=False, is_read=False)
+        # Zeros, which old versions of compressed-tensors wrote for symmetric numbers too.
+        for ending in ("input_zero_point", "weight_zero_point"):
+            shapes = ((), (1,), (1, 1), (outputs, 1))
+            yield StoredPart(ending, shapes, ("I8", "F8_E4M3"), is_required=False, is_read=False)
 
     def _list_scale_shapes(self, outputs: int, inputs: int) -> tuple[tuple[int, ...], ...]:
         if self.rows is None:
             return ((), (1,), (1, 1))
         groups = self.count_groups(inputs)
-        shape = (-(-outputs // self.rows), groups)
-        return (shape, shape[:1]) if groups == 1 else (shape,)
+        blocks = -(-outputs // self.rows)
+        if self.group is not None:
+            return (blocks, groups), (blocks, 1, groups, 1)  # the latter of ModelOpt
+        return (blocks, 1), (blocks,)
 
     def _list_compressed(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
         groups, numbers = self.count_groups(inputs), 8 if self.kind is Kind.INT4 else 4
         yield StoredPart("weight_packed", ((outputs, -(-inputs // numbers)),), ("I32",))
-        yield StoredPart("weight_scale", ((outputs, groups),), _FLOATS)
+        yield StoredPart("weight_scale", self._list_scale_shapes(outputs, inputs), _FLOATS)
         yield StoredPart("weight_shape", ((2,),), ("I64", "I32"), is_required=False, is_read=False)
         if self.has_zeros:
             yield StoredPart("weight_zero_point", ((-(-outputs // numbers), groups),), ("I32",))

@@ -93,7 +93,7 @@ class DecoderModules:
 
     def skip_unread(self) -> None:
         """Leave out what a checkpoint may have and the model does not use."""
-        family, shape = self.declared
+        family, shape, _ = self.declared
         for name in list_unread(family, shape):
             self.weights.skip(name)
         if shape.is_tied:

@@ -1,0 +1,25 @@
+"""Matrices of 4 bits as AutoAWQ writes them."""
+
+from typing import Final
+
+from millrace_fit.fields import Fields
+from millrace_fit.quantization.groups import read_group
+from millrace_fit.quantization.lists import read_names
+from millrace_fit.quantization.quantization import HEADS, ROUTERS, Quantization, Targets, quantize_all_but
+from millrace_fit.quantization.scheme import Kind, Packing, Scheme
+
+_ADVICE: Final = "only AWQ in 4 bits and version gemm is read: take such a checkpoint, or the unquantised one"
+
+
+def read_awq(fields: Fields) -> Quantization:
+    """Return what `quant_method: awq` says. Raises ArchitectureError, which names the field."""
+    for name in ("bits", "w_bit"):
+        fields.refuse(name, unless=(4, None), advice=_ADVICE)
+    for name in ("version", "format"):
+        fields.refuse(name, unless=("gemm", "GEMM", None), advice=_ADVICE)
+    fields.refuse("backend", unless=("autoawq", "auto", "gemm", None), advice=_ADVICE)
+    group = read_group(fields, "q_group_size" if "q_group_size" in fields else "group_size", default=128)
+    scheme = Scheme(Kind.INT4, Packing.AWQ, group=group, has_zeros=fields.flag("zero_point", default=True))
+    # AutoAWQ leaves out the modules with any of these in their names.
+    left_out = Targets(pieces=tuple(read_names(fields.raw, "modules_to_not_convert")))
+    return quantize_all_but("awq", scheme, HEADS, ROUTERS, left_out)

@@ -1,0 +1,72 @@
+"""The lists of modules in a quantization_config: names, wildcards and regular expressions, all checked."""
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import translate
+from typing import Any, Final
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.quantization.quantization import Targets
+
+MOST_NAMES: Final = 100_000
+LONGEST_PATTERN: Final = 2000
+_NESTED: Final = re.compile(r"\)[*+{]")
+"""A repeated group, which can take exponential time. No published config has one."""
+_WILD: Final = frozenset("*?[](){}|^$+\\")
+
+
+def read_names(raw: Mapping[str, Any], *fields: str) -> list[str]:
+    """Return the names in the first of these fields that is there. Raises ArchitectureError."""
+    field = next((one for one in fields if raw.get(one) is not None), None)
+    if field is None:
+        return []
+    names = raw[field]
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise ArchitectureError(f"config.json has {field} {str(names)[:80]!r}; it must be a list of names")
+    if len(names) > MOST_NAMES:
+        raise ArchitectureError(
+            f"config.json has {len(names)} names in {field}; at most {MOST_NAMES} are read"
+        )
+    return names
+
+
+def compile_pattern(text: str) -> re.Pattern[str]:
+    """Return a regular expression of config.json. Raises ArchitectureError."""
+    shown = text[:80]
+    if len(text) > LONGEST_PATTERN or _NESTED.search(text):
+        raise ArchitectureError(
+            f"config.json has the expression {shown!r}, which could take forever: write it without repeated "
+            "groups, or list the names"
+        )
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ArchitectureError(
+            f"config.json has {shown!r}, which is no regular expression: {error}"
+        ) from error
+
+
+def read_exact(names: Iterable[str]) -> Targets:
+    """Return whole names and, after `re:`, expressions for their beginning."""
+    listed = list(names)
+    expressions = [name.removeprefix("re:") for name in listed if name.startswith("re:")]
+    whole = frozenset(name for name in listed if not name.startswith("re:"))
+    return Targets(names=whole, patterns=tuple(map(compile_pattern, expressions)))
+
+
+def read_runs(names: Iterable[str]) -> Targets:
+    """Return names of modules around, at the end or in between, and expressions for the beginning."""
+    listed = list(names)
+    wild = [name for name in listed if not _WILD.isdisjoint(name)]
+    patterns = tuple(compile_pattern(rf"(?:{name})(?:(?<=\.)|(?=\.|$))") for name in wild)
+    return Targets(runs=frozenset(listed) - frozenset(wild), patterns=patterns)
+
+
+def read_wildcards(names: Iterable[str]) -> Targets:
+    """Return names of modules around, at the end or in between, and file-like wildcards for whole names."""
+    listed = list(names)
+    wild = [name for name in listed if not _WILD.isdisjoint(name)]
+    return Targets(
+        runs=frozenset(listed) - frozenset(wild),
+        patterns=tuple(re.compile(translate(name[:LONGEST_PATTERN])) for name in wild),
+    )
