@@ -4,7 +4,7 @@ Written by itself, not by the reader's code: each form packs words bit by bit, a
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,15 @@ class Form:
     quantize: Callable[[Tensor], Quantized]
 
 
-def write_quantized(plain: Path, folder: Path, form: Form) -> Path:
-    """Quantise the projections of a plain checkpoint, and return a folder for it.
+def write_quantized(plain: Path, folder: Path, form: Form, left_out: Sequence[str] = ()) -> Path:
+    """Quantise the projections of a plain checkpoint but some, and return a folder for it.
 
     `folder / "twin"` has the same weights in float32, for those that read no quantised ones.
     """
     config = json.loads((plain / "config.json").read_text())
     stored, twin = {}, {}
     for name, tensor in load_file(plain / "model.safetensors").items():
-        if not name.endswith(LINEAR):
+        if not name.endswith(LINEAR) or any(part in name for part in left_out):
             stored[name] = twin[name] = tensor
             continue
         found = form.quantize(tensor)

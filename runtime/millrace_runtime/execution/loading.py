@@ -123,7 +123,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         log(f"the checkpoint also has {' and '.join(others)}: the text model alone is served")
     stored = reader.stored_type
     dtype = choose_dtype(settings.dtype, raw, stored)
-    if architecture.quantization.is_used:
+    if architecture.quantization.is_quantized:
         log(_explain_quantization(architecture.quantization, settings))
     elif stored is not dtype:
         log(f"the weights are stored as {type_name(stored)} and served as {type_name(dtype)}")

@@ -1,16 +1,19 @@
 """Quantised checkpoints as they are published: read bit for bit, and served as their dequantised twins."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
 from millrace_fit.families.registry import declare
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.stored import StoredMatrix
+from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.safetensors_files import Reader, read_json
 from millrace_runtime.execution.stored_reader import StoredReader
 from testing.checkpoints.quantized import FORMS, write_quantized
@@ -45,7 +48,9 @@ def test_weights_are_those_of_the_format_bit_for_bit(plain: Path, tmp_path: Path
         found = read(folder, matrix.removesuffix(".weight"), whole(outputs), whole(inputs))
         assert torch.equal(found, weight), matrix
         half = Cut(outputs, outputs // 2, outputs)
-        assert torch.equal(read(folder, matrix.removesuffix(".weight"), half, whole(inputs)), weight[half.begin :])
+        assert torch.equal(
+            read(folder, matrix.removesuffix(".weight"), half, whole(inputs)), weight[half.begin :]
+        )
         if "order" not in name:
             columns = Cut(inputs, inputs // 2, inputs)
             found = read(folder, matrix.removesuffix(".weight"), whole(outputs), columns)
@@ -59,3 +64,88 @@ def test_a_quantised_model_agrees_with_its_dequantised_twin(
     folder = write_quantized(plain, tmp_path, FORMS[name])
     tolerance = 2e-3 if "FP8" in name else 0.2  # inputs of integers are rounded, too
     check_preempted(folder / "twin", prompt(75, 0), make_driver(folder), tolerance=tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:You passed `quantization_config`")
+@pytest.mark.parametrize("name", [name for name in FORMS if name.startswith("compressed-tensors")])
+def test_transformers_means_the_same_by_it(plain: Path, tmp_path: Path, name: str) -> None:
+    """It multiplies in the type of the scales, which rounds once; ours are widened first."""
+    folder = write_quantized(plain, tmp_path, FORMS[name])
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, quantization_config=CompressedTensorsConfig(dequantize=True)
+    ).state_dict()
+    for matrix, weight in load_file(folder / "twin" / "model.safetensors").items():
+        if matrix.endswith("_proj.weight"):
+            scales = load_file(folder / "model.safetensors")[f"{matrix}_scale"]
+            assert torch.equal(theirs[matrix], weight.to(scales.dtype).float()), matrix
+
+
+def change(folder: Path, **fields: Any) -> None:
+    """Change quantization_config."""
+    config = read_json(folder / "config.json")
+    config["quantization_config"] |= fields
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def forget(folder: Path) -> None:
+    """Remove quantization_config."""
+    config = read_json(folder / "config.json")
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_projections_that_are_left_out_lie_beside_quantised_ones(
+    plain: Path, tmp_path: Path, make_driver: Callable[..., Any]
+) -> None:
+    form = FORMS["compressed-tensors FP8 of channels"]
+    folder = write_quantized(plain, tmp_path, form, left_out=("k_proj", "0.self_attn.q_proj"))
+    change(folder, ignore=["re:.*k_proj$", "model.layers.0.self_attn.q_proj", "lm_head"])
+    check_preempted(folder / "twin", prompt(75, 0), make_driver(folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["AWQ", "FP8 in blocks", "compressed-tensors INT8", "GPTQ v2 with zero points"]
+)
+def test_workers_share_a_quantised_model(
+    plain: Path, tmp_path: Path, make_driver: Callable[..., Any], name: str
+) -> None:
+    folder = write_quantized(plain, tmp_path, FORMS[name])
+    tolerance = 2e-3 if "FP8" in name else 0.2
+    check_preempted(folder / "twin", prompt(75, 0), make_driver(folder, workers=2), tolerance=tolerance)
+
+
+def spoil(name: str, number: float) -> Callable[[Path], None]:
+    """Return what sets one number of a tensor."""
+
+    def rewrite(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors[f"model.layers.1.mlp.down_proj.{name}"].view(-1)[3:4].fill_(number)
+        save_file(tensors, folder / "model.safetensors")
+
+    return rewrite
+
+
+FAULTS: dict[str, tuple[str, Callable[[Path], None], dict[str, Any], str]] = {
+    "infinite": ("AWQ", spoil("scales", float("inf")), {}, "down_proj are infinite"),
+    "no number": ("GPTQ", spoil("scales", float("nan")), {}, "down_proj are infinite"),
+    "an order that does not fill its groups": (
+        *("GPTQ with an order", spoil("g_idx", 0), {}, "g_idx does not put 32 inputs"),
+    ),
+    "zero points that config.json denies": (
+        *("GPTQ v2 with zero points", lambda path: change(path, sym=True), {}, "qzeros has zero points"),
+    ),
+    "no quantization_config": ("FP8 in blocks", forget, {}, "quantization_config"),
+    "rounded twice": ("AWQ", lambda _: None, {"weights": "Int8"}, "rounded already, by awq"),
+    "an order among workers": ("GPTQ with an order", lambda _: None, {"workers": 2}, "--tensor-parallel 1"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_can_not_be_served_is_refused_in_words(
+    plain: Path, tmp_path: Path, make_driver: Callable[..., Any], fault: str
+) -> None:
+    name, damage, settings, words = FAULTS[fault]
+    folder = write_quantized(plain, tmp_path, FORMS[name])
+    damage(folder)
+    with pytest.raises(ModelError, match=words):
+        make_driver(folder, **settings)
