@@ -32,9 +32,10 @@ def choose_served_type(raw: Mapping[str, Any], stored: str) -> str:
 
 
 def choose_stored_type(num_numbers: Mapping[str, int]) -> str:
-    """Return the stored type of most numbers, by the count of numbers of each header type.
+    """Return the stored type of most plain numbers, by the count of numbers of each header type.
 
-    An unknown type counts as float32. The reader refuses it later.
+    Of a quantised checkpoint these are norms, embeddings and scales. Without any it is float32.
     """
-    most = max(num_numbers, key=lambda name: num_numbers[name], default="")
-    return STORED_TYPES.get(most, "float32")
+    plain = {name: count for name, count in num_numbers.items() if name in STORED_TYPES}
+    most = max(plain, key=lambda name: plain[name], default="F32")
+    return STORED_TYPES[most]

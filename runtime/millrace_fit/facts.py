@@ -8,11 +8,14 @@ from typing import Any, Final
 
 from millrace_fit.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.errors import ArchitectureError, FactsError
-from millrace_fit.families.registry import declare, find_family
+from millrace_fit.families.registry import Declared, declare, find_family
 from millrace_fit.headers import StoredTensor
+from millrace_fit.memory import Weights
+from millrace_fit.module_schemes import ModuleSchemes, find_schemes, read_schemes, write_schemes
+from millrace_fit.settings import Settings
 from millrace_fit.shape import DecoderShape
 from millrace_fit.shape_json import read_count, read_shape, write_shape
-from millrace_fit.tensors import find_fault
+from millrace_fit.tensors import find_fault, list_needed
 
 MAX_FAULT: Final = 400
 """Bytes in JSON. A model's author chooses names of tensors and values of config.json, of any length."""
@@ -29,28 +32,37 @@ class ModelFacts:
     architecture: str
     """The name in config.json; empty without one."""
     stored: Mapping[str, int]
-    """The count of numbers in the files, by the types in their headers."""
+    """The count of weights in the files, by the types in their headers. INT4 has no such type."""
     served_type: str
     """The type in which a replica serves the weights and keeps the KV cache, such as bfloat16."""
     shape: DecoderShape | None
     """None for an unsupported architecture."""
     fault: str | None
     """Why no replica can serve the model, in a sentence."""
+    quantized: tuple[ModuleSchemes, ...] = ()
+    """How the files quantise the matrices."""
 
     @property
     def num_parameters(self) -> int:
-        """The count of numbers in the files."""
+        """The count of weights in the files."""
         return sum(self.stored.values())
+
+    def weigh(self, settings: Settings) -> Weights:
+        """Return the weights of a supported model as a replica with these settings keeps them."""
+        assert self.shape is not None, "nothing is known of its weights"
+        return Weights(self.shape, self.served_type, settings, self.quantized)
 
     def to_json(self) -> str:
         """Return one line of less than 1,800 bytes in UTF-8."""
-        values = {
+        values: dict[str, Any] = {
             "architecture": self.architecture,
             "stored": dict(self.stored),
             "served_type": self.served_type,
             "shape": None if self.shape is None else write_shape(self.shape),
             "fault": self.fault,
         }
+        if self.quantized:
+            values["quantized"] = write_schemes(self.quantized)
         return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
@@ -58,15 +70,17 @@ class ModelFacts:
         """Return what `to_json` wrote, without unknown fields. Raises FactsError."""
         try:
             values = json.loads(text)
-            shape, fault = values["shape"], values["fault"]
+            shape = None if values["shape"] is None else read_shape(values["shape"])
+            fault = values["fault"]
             return cls(
                 architecture=shorten(str(values["architecture"]), MAX_NAME),
                 stored={str(name): read_count(count, least=0) for name, count in values["stored"].items()},
                 served_type=str(values["served_type"]),
-                shape=None if shape is None else read_shape(shape),
+                shape=shape,
                 fault=None if fault is None else shorten(str(fault)),
+                quantized=() if shape is None else read_schemes(values.get("quantized"), shape),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise FactsError(
                 "these are no facts of a model, or those of another version of Millrace"
             ) from error
@@ -77,15 +91,16 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
 
     The facts of a model that no replica can serve say why.
     """
-    stored: Counter[str] = Counter()
-    for tensor in tensors.values():
-        stored[tensor.dtype] += tensor.num_numbers
-    shape, served_type, fault = None, "", None
+    stored = _count_numbers(tensors)
+    shape, served_type, fault, quantized = None, "", None, tuple[ModuleSchemes, ...]()
     try:
         name = find_family(config).architecture
-        family, shape, _ = declare(config)
-        fault = find_fault(family, shape, tensors)
+        declared = declare(config)
+        shape = declared.shape
+        fault = find_fault(declared, tensors)
         served_type = choose_served_type(config, choose_stored_type(stored))
+        if fault is None and (quantized := find_schemes(declared)):
+            stored = _count_weights(declared, tensors)
     except ArchitectureError as error:
         name, fault = _name_architecture(config), str(error)
     return ModelFacts(
@@ -94,7 +109,26 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
         served_type=served_type,
         shape=shape,
         fault=None if fault is None else shorten(fault),
+        quantized=quantized,
     )
+
+
+def _count_numbers(tensors: Mapping[str, StoredTensor]) -> Counter[str]:
+    """Return the count of numbers of each type in headers."""
+    stored: Counter[str] = Counter()
+    for tensor in tensors.values():
+        stored[tensor.dtype] += tensor.num_numbers
+    return stored
+
+
+def _count_weights(declared: Declared, tensors: Mapping[str, StoredTensor]) -> Counter[str]:
+    """Return the count of weights of each type, whether they lie in words or alone, and without scales."""
+    stored: Counter[str] = Counter()
+    for needed in list_needed(declared):
+        if needed.num_weights:
+            dtype = tensors[needed.name].dtype
+            stored[needed.scheme.kind.upper() if needed.scheme else dtype] += needed.num_weights
+    return stored
 
 
 def _name_architecture(config: Mapping[str, Any]) -> str:

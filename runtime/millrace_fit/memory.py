@@ -1,18 +1,19 @@
 """A model's memory on each device: its matrices, the KV cache, the tables, and the largest step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_numbers, count_blocks, count_bytes
-from millrace_fit.modules import GROUP, Module, list_layer, list_outer
-from millrace_fit.settings import FROM_CHECKPOINT, Device, Settings
+from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes
+from millrace_fit.module_schemes import ModuleSchemes
+from millrace_fit.modules import GROUP
+from millrace_fit.quantization.scheme import Kind
+from millrace_fit.settings import FROM_CHECKPOINT, Settings
 from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape
 from millrace_fit.shard import Shard
 
-LANES: Final = 16
-"""Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
 GPU_OVERHEAD: Final = 768 << 20
 """On a GPU, before the weights: CUDA's context, loaded kernels, cuBLAS's memory, and the rounding of torch's
 allocator. An estimate, until `benchmarks/gpu` has measured it on a GPU."""
@@ -27,6 +28,16 @@ class Weights:
     shape: DecoderShape
     served_type: str
     settings: Settings
+    quantized: Sequence[ModuleSchemes] = ()
+    """How the checkpoint quantises them."""
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """Whether a CPU's products round their inputs."""
+        if self.settings.weights != FROM_CHECKPOINT:
+            return True
+        kinds = {scheme.kind for one in self.quantized for scheme in one.schemes if scheme is not None}
+        return not kinds.isdisjoint({Kind.INT8, Kind.INT4})
 
     @property
     def item_bytes(self) -> int:
@@ -44,9 +55,9 @@ class Weights:
         weights, item_bytes, device = self.settings.weights, self.item_bytes, self.settings.device
         matrices = sum(
             matrix.count * matrix_bytes(matrix, weights, item_bytes, device)
-            for matrix in list_matrices(self.shape, shard)
+            for matrix in list_matrices(self.shape, shard, self.quantized)
         )
-        return matrices + _count_vectors(self.shape) * item_bytes
+        return matrices + count_vectors(self.shape) * item_bytes
 
     @property
     def most_bytes(self) -> int:
@@ -79,61 +90,6 @@ class Weights:
         return sum(group.block_bytes for group in self.groups) // BLOCK_SIZE
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """A weight [outputs, inputs], and the count of such weights."""
-
-    outputs: int
-    inputs: int
-    count: int
-    has_bias: bool = False
-    is_gated: bool = False
-    """Whether the outputs are those of `gate` and `up`, each in strips of its own."""
-    is_table: bool = False
-    """Whether it is an embedding or a head, which have 8 bits if the others have 4."""
-    is_rounded: bool = True
-    """Whether it has another format if weights are rounded: not a router."""
-
-
-def list_matrices(shape: DecoderShape, shard: Shard) -> Iterator[Matrix]:
-    """Yield a worker's matrices.
-
-    Raises ArchitectureError if so many workers can't share the model.
-    """
-    for module, count in _count_modules(shape):
-        if module.columns is None:
-            continue
-        outputs = sum(part.rows.cut(shard).size for part in module.parts)
-        yield Matrix(
-            outputs,
-            module.columns.cut(shard).size,
-            count * module.count,
-            has_bias=module.adds_bias(shard),
-            is_gated=module.is_gated,
-            is_table=module.is_table,
-            is_rounded=module.is_rounded,
-        )
-
-
-def _count_modules(shape: DecoderShape) -> Iterator[tuple[Module, int]]:
-    """Yield each kind of module, with the count of layers that have it."""
-    for module in list_outer(shape):
-        yield module, 1
-    for layer, count in shape.counted:
-        for module in list_layer(shape.width, layer):
-            yield module, count
-
-
-def _count_vectors(shape: DecoderShape) -> int:
-    """Return the count of numbers in all norms."""
-    return sum(
-        count * part.rows.size
-        for module, count in _count_modules(shape)
-        if module.columns is None
-        for part in module.parts
-    )
-
-
 def _count_block(shape: DecoderShape, window: int | None, shard: Shard) -> int:
     """Return the count of numbers in a block over all layers with this window, on one device."""
     return sum(
@@ -145,35 +101,6 @@ def _count_block(shape: DecoderShape, window: int | None, shard: Shard) -> int:
 
 def _cut_kv_heads(attention: AttentionShape, shard: Shard) -> int:
     return shard.cut_heads(attention.num_heads, attention.num_kv_heads).kv.size
-
-
-def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) -> int:
-    """Return the bytes of one such matrix with its bias, on a GPU or with the native kernels of a CPU.
-
-    `weights` is one of WEIGHTS, and `item_bytes` the served type's. If torch computes on a CPU, rounded
-    weights take more.
-    """
-    if device == "cuda":
-        return item_bytes * (matrix.outputs * matrix.inputs + matrix.outputs * matrix.has_bias)
-    return (
-        _strip_bytes(matrix, weights, item_bytes) * _count_strips(matrix)
-        + 4 * matrix.outputs * matrix.has_bias
-    )
-
-
-def _count_strips(matrix: Matrix) -> int:
-    return 2 * -(-matrix.outputs // 2 // LANES) if matrix.is_gated else -(-matrix.outputs // LANES)
-
-
-def _strip_bytes(matrix: Matrix, weights: str, item_bytes: int) -> int:
-    groups = -(-matrix.inputs // GROUP)
-    if not matrix.is_rounded:
-        return matrix.inputs * LANES * item_bytes
-    if weights == "Int4" and not matrix.is_table:
-        return groups * (2 * LANES + GROUP // 2 * LANES)
-    if weights in {"Int8", "Int4"}:
-        return groups * GROUP * LANES + 4 * LANES
-    return matrix.inputs * LANES * item_bytes
 
 
 _FLOAT, _LONG = 4, 8
@@ -204,11 +131,12 @@ def tables_bytes(shape: DecoderShape, settings: Settings, length: int) -> int:
     return angles + settings.num_sequences * (_LONG * numbers + mask)
 
 
-def step_bytes(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
+def step_bytes(weights: Weights, shard: Shard, length: int) -> int:
     """Return the bytes of the largest step's results, and of the results in flight with it."""
+    shape, item_bytes, settings = weights.shape, weights.item_bytes, weights.settings
     if settings.device == "cuda":
         return _step_on_gpu(shape, item_bytes, settings, shard, length)
-    return _step_on_cpu(shape, item_bytes, settings, shard)
+    return _step_on_cpu(weights, shard)
 
 
 def _step_on_gpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
@@ -259,18 +187,18 @@ def _head_bytes(item_bytes: int, shard: Shard) -> int:
     return widened + _FLOAT if shard.count == 1 else 2 * _FLOAT + -(-2 * _FLOAT // shard.count)
 
 
-def _step_on_cpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard) -> int:
+def _step_on_cpu(weights: Weights, shard: Shard) -> int:
     """The buffers of `native/workspace.py`: residual, its norm, projections, gated product, and logits.
 
     There are two buffers of a gated product's size, because the next norm takes the first free one. With
     rounded weights it takes the buffer of rounded inputs.
     """
+    shape, item_bytes, settings = weights.shape, weights.item_bytes, weights.settings
     width = shape.width
     parts = [_cut_attention(kind.attention, shard) for kind in shape.kinds]
     projected = max(query + 2 * kv for query, kv in parts)
     mlps = {_cut_mlp(kind, shard) for kind in shape.kinds}
-    is_rounded = settings.weights != FROM_CHECKPOINT
-    beside = _GROUP_BYTES * width // GROUP if is_rounded else item_bytes * max(mlps)
+    beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else item_bytes * max(mlps)
     of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
     of_token += max(_count_routing(kind) for kind in shape.kinds)
     return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT

@@ -81,6 +81,11 @@ class Module:
     count: int = 1
     """Such modules in a layer: one for each expert."""
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is a product, which a checkpoint may have quantised."""
+        return self.columns is not None and self.role is not Role.EMBEDDING
+
     def adds_bias(self, shard: Shard) -> bool:
         """Whether a worker reads the bias."""
         return self.has_bias and (shard.is_first or not self.is_summed)

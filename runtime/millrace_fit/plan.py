@@ -16,8 +16,6 @@ from millrace_fit.kv_cache import (
     share_out,
 )
 from millrace_fit.memory import EXCHANGE_OVERHEAD, GPU_OVERHEAD, Weights, step_bytes, tables_bytes
-from millrace_fit.settings import Settings
-from millrace_fit.shape import DecoderShape
 
 CLOSE_SIZES: Final = 8
 WIDE_SIZES: Final = 16
@@ -98,13 +96,12 @@ class MemoryPlan:
         return self.taken + (self.cache.num_bytes if self.cache else 0) > self.total
 
 
-def plan_memory(shape: DecoderShape, served_type: str, settings: Settings, total: int) -> MemoryPlan:
+def plan_memory(weights: Weights, total: int) -> MemoryPlan:
     """Return the plan of each device of `total` bytes, or of a pod's limit on CPUs.
 
     Raises ArchitectureError if so many devices can't share the model.
     """
-    weights = Weights(shape, served_type, settings)
-    return _plan_gpu(weights, total) if settings.device == "cuda" else _plan_cpu(weights, total)
+    return _plan_gpu(weights, total) if weights.settings.device == "cuda" else _plan_cpu(weights, total)
 
 
 def _plan_gpu(weights: Weights, total: int) -> MemoryPlan:
@@ -166,8 +163,7 @@ def _tables(weights: Weights, longest: int) -> int:
 
 
 def _step(weights: Weights, longest: int) -> int:
-    shape, settings = weights.shape, weights.settings
-    return max(step_bytes(shape, weights.item_bytes, settings, shard, longest) for shard in weights.shards)
+    return max(step_bytes(weights, shard, longest) for shard in weights.shards)
 
 
 def _find_longest(weights: Weights, budget: Budget) -> int:

@@ -10,7 +10,6 @@ from millrace_fit.accelerators import CPU, Accelerator
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.kv_cache import BLOCK_SIZE
-from millrace_fit.memory import Weights
 from millrace_fit.plan import MemoryPlan
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings
 from millrace_fit.verdict import Answer, Verdict, count_gpus, find_limit, judge
@@ -106,7 +105,7 @@ def _describe_plan(
     )
     yield f"On {where}, {show_gib(plan.total)}:"
     yield ""
-    rows = [row for row in _list_rows(settings, plan) if row[1]]
+    rows = [row for row in _list_rows(facts, settings, plan) if row[1]]
     width = max(_NAMES, *(len(name) for name, _ in rows))
     for name, amount in rows:
         yield f"  {name:<{width}}{show_gib(amount):>{_AMOUNT}}"
@@ -116,9 +115,17 @@ def _describe_plan(
     yield from _wrap(f"The KV cache takes {_describe_cache(facts, settings)}.")
 
 
-def _list_rows(settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]]:
+def _describe_format(facts: ModelFacts, settings: Settings) -> str:
+    """Return the format of the weights if it is not the served type's: ` in FP8`, or ` in Int4`."""
+    if settings.weights != FROM_CHECKPOINT:
+        return f" in {settings.weights}"
+    kinds = {scheme.kind.upper() for one in facts.quantized for scheme in one.schemes if scheme is not None}
+    return f" in {' and '.join(sorted(kinds))}" if kinds else ""
+
+
+def _list_rows(facts: ModelFacts, settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]]:
     step = f"{show_count(settings.num_sequences)} sequences, {show_count(settings.num_batched_tokens)} tokens"
-    rounded = "" if settings.weights == FROM_CHECKPOINT else f" in {settings.weights}"
+    rounded = _describe_format(facts, settings)
     yield f"weights{rounded}", plan.weights
     yield "tables of angles, tokens and blocks", plan.tables
     yield f"largest step: {step}", plan.step
@@ -140,7 +147,7 @@ def _describe_cache(facts: ModelFacts, settings: Settings) -> str:
     Raises ArchitectureError if so many devices can't share the model.
     """
     assert facts.shape is not None
-    weights, length = Weights(facts.shape, facts.served_type, settings), _longest(facts, settings)
+    weights, length = facts.weigh(settings), _longest(facts, settings)
     words = f"{show_kib(weights.token_bytes)} a token"
     if any(window is not None and window < length for window in facts.shape.windows):
         words += " within the sliding window"
@@ -154,7 +161,7 @@ def _describe_parts(facts: ModelFacts, settings: Settings) -> str:
     assert facts.shape is not None
     on_each = " on each GPU" if settings.tensor_parallel > 1 else ""
     try:
-        weights = show_gib(Weights(facts.shape, facts.served_type, settings).most_bytes)
+        weights = show_gib(facts.weigh(settings).most_bytes)
         return (
             f"On GPUs weights take {weights}{on_each}, and the KV cache {_describe_cache(facts, settings)}."
         )
@@ -191,7 +198,8 @@ def _sum_up_cpu(facts: ModelFacts, settings: Settings) -> str:
     assert facts.shape is not None
     length = settings.max_model_length or min(_CPU_LENGTH, facts.shape.max_length)
     needs = []
-    for weights in WEIGHTS[WEIGHTS.index(settings.weights) :]:
+    last = None if not facts.quantized else WEIGHTS.index(settings.weights) + 1
+    for weights in WEIGHTS[WEIGHTS.index(settings.weights) : last]:
         asked = replace(settings, device="cpu", weights=weights, tensor_parallel=1, max_model_length=length)
         limit = find_limit(facts, asked)
         beside = "" if weights == FROM_CHECKPOINT else f" in {weights}"

@@ -105,7 +105,12 @@ class DecoderShape:
     @property
     def layers(self) -> Iterator[LayerShape]:
         """Each layer, the first one first."""
-        return (self.kinds[kind] for run in self.runs for _ in range(run.count) for kind in run.kinds)
+        return (self.kinds[kind] for kind in self.kind_numbers)
+
+    @property
+    def kind_numbers(self) -> Iterator[int]:
+        """The number of each layer's kind, the first layer first."""
+        return (kind for run in self.runs for _ in range(run.count) for kind in run.kinds)
 
     @property
     def counted(self) -> Iterator[tuple[LayerShape, int]]:

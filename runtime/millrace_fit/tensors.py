@@ -1,4 +1,4 @@
-"""The tensors that a checkpoint must and may have, by its family and its shape.
+"""The tensors that a checkpoint must and may have, by its family, its shape and its quantisation.
 
 If not all files were seen, the tensors are those that config.json describes.
 """
@@ -6,28 +6,51 @@ If not all files were seen, the tensors are those that config.json describes.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from math import prod
+from typing import Any, Final, NamedTuple
 
 from millrace_fit.dtypes import STORED_TYPES
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family, Names, name_part
-from millrace_fit.families.registry import declare
+from millrace_fit.families.registry import Declared, declare
 from millrace_fit.headers import StoredTensor
 from millrace_fit.modules import Module, list_modules
+from millrace_fit.quantization.groups import find_fault_of_inputs
+from millrace_fit.quantization.scheme import Scheme, StoredPart
 from millrace_fit.shape import DecoderShape
 
-Shapes = Iterator[tuple[str, tuple[int, ...]]]
-"""Names with shapes."""
+MODELOPT_FILE: Final = "hf_quant_config.json"
+"""Where old versions of ModelOpt wrote what replicas read in config.json."""
 
 
-def find_fault(family: Family, shape: DecoderShape, stored: Mapping[str, StoredTensor]) -> str | None:
+class Needed(NamedTuple):
+    """A tensor that a checkpoint must have, or may have."""
+
+    matrix: str
+    """The name of its module in files."""
+    part: StoredPart
+    scheme: Scheme | None = None
+    """How its module is quantised; None: not at all."""
+    num_weights: int = 0
+    """The weights that it holds, in whatever form; 0 for scales and the like."""
+    num_inputs: int = 0
+    """The inputs of a quantised matrix, in the tensor that has its weights."""
+
+    @property
+    def name(self) -> str:
+        """Its name in files."""
+        return f"{self.matrix}.{self.part.ending}"
+
+
+def find_fault(declared: Declared, stored: Mapping[str, StoredTensor]) -> str | None:
     """Return why a replica would refuse these tensors, in a sentence; None if it reads all of them."""
-    needed = set[str]()
-    for name, dims in list_needed(family, shape):
-        if fault := _find_fault_of_one(name, dims, stored.get(name)):
+    family, shape, _ = declared
+    known = set[str]()
+    for needed in list_needed(declared):
+        if fault := _find_fault_of_one(declared, needed, stored):
             return fault
-        needed.add(name)
-    left = stored.keys() - needed - set(list_unread(family, shape))
+        known.add(needed.name)
+    left = stored.keys() - known - set(list_unread(family, shape))
     if shape.is_tied:  # a copy of the embedding, as the loader makes sure of
         left -= {f"{family.names['head']}.weight"}
     left = {name for name in left if not name.startswith(family.beside)}
@@ -39,46 +62,129 @@ def find_fault(family: Family, shape: DecoderShape, stored: Mapping[str, StoredT
     return None
 
 
-def _find_fault_of_one(name: str, shape: tuple[int, ...], found: StoredTensor | None) -> str | None:
+def _find_fault_of_one(declared: Declared, needed: Needed, stored: Mapping[str, StoredTensor]) -> str | None:
+    name, part, found = needed.name, needed.part, stored.get(needed.name)
     if found is None:
+        return _explain_missing(declared, needed, stored) if part.is_required else None
+    if found.dtype not in part.types:
+        return _explain_type(declared, needed, found.dtype)
+    if found.shape not in part.shapes:
         return (
-            f"the safetensors files lack the tensor {name}: the model is incomplete, or config.json is of "
-            "another one"
+            f"the tensor {name} has the shape {list(found.shape)} and config.json asks for "
+            f"{list(part.shapes[0])}: use the config.json that came with the weights"
         )
-    if found.shape != shape:
-        return (
-            f"the tensor {name} has the shape {list(found.shape)} and config.json asks for {list(shape)}: "
-            "use the config.json that came with the weights"
-        )
-    if found.dtype not in STORED_TYPES:
-        return (
-            f"the tensor {name} is stored as {found.dtype}, which means nothing without its scales: "
-            "quantised checkpoints are not supported yet, so serve the unquantised one"
-        )
+    if needed.scheme is not None and needed.num_weights:
+        return _find_fault_of_inputs(needed, needed.scheme)
     return None
 
 
-def list_needed(family: Family, shape: DecoderShape) -> Shapes:
-    """Yield the tensors that a checkpoint must have, in the order of a model's layers."""
-    for layer, module in list_modules(shape):
+def _find_fault_of_inputs(needed: Needed, scheme: Scheme) -> str | None:
+    fault = find_fault_of_inputs(scheme, needed.num_inputs)
+    if fault is None:
+        return None
+    return f"the tensor {needed.name} has {fault}, so no replica reads it in 4 bits: take another checkpoint"
+
+
+_QUANTIZED_ENDINGS: Final = ("qweight", "weight_packed")
+"""Of tensors in whose place an unquantised matrix has `weight`."""
+
+
+def _explain_missing(declared: Declared, needed: Needed, stored: Mapping[str, StoredTensor]) -> str:
+    matrix, ending = needed.matrix, needed.part.ending
+    if needed.scheme is None:
+        words = next((one for one in _QUANTIZED_ENDINGS if f"{matrix}.{one}" in stored), None)
+        if words is not None and ending == "weight":
+            return _explain_quantized(declared, f"{matrix}.{words}", f"stored as {words}")
+    elif needed.num_weights and f"{matrix}.weight" in stored:
+        return _explain_plain(declared, f"{matrix}.weight", stored[f"{matrix}.weight"].dtype, needed.scheme)
+    return (
+        f"the safetensors files lack the tensor {needed.name}: the model is incomplete, or config.json is of "
+        "another one"
+    )
+
+
+def _explain_type(declared: Declared, needed: Needed, dtype: str) -> str:
+    if needed.scheme is None:
+        return _explain_quantized(declared, needed.name, f"stored as {dtype}")
+    if needed.num_weights and dtype in STORED_TYPES:
+        return _explain_plain(declared, needed.name, dtype, needed.scheme)
+    return (
+        f"the tensor {needed.name} is stored as {dtype}, and replicas read {' or '.join(needed.part.types)} "
+        f"there ({declared.quantization.method}): take another checkpoint, or the unquantised one"
+    )
+
+
+def _explain_plain(declared: Declared, name: str, dtype: str, scheme: Scheme) -> str:
+    method = declared.quantization.method
+    return (
+        f"the tensor {name} is stored as {dtype}, and config.json says {scheme} ({method}): use the "
+        "config.json that came with the weights"
+    )
+
+
+def _explain_quantized(declared: Declared, name: str, how: str) -> str:
+    if declared.quantization.is_quantized:
+        return (
+            f"the tensor {name} is {how}, and config.json leaves it unquantised "
+            f"({declared.quantization.method}): use the config.json that came with the weights"
+        )
+    return (
+        f"the tensor {name} is {how}, which means nothing without a quantization_config in config.json: use "
+        f"the config.json that came with the weights, or write into it what {MODELOPT_FILE} says, with "
+        "quant_method modelopt"
+    )
+
+
+def list_needed(declared: Declared) -> Iterator[Needed]:
+    """Yield the tensors that a checkpoint must or may have, in the order of a model's layers."""
+    for layer, module in list_modules(declared.shape):
         for expert in range(module.count):
-            yield from _list_stored(module, family.names, layer, expert)
+            yield from _list_stored(declared, module, layer, expert)
 
 
-def _list_stored(module: Module, names: Names, layer: int | None, expert: int) -> Shapes:
-    columns = () if module.columns is None else (module.columns.size,)
+def _list_stored(declared: Declared, module: Module, layer: int | None, expert: int) -> Iterator[Needed]:
+    names: Names = declared.family.names
     for part in module.parts:
-        name = name_part(names, part, layer, expert)
-        yield f"{name}.weight", (part.rows.size, *columns)
+        name, rows = name_part(names, part, layer, expert), part.rows.size
+        scheme = declared.quantization.find_scheme(name) if module.is_linear else None
+        if scheme is None:
+            yield _need_plain(
+                name, "weight", (rows,) if module.columns is None else (rows, module.columns.size)
+            )
+        elif module.columns is not None:
+            yield from _list_quantized(name, scheme, rows, module.columns.size)
         if module.has_bias:
-            yield f"{name}.bias", (part.rows.size,)
+            yield _need_plain(name, "bias", (rows,))
+
+
+def _need_plain(name: str, ending: str, shape: tuple[int, ...]) -> Needed:
+    return Needed(name, StoredPart(ending, (shape,), tuple(STORED_TYPES)), num_weights=prod(shape))
+
+
+def _list_quantized(name: str, scheme: Scheme, outputs: int, inputs: int) -> Iterator[Needed]:
+    """Yield a matrix's tensors. The first one has its weights."""
+    first, *others = scheme.list_parts(outputs, inputs)
+    yield Needed(name, first, scheme, outputs * inputs, inputs)
+    yield from (Needed(name, part, scheme) for part in others)
 
 
 def list_unread(family: Family, shape: DecoderShape) -> Iterator[str]:
-    """Yield the tensors that a replica skips: old checkpoints' rotary frequencies."""
+    """Yield the tensors that a replica skips: old rotary frequencies, and fixed scales of the KV cache."""
     for name in family.unread:
         for layer in range(shape.num_layers) if "{layer}" in name else (None,):
             yield name.format(layer=layer)
+    for layer in range(shape.num_layers):
+        yield from _list_kv_scales(family.names["query"].format(layer=layer))
+
+
+def _list_kv_scales(query: str) -> Iterator[str]:
+    """Yield the names of a layer's scales of queries, keys and values, wherever a writer has put them."""
+    attention, _, projection = query.rpartition(".")
+    for kind in "qkv":
+        yield f"{attention}.{projection.replace('q', kind, 1)}.output_scale"
+        for place in (attention, f"{attention}.attn", f"{attention}.{projection.replace('q', kind, 1)}"):
+            yield f"{place}.{kind}_scale"
+            yield f"{place}.{kind}_zero_point"
 
 
 MAX_ASSUMED: Final = 100_000
@@ -93,14 +199,14 @@ def assume_tensors(
     For an unsupported model it returns no others. None if the type of the others is unknown.
     """
     try:
-        family, shape, _ = declare(config)
+        declared = declare(config)
     except ArchitectureError:
         return dict(seen)
     stored_type = _choose_type(config, seen)
     if stored_type is None:
         return None
-    listed = islice(list_needed(family, shape), MAX_ASSUMED + 1)
-    needed = {name: StoredTensor(stored_type, dims) for name, dims in listed}
+    listed = islice(list_needed(declared), MAX_ASSUMED + 1)
+    needed = {one.name: _assume(one.part, stored_type) for one in listed if one.part.is_required}
     return None if len(needed) > MAX_ASSUMED else needed | dict(seen)
 
 
@@ -114,3 +220,8 @@ def _choose_type(config: Mapping[str, Any], seen: Mapping[str, StoredTensor]) ->
     most = [name for name, _ in counted.most_common() if name in STORED_TYPES]
     other = ["F32"] if seen else []  # the tensors that were seen have a fault, so the type does not matter
     return next(iter([*most, *of_config, *other]), None)
+
+
+def _assume(part: StoredPart, stored_type: str) -> StoredTensor:
+    """Return a tensor by the types and shapes that it may have."""
+    return StoredTensor(stored_type if stored_type in part.types else part.types[0], part.shapes[0])

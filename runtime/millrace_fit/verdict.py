@@ -8,6 +8,7 @@ from typing import Final
 from millrace_fit.accelerators import GIB, Accelerator
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
+from millrace_fit.module_schemes import check_shares
 from millrace_fit.plan import MemoryPlan, plan_memory
 from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings, can_round
 from millrace_fit.shard import MOST_GPUS, Shard
@@ -68,7 +69,7 @@ def judge(
     if accelerator is None:
         return Verdict(Answer.UNKNOWN, "the accelerator's memory is not known")
     try:
-        plan = plan_memory(facts.shape, facts.served_type, settings, accelerator.memory_bytes)
+        plan = plan_memory(facts.weigh(settings), accelerator.memory_bytes)
     except ArchitectureError as error:
         return Verdict(Answer.UNSUPPORTED, str(error))
     answer, message = _weigh(plan, settings, settings.max_model_length or facts.shape.max_length)
@@ -81,6 +82,11 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Word
     assert facts.shape is not None
     own = facts.shape.max_length
     length = settings.max_model_length or own
+    if settings.weights != FROM_CHECKPOINT and facts.quantized:
+        left = wording.weights.format(FROM_CHECKPOINT)
+        return (
+            f"the checkpoint is quantised already, and can't be rounded to {settings.weights}: write {left}"
+        )
     if settings.weights != FROM_CHECKPOINT and not can_round(settings.device):
         return f"weights in {settings.weights} have no kernels for GPUs yet: leave them {FROM_CHECKPOINT}"
     if length > own:
@@ -94,12 +100,13 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Word
 
 
 def _find_fault_of_workers(facts: ModelFacts, settings: Settings, wording: Wording) -> str | None:
-    """Return why so many workers can't share the model's heads, with any memory."""
+    """Return why so many workers can't share the model's heads or quantised matrices, with any memory."""
     assert facts.shape is not None
     try:
         for kind in facts.shape.kinds:
             heads = kind.attention
             Shard(0, settings.tensor_parallel).cut_heads(heads.num_heads, heads.num_kv_heads)
+        check_shares(facts.shape, facts.quantized, settings.tensor_parallel)
     except ArchitectureError as error:
         return f"{error} ({wording.workers.format('N')})"
     return None
@@ -163,7 +170,8 @@ def find_remedy(
     """Return the remedy, in words; None if no setting helps."""
     if settings.max_model_length is not None and (length := _find_length(facts, settings, accelerator)):
         return f"it fits with {wording.max_model_length.format(length)}"
-    for other, words in _list_others(settings, accelerator, wording):
+    others = _list_others(settings, accelerator, wording, is_quantized=bool(facts.quantized))
+    for other, words in others:
         if fits(facts, other, accelerator.memory_bytes):
             return words
     if settings.device == "cpu" and (gib := find_limit(facts, settings)):
@@ -204,16 +212,17 @@ def fits(facts: ModelFacts, settings: Settings, memory_bytes: int) -> bool:
 def _try(facts: ModelFacts, settings: Settings, memory_bytes: int) -> MemoryPlan | None:
     assert facts.shape is not None
     try:
-        plan = plan_memory(facts.shape, facts.served_type, settings, memory_bytes)
+        plan = plan_memory(facts.weigh(settings), memory_bytes)
     except ArchitectureError:
         return None
     return None if plan.cache is None or plan.is_over else plan
 
 
 def _list_others(
-    settings: Settings, accelerator: Accelerator, wording: Wording
+    settings: Settings, accelerator: Accelerator, wording: Wording, *, is_quantized: bool
 ) -> Iterator[tuple[Settings, str]]:
-    if can_round(settings.device):
+    """Yield other settings, in words. A quantised checkpoint can't be rounded."""
+    if can_round(settings.device) and not is_quantized:
         for weights in WEIGHTS[WEIGHTS.index(settings.weights) + 1 :]:
             yield replace(settings, weights=weights), f"it fits with {wording.weights.format(weights)}"
     if settings.device == "cuda" and not accelerator.is_part:
@@ -237,7 +246,8 @@ def _propose_best(
     facts: ModelFacts, settings: Settings, accelerator: Accelerator, wording: Wording
 ) -> str | None:
     """Return the first setting with which shorter sequences fit, if nothing else helps."""
-    for other, words in [(settings, "it fits"), *_list_others(settings, accelerator, wording)]:
+    others = _list_others(settings, accelerator, wording, is_quantized=bool(facts.quantized))
+    for other, words in [(settings, "it fits"), *others]:
         plan = _try(facts, replace(other, max_model_length=None), accelerator.memory_bytes)
         if plan is not None and plan.cache is not None and plan.cache.max_model_length >= USEFUL_LENGTH:
             return f"{words} with sequences of up to {show_count(plan.cache.max_model_length)} tokens"

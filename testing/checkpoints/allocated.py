@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from millrace_fit.kv_cache import Budget
-from millrace_fit.memory import Weights
 from millrace_fit.settings import Settings
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
@@ -18,7 +17,7 @@ from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import LoadPlan
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.settings import ExecutionSettings
-from testing.checkpoints.models import read_facts, shape_of
+from testing.checkpoints.models import read_facts
 
 LENGTH = 512
 NUM_BLOCKS = 64
@@ -113,7 +112,7 @@ def count_bytes(model: Any) -> int:
 def tell_sizes(folder: Path, weights: str) -> Sizes:
     """What is told beforehand, by config.json and the headers."""
     facts = read_facts(folder)
-    told = Weights(shape_of(facts), facts.served_type, Settings(device="cpu", weights=weights))
+    told = facts.weigh(Settings(device="cpu", weights=weights))
     return Sizes(told.most_bytes, NUM_BLOCKS * sum(group.block_bytes for group in told.groups))
 
 

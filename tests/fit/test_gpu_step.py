@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from millrace_fit.facts import find_facts
-from millrace_fit.memory import Weights, step_bytes, tables_bytes
+from millrace_fit.memory import step_bytes, tables_bytes
 from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
@@ -168,7 +168,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
         architecture = find_architecture(raw, shard)
         model = architecture.build(FakeWeights(), length)
         angles = 4 * length * shape.kinds[0].attention.head_dim
-        told = Weights(shape, facts.served_type, settings)
+        told = facts.weigh(settings)
         assert peak.now == told.count_bytes(shard) + angles
         blocks = KvGroup(-(-settings.num_batched_tokens // 16))
         limits = Limits(
@@ -199,7 +199,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
         executor.submit(type(first)(1, released, first.starts, [], first.rows))
         launch(executor)
     tables = tables_bytes(shape, settings, length) - angles
-    told_step = step_bytes(shape, told.item_bytes, settings, shard, length)
+    told_step = step_bytes(told, shard, length)
     taken = peak.most - before - tables
     assert taken == pytest.approx(told_step, rel=0.03)
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from millrace_fit import kv_cache, memory
+from millrace_fit import kv_cache, matrices, memory
 from millrace_fit.facts import find_facts
-from millrace_fit.memory import Weights, step_bytes, tables_bytes
+from millrace_fit.memory import step_bytes, tables_bytes
 from millrace_fit.settings import WEIGHTS, Settings
 from millrace_fit.shard import Shard
 from millrace_kernels.linear.format import GROUP
@@ -48,7 +48,7 @@ def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str,
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
     settings = Settings(device="cpu", weights=weights, tensor_parallel=count)
-    told = Weights(shape_of(facts), facts.served_type, settings)
+    told = facts.weigh(settings)
     dtype = getattr(torch, facts.served_type)
     groups = []
     for shard in told.shards:
@@ -64,7 +64,7 @@ def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str,
 def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
-    told = Weights(shape_of(facts), facts.served_type, Settings(tensor_parallel=count))
+    told = facts.weigh(Settings(tensor_parallel=count))
     for shard in told.shards:
         packer = TensorPacker(getattr(torch, facts.served_type), torch.device("cpu"))
         model = find_architecture(read_config(folder), shard).build(
@@ -81,7 +81,7 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     runner = load(folder, weights=weights).runner
     assert isinstance(runner, NativeRunner)
     settings = Settings(device="cpu", weights=weights, max_sequences=4, max_batched_tokens=64)
-    told = step_bytes(shape_of(facts), 2 if "16" in facts.served_type else 4, settings, Shard(), LENGTH)
+    told = step_bytes(facts.weigh(settings), Shard(), LENGTH)
     taken = runner._program._workspace.nbytes
     # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
     assert 0.9 * taken <= told <= (1.7 if name == "mixture" else 1.1) * taken
@@ -123,5 +123,5 @@ def test_what_the_loader_refuses_is_known_before(name: str, tmp_path: Path) -> N
 
 
 def test_constants_are_those_of_the_kernels() -> None:
-    assert (kv_cache.BLOCK_SIZE, memory.GROUP, memory.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
+    assert (kv_cache.BLOCK_SIZE, memory.GROUP, matrices.LANES) == (BLOCK_SIZE, GROUP, abi.LANES)
     assert ctypes.sizeof(abi.Group) == memory._GROUP_BYTES

@@ -62,8 +62,8 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], device: torch.devi
 
 def write_weights(folder: Path, config: Mapping[str, Any], device: torch.device) -> int:
     """Write the weights' files and their index. Return their bytes. Raises OSError without room."""
-    family, shape = declare(config)
-    files = plan_files(list(list_needed(family, shape)), NUM_FILES)
+    needed = [(one.name, one.part.shapes[0]) for one in list_needed(declare(config))]
+    files = plan_files(needed, NUM_FILES)
     num_bytes = sum(tensors[-1].end for tensors in files.values())
     if (free := shutil.disk_usage(folder).free) < num_bytes:
         raise OSError(f"{folder} has {free} bytes free and the weights take {num_bytes}: make room there")

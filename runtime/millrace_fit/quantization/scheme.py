@@ -82,6 +82,14 @@ class Scheme:
         """Return the groups of a row."""
         return 1 if self.group is None else -(-inputs // self.group)
 
+    def __str__(self) -> str:
+        words = self.kind.upper()
+        if self.group is not None:
+            words += (
+                f" in groups of {self.group}" if self.rows == 1 else f" in blocks of {self.rows}x{self.group}"
+            )
+        return f"{words} in any order" if self.is_ordered else words
+
     def _list_plain(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
         yield StoredPart("weight", ((outputs, inputs),), ("F8_E4M3",) if self.kind is Kind.FP8 else ("I8",))
         yield StoredPart(self.scale, self._list_scale_shapes(outputs, inputs), _FLOATS)
@@ -123,3 +131,5 @@ class Scheme:
             yield StoredPart(
                 "g_idx", ((inputs,),), ("I32", "I64"), is_required=self.is_ordered, is_read=self.is_ordered
             )
+            # Old writers gave every matrix a bias, of zeros where the model has none.
+            yield StoredPart("bias", ((outputs,),), _FLOATS, is_required=False, is_read=False)

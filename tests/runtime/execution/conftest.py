@@ -43,7 +43,7 @@ WRITTEN_HERE = {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"}
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     if config["architectures"][0] in FAMILIES.keys() - WRITTEN_HERE:
-        return dict(list_needed(*declare(config)))
+        return {one.name: one.part.shapes[0] for one in list_needed(declare(config))}
     width, mlp, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     query, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], width)}

@@ -1,0 +1,169 @@
+"""A worker's matrices, and the bytes of each in memory: rounded by the loader, or as stored."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.module_schemes import ModuleSchemes
+from millrace_fit.modules import GROUP, Module, Part, list_layer, list_outer
+from millrace_fit.quantization.groups import can_cut, fit_group
+from millrace_fit.quantization.scheme import Kind, Scheme
+from millrace_fit.settings import Device
+from millrace_fit.shape import DecoderShape
+from millrace_fit.shard import CANNOT_SHARE, Shard
+
+LANES: Final = 16
+"""Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
+_SCALE_BYTES: Final = 4
+"""Of a scale in float32."""
+_GPU_SCALE_BYTES: Final = 2
+"""Of a scale or a zero point of 4 bits on GPUs, in bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight [outputs, inputs], and the count of such weights."""
+
+    outputs: int
+    inputs: int
+    count: int
+    has_bias: bool = False
+    is_gated: bool = False
+    """Whether the outputs are those of `gate` and `up`, each in strips of its own."""
+    is_table: bool = False
+    """Whether it is an embedding or a head, which have 8 bits if the others have 4."""
+    is_rounded: bool = True
+    """Whether it has another format if weights are rounded: not a router."""
+    scheme: Scheme | None = None
+    """How the checkpoint quantises it; None: not at all."""
+    group: int | None = None
+    """Inputs that share a scale in memory, if it is quantised; None: all."""
+
+    @property
+    def num_groups(self) -> int:
+        """The groups of an output."""
+        return 1 if self.group is None else -(-self.inputs // self.group)
+
+
+def list_matrices(
+    shape: DecoderShape, shard: Shard, quantized: Sequence[ModuleSchemes] = ()
+) -> Iterator[Matrix]:
+    """Yield a worker's matrices. `quantized` says which ones a checkpoint has quantised, and how.
+
+    Raises ArchitectureError if so many workers can't share the model.
+    """
+    for kind, module, count in count_modules(shape):
+        if module.columns is None:
+            continue
+        left = count
+        for one in quantized:
+            if (one.kind, one.role) == (kind, module.role):
+                left -= one.count
+                yield from _list_quantized(module, shard, one)
+        if left > 0:
+            yield _make(module, module.parts, shard, None, left)
+
+
+def _list_quantized(module: Module, shard: Shard, quantized: ModuleSchemes) -> Iterator[Matrix]:
+    """Yield one matrix of all parts if they have one scheme, else one for each part."""
+    schemes, count = quantized.schemes, quantized.count
+    if len(set(schemes)) == 1:
+        yield _make(module, module.parts, shard, schemes[0], count)
+        return
+    for part, scheme in zip(module.parts, schemes, strict=True):
+        yield _make(module, (part,), shard, scheme, count)
+
+
+def _make(module: Module, parts: Sequence[Part], shard: Shard, scheme: Scheme | None, count: int) -> Matrix:
+    assert module.columns is not None, "a vector is no matrix"
+    columns = module.columns.cut(shard)
+    if scheme is not None and not can_cut(scheme, columns):
+        raise ArchitectureError(f"weights in {scheme} {CANNOT_SHARE} {shard.count} workers")
+    return Matrix(
+        sum(part.rows.cut(shard).size for part in parts),
+        columns.size,
+        count * module.count,
+        has_bias=module.adds_bias(shard),
+        is_gated=module.is_gated,
+        is_table=module.is_table,
+        is_rounded=module.is_rounded,
+        scheme=scheme,
+        group=None if scheme is None else fit_group(scheme, columns),
+    )
+
+
+def count_modules(shape: DecoderShape) -> Iterator[tuple[int | None, Module, int]]:
+    """Yield each kind of module, with its layers' kind and the count of layers that have it."""
+    for module in list_outer(shape):
+        yield None, module, 1
+    for kind, (layer, count) in enumerate(shape.counted):
+        for module in list_layer(shape.width, layer):
+            yield kind, module, count
+
+
+def count_vectors(shape: DecoderShape) -> int:
+    """Return the count of numbers in all norms."""
+    return sum(
+        count * part.rows.size
+        for _, module, count in count_modules(shape)
+        if module.columns is None
+        for part in module.parts
+    )
+
+
+def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) -> int:
+    """Return the bytes of one such matrix with its bias, on a GPU or with the native kernels of a CPU.
+
+    `weights` is one of WEIGHTS, and `item_bytes` the served type's. If torch computes on a CPU, rounded
+    weights take more.
+    """
+    if device == "cuda":
+        return _gpu_bytes(matrix, item_bytes) + item_bytes * matrix.outputs * matrix.has_bias
+    strip = _strip_bytes(matrix, weights, item_bytes)
+    if matrix.scheme is not None:
+        strip = _stored_strip_bytes(matrix, matrix.scheme)
+    return strip * _count_strips(matrix) + _order_bytes(matrix) + 4 * matrix.outputs * matrix.has_bias
+
+
+def _gpu_bytes(matrix: Matrix, item_bytes: int) -> int:
+    numbers, scales = matrix.outputs * matrix.inputs, matrix.outputs * matrix.num_groups
+    match None if matrix.scheme is None else matrix.scheme.kind:
+        case None:
+            return item_bytes * numbers
+        case Kind.INT4:
+            return -(-numbers // 2) + 2 * _GPU_SCALE_BYTES * scales + _order_bytes(matrix)
+        case Kind.FP8 | Kind.INT8:
+            return numbers + _SCALE_BYTES * scales
+
+
+def _order_bytes(matrix: Matrix) -> int:
+    """Return the bytes of the order of inputs: an int32 for each."""
+    return 4 * matrix.inputs if matrix.scheme is not None and matrix.scheme.is_ordered else 0
+
+
+def _count_strips(matrix: Matrix) -> int:
+    return 2 * -(-matrix.outputs // 2 // LANES) if matrix.is_gated else -(-matrix.outputs // LANES)
+
+
+def _stored_strip_bytes(matrix: Matrix, scheme: Scheme) -> int:
+    """Return the bytes of a strip in a checkpoint's own numbers (`linear/README.md`)."""
+    scales = _SCALE_BYTES * LANES * matrix.num_groups
+    match scheme.kind:
+        case Kind.FP8:
+            return matrix.inputs * LANES + scales
+        case Kind.INT8:
+            return -(-matrix.inputs // GROUP) * GROUP * LANES + scales
+        case Kind.INT4:
+            return matrix.inputs * LANES // 2 + scales + LANES * matrix.num_groups * scheme.has_zeros
+
+
+def _strip_bytes(matrix: Matrix, weights: str, item_bytes: int) -> int:
+    groups = -(-matrix.inputs // GROUP)
+    if not matrix.is_rounded:
+        return matrix.inputs * LANES * item_bytes
+    if weights == "Int4" and not matrix.is_table:
+        return groups * (2 * LANES + GROUP // 2 * LANES)
+    if weights in {"Int8", "Int4"}:
+        return groups * GROUP * LANES + 4 * LANES
+    return matrix.inputs * LANES * item_bytes

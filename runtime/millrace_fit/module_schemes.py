@@ -1,0 +1,200 @@
+"""How a checkpoint's modules are quantised, counted by kind of layer: all that sizes need, in a few bytes."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.family import Names, name_part
+from millrace_fit.families.registry import Declared
+from millrace_fit.modules import Axis, Module, Role, list_layer, list_outer
+from millrace_fit.quantization.groups import can_cut
+from millrace_fit.quantization.scheme import Kind, Packing, Scheme
+from millrace_fit.shape import DecoderShape
+from millrace_fit.shape_json import read_count
+from millrace_fit.shard import CANNOT_SHARE, Shard
+
+MAX_BYTES: Final = 700
+"""Of the JSON. What does not fit counts as unquantised, which takes more memory."""
+_NAME: Final = "scale"
+"""The field of a scheme that says nothing of sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleSchemes:
+    """Modules of one role, in layers of one kind, that are quantised alike."""
+
+    kind: int | None
+    """The number of the layers' kind in the shape; None: outside of layers."""
+    role: Role
+    schemes: tuple[Scheme | None, ...]
+    """Of each part; None: not quantised."""
+    count: int
+    """Such layers."""
+
+
+def find_schemes(declared: Declared) -> tuple[ModuleSchemes, ...]:
+    """Return how the quantised modules of a model are quantised, the most frequent first.
+
+    Raises ArchitectureError for a mixture that no replica reads.
+    """
+    if not declared.quantization.is_quantized:
+        return ()
+    found = Counter[tuple[int | None, Role, tuple[Scheme | None, ...]]]()
+    for layer, kind, module in _list_matrices(declared.shape):
+        schemes = _find_schemes_of(declared, module, layer)
+        if any(scheme is not None for scheme in schemes):
+            found[kind, module.role, schemes] += 1
+    return tuple(ModuleSchemes(*key, count) for key, count in found.most_common())
+
+
+def _list_matrices(shape: DecoderShape) -> Iterator[tuple[int | None, int | None, Module]]:
+    """Yield each linear module with the numbers of its layer and of the layer's kind."""
+    for module in list_outer(shape):
+        if module.is_linear:
+            yield None, None, module
+    modules = [[one for one in list_layer(shape.width, kind) if one.is_linear] for kind in shape.kinds]
+    for layer, kind in enumerate(shape.kind_numbers):
+        yield from ((layer, kind, module) for module in modules[kind])
+
+
+def _find_schemes_of(declared: Declared, module: Module, layer: int | None) -> tuple[Scheme | None, ...]:
+    names, first = declared.family.names, _find_schemes_of_one(declared, module, layer, 0)
+    for expert in range(1, module.count):
+        if _find_schemes_of_one(declared, module, layer, expert) != first:
+            name = name_part(names, module.parts[0], layer, expert)
+            raise ArchitectureError(
+                f"config.json quantises {name} and other experts of its layer in different ways, which no "
+                "replica reads: take another checkpoint, or the unquantised one"
+            )
+    _check_mixture(module, first, names, layer)
+    return first
+
+
+def _find_schemes_of_one(
+    declared: Declared, module: Module, layer: int | None, expert: int
+) -> tuple[Scheme | None, ...]:
+    names = (name_part(declared.family.names, part, layer, expert) for part in module.parts)
+    return tuple(declared.quantization.find_scheme(name) for name in names)
+
+
+def _check_mixture(module: Module, schemes: Sequence[Scheme | None], names: Names, layer: int | None) -> None:
+    name = name_part(names, module.parts[0], layer, 0)
+    if module.role is Role.ROUTER and schemes != (None,):
+        raise ArchitectureError(
+            f"config.json quantises the router {name}, which no replica reads: take another "
+            "checkpoint, or the unquantised one"
+        )
+    if module.is_gated and len(set(schemes)) > 1:
+        other = name_part(names, module.parts[1], layer, 0)
+        raise ArchitectureError(
+            f"config.json quantises {name} and {other} in different ways, which no replica reads: take "
+            "another checkpoint, or the unquantised one"
+        )
+
+
+def check_shares(shape: DecoderShape, quantized: Sequence[ModuleSchemes], count: int) -> None:
+    """Raise ArchitectureError if so many workers can't share the quantised matrices in stored form."""
+    scheme = _find_uncut(shape, quantized, count)
+    if scheme is None:
+        return
+    counts = [one for one in range(1, count) if _shares(shape, quantized, one)]
+    raise ArchitectureError(
+        f"weights in {scheme} {CANNOT_SHARE} {count} workers: take {' or '.join(map(str, counts)) or 1}"
+    )
+
+
+def _shares(shape: DecoderShape, quantized: Sequence[ModuleSchemes], count: int) -> bool:
+    try:
+        return _find_uncut(shape, quantized, count) is None
+    except ArchitectureError:  # for another reason
+        return False
+
+
+def _find_uncut(shape: DecoderShape, quantized: Sequence[ModuleSchemes], count: int) -> Scheme | None:
+    """Return a scheme of which some worker can't have its columns; None if all can."""
+    for modules in quantized:
+        for columns in _find_columns(shape, modules):
+            for index in range(count):
+                cut = columns.cut(Shard(index, count))
+                for scheme in modules.schemes:
+                    if scheme is not None and not can_cut(scheme, cut):
+                        return scheme
+    return None
+
+
+def _find_columns(shape: DecoderShape, modules: ModuleSchemes) -> Iterator[Axis]:
+    listed = list_outer(shape) if modules.kind is None else list_layer(shape.width, shape.kinds[modules.kind])
+    yield from (one.columns for one in listed if one.role is modules.role and one.columns is not None)
+
+
+def write_schemes(quantized: Sequence[ModuleSchemes]) -> dict[str, Any]:
+    """Return schemes and modules for `json.dumps`: roles that are alike in one row."""
+    rows: dict[tuple[int | None, tuple[Scheme | None, ...] | Scheme | None, int], list[str]] = {}
+    for one in quantized:
+        alike = one.schemes[0] if len(set(one.schemes)) == 1 else one.schemes
+        rows.setdefault((one.kind, alike, one.count), []).append(one.role.name)
+    schemes: list[Scheme] = []
+
+    def number(scheme: Scheme | None) -> int | None:
+        if scheme is None:
+            return None
+        if scheme not in schemes:
+            schemes.append(scheme)
+        return schemes.index(scheme)
+
+    written: dict[str, Any] = {"schemes": [], "modules": []}
+    for (kind, alike, count), roles in rows.items():
+        numbers = [number(one) for one in alike] if isinstance(alike, tuple) else number(alike)
+        more = {
+            "schemes": [_write_scheme(one) for one in schemes],
+            "modules": [*written["modules"], [kind, " ".join(roles), numbers, count]],
+        }
+        if len(json.dumps(more, separators=(",", ":"))) > MAX_BYTES:
+            break
+        written = more
+    return written
+
+
+def _write_scheme(scheme: Scheme) -> dict[str, Any]:
+    values, plain = asdict(scheme), asdict(Scheme(scheme.kind, scheme.packing))
+    changed = {name: value for name, value in values.items() if value != plain[name] and name != _NAME}
+    return {"kind": scheme.kind.value, "packing": scheme.packing.value} | changed
+
+
+def read_schemes(values: Any, shape: DecoderShape) -> tuple[ModuleSchemes, ...]:
+    """Return what was written; nothing of older versions. Raises ValueError, KeyError or TypeError."""
+    if values is None:
+        return ()
+    schemes = [_read_scheme(one) for one in values["schemes"]]
+    rows = (_read_row(row, schemes, shape) for row in values["modules"])
+    return tuple(one for row in rows for one in row)
+
+
+def _read_scheme(values: Mapping[str, Any]) -> Scheme:
+    names = (field.name for field in fields(Scheme) if field.name != _NAME)
+    known = {name: values[name] for name in names if name in values}
+    kind, packing = Kind(known.pop("kind")), Packing(known.pop("packing"))
+    for name in ("rows", "group"):
+        if known.get(name) is not None:
+            read_count(known[name], least=1)
+    if not all(isinstance(known.get(name, False), bool) for name in ("has_zeros", "is_ordered")):
+        raise TypeError(known)
+    return Scheme(kind, packing, **known)
+
+
+def _read_row(row: Any, schemes: Sequence[Scheme], shape: DecoderShape) -> Iterator[ModuleSchemes]:
+    kind, roles, numbers, count = row
+    if kind is not None and read_count(kind, least=0) >= len(shape.kinds):
+        raise ValueError(kind)
+    listed = list_outer(shape) if kind is None else list_layer(shape.width, shape.kinds[kind])
+    modules = {module.role.name: module for module in listed if module.is_linear}
+    for role in roles.split():
+        module = modules[role]
+        all_of_them = numbers if isinstance(numbers, list) else [numbers] * len(module.parts)
+        if len(all_of_them) != len(module.parts):
+            raise ValueError(numbers)
+        read = tuple(None if one is None else schemes[read_count(one, least=0)] for one in all_of_them)
+        yield ModuleSchemes(kind, module.role, read, read_count(count, least=1))
