@@ -106,6 +106,12 @@ def require_plain(part: Part) -> Tensor:
     return part
 
 
+def require_stored(part: Part) -> StoredMatrix:
+    """Return a quantised part."""
+    assert isinstance(part, StoredMatrix), "a part of plain numbers in a quantised matrix"
+    return part
+
+
 class Matrix(Protocol):
     """A weight [outputs, inputs] with its bias, packed for the products of one path."""
 

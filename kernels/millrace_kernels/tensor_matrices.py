@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from millrace_kernels.linear.format import Number
 from millrace_kernels.linear.fp8_reference import fp8_linear_reference
+from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.linear.quantized_reference import Rounded, keep_rounded, quantized_linear_reference
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.linear.stored import StoredMatrix
@@ -84,7 +85,7 @@ class Fp8Matrix:
         return Fp8Matrix(self.weight[rows], None)
 
 
-TensorMatrix = DenseMatrix | RoundedMatrix | Fp8Matrix
+TensorMatrix = DenseMatrix | RoundedMatrix | Fp8Matrix | GpuMatrix
 
 
 def keep_stored(weight: StoredMatrix, bias: Tensor | None, dtype: torch.dtype) -> TensorMatrix:
@@ -117,7 +118,8 @@ class TensorExperts:
         return _dense(self.matrix).weight.view(self.num_experts, self.outputs, self.inputs)
 
     def multiply(self, expert: int, x: Tensor) -> Tensor:
-        """Multiply rows with one of the matrices."""
+        """Multiply rows with one of the matrices: on CPUs."""
+        assert not isinstance(self.matrix, GpuMatrix), "experts packed for GPUs"
         return multiply(x, self.matrix.cut(slice(expert * self.outputs, (expert + 1) * self.outputs)))
 
 
@@ -130,7 +132,7 @@ def look_up(table: Matrix, tokens: Tensor) -> Tensor:
 
 
 def multiply(x: Tensor, matrix: Matrix) -> Tensor:
-    """Return the product. It is float32 where the weight, or a part of it, is quantised."""
+    """Return the product. On CPUs it is float32 where the weight, or a part of it, is quantised."""
     if isinstance(matrix, SideBySide):
         return torch.cat([multiply(x, part) for part in matrix.parts], dim=-1)
     if isinstance(matrix, RoundedMatrix):
@@ -138,12 +140,27 @@ def multiply(x: Tensor, matrix: Matrix) -> Tensor:
         return quantized_linear_reference(ordered, matrix.weight, matrix.bias)
     if isinstance(matrix, Fp8Matrix):
         return fp8_linear_reference(x, matrix.weight, matrix.bias)
+    if isinstance(matrix, GpuMatrix):
+        return multiply_packed(x, matrix)
     dense = _dense(matrix)
     return linear_reference(x, dense.weight, dense.bias)
 
 
+def multiply_packed(
+    x: Tensor, matrix: GpuMatrix, residual: Tensor | None = None, *, wide: bool = False
+) -> Tensor:
+    """Multiply with a matrix that is packed for GPUs, as `multiply_on_gpu` says."""
+    from millrace_kernels.linear.gpu_product import multiply_on_gpu  # noqa: PLC0415  triton: only on GPUs
+
+    return multiply_on_gpu(x, matrix, residual, wide=wide)
+
+
 def multiply_wide(x: Tensor, matrix: Matrix) -> Tensor:
     """Return the product in float32. Rounded to bfloat16, 3 to 7 % of random rows tie at their maximum."""
+    if isinstance(matrix, SideBySide):
+        return torch.cat([multiply_wide(x, part) for part in matrix.parts], dim=-1)
+    if isinstance(matrix, GpuMatrix):
+        return multiply_packed(x, matrix, wide=True)
     if x.dtype == torch.float32 or not isinstance(matrix, DenseMatrix):
         return multiply(x, matrix).float()
     if x.is_cuda:

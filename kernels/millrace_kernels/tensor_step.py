@@ -9,6 +9,8 @@ from torch import Tensor
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
 from millrace_kernels.linear.format import GROUP, Format
+from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
 from millrace_kernels.linear.quantized_reference import Rounded, round_int4, round_int8
 from millrace_kernels.linear.stored import StoredMatrix, stack
 from millrace_kernels.select import Attend, Kernels, QueryRows
@@ -25,6 +27,7 @@ from millrace_kernels.step import (
     Shares,
     SideBySide,
     require_plain,
+    require_stored,
 )
 from millrace_kernels.tensor_matrices import (
     DenseMatrix,
@@ -34,6 +37,7 @@ from millrace_kernels.tensor_matrices import (
     keep_stored,
     look_up,
     multiply,
+    multiply_packed,
     multiply_wide,
 )
 
@@ -41,9 +45,19 @@ from millrace_kernels.tensor_matrices import (
 class TensorPacker:
     """Packs a matrix as one tensor, or as quantised numbers and scales."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device, form: Format = Format.DENSE) -> None:
-        """`form` is the format to which plain numbers are rounded."""
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        form: Format = Format.DENSE,
+        capability: Capability | None = None,
+    ) -> None:
+        """`form` is the format to which plain numbers are rounded.
+
+        Quantised matrices are packed for a GPU of the capability; None: for the device.
+        """
         self.dtype, self.device, self.form = dtype, device, form
+        self._capability = capability or _find_capability(device)
 
     def pack(
         self,
@@ -56,7 +70,7 @@ class TensorPacker:
         """Pack parts as one matrix, quantised ones as they are and others in the packer's format."""
         if form is None:
             return self._pack(self.form, parts, outputs, inputs, bias)
-        return self._keep(parts, bias)
+        return self._keep(parts, outputs, bias)
 
     def pack_gated(
         self,
@@ -82,7 +96,7 @@ class TensorPacker:
     ) -> Experts:
         """Pack the experts one below the other."""
         if form is not None:
-            return TensorExperts(self._keep(parts, None), num_experts)
+            return TensorExperts(self._keep(parts, num_experts * outputs, None), num_experts)
         return TensorExperts(self._pack(self.form, parts, num_experts * outputs, inputs, None), num_experts)
 
     def pack_gated_experts(
@@ -91,8 +105,11 @@ class TensorPacker:
         """Pack gates and factors like any other experts."""
         return self.pack_experts(parts, num_experts, outputs, inputs, form)
 
-    def _keep(self, parts: Iterable[Part], bias: Tensor | None) -> TensorMatrix:
-        stored = [part.to(self.device) for part in parts if isinstance(part, StoredMatrix)]
+    def _keep(self, parts: Iterable[Part], outputs: int, bias: Tensor | None) -> TensorMatrix:
+        quantised = map(require_stored, parts)
+        if self._capability is not None:
+            return pack_for_gpu(quantised, outputs, self._own(bias), self.device, self._capability)
+        stored = [part.to(self.device) for part in quantised]
         return keep_stored(stack(stored), self._own(bias), self.dtype)
 
     def _own(self, bias: Tensor | None) -> Tensor | None:
@@ -110,6 +127,10 @@ class TensorPacker:
             weight[begin : begin + part.shape[0]] = part
             begin += part.shape[0]
         return DenseMatrix(weight, self._own(bias))
+
+
+def _find_capability(device: torch.device) -> Capability | None:
+    return Capability(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else None
 
 
 def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> Rounded:
@@ -206,6 +227,8 @@ class TensorStep:
         """Add within the device's product if this worker has the whole product."""
         if isinstance(self.group, Alone) and isinstance(weight, DenseMatrix):
             return self.kernels.linear_add(x, weight.weight, weight.bias, residual)
+        if isinstance(self.group, Alone) and isinstance(weight, GpuMatrix):
+            return multiply_packed(x, weight, residual)
         return residual + self.group.sum(self.linear(x, weight))
 
     def linear_sum(self, x: Tensor, weight: Matrix) -> Tensor:

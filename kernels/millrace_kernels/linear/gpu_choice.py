@@ -1,0 +1,63 @@
+"""Which product a GPU computes with a quantised matrix. Pure: README.md has the reasons."""
+
+import enum
+from typing import Final, NamedTuple
+
+import torch
+
+from millrace_kernels.linear.format import Format, Number
+
+FEW_ROWS: Final = 64
+"""So many rows wait for the weights, not for the multiplication: they keep their inputs as they are."""
+WIDENED_ROWS: Final = 1024
+"""From more rows on, it is faster to widen the weights once than in each program. Reckoned, not measured:
+for M rows a whole widening takes 545 / M of the product's time on an H100, and widening in the product a half.
+"""
+FP8_CAPABILITY: Final = (8, 9)
+"""Of GPUs that multiply 8-bit floats."""
+BLOCK: Final = 128
+"""Inputs that share a scale in checkpoints with blocks, and then in the inputs too."""
+
+
+class Product(enum.Enum):
+    """A way to multiply."""
+
+    DIRECT = "widened in the product"
+    """Exact but for the order of its float32 sums."""
+    WIDENED = "widened at once, and then a dense product"
+    """Weights are rounded to the model's type."""
+    SCALED = "torch's product of 8-bit floats"
+    """Inputs are rounded to 8-bit floats, with a scale for each row."""
+    BLOCKS = "8-bit floats in the product"
+    """Inputs are rounded to 8-bit floats, with a scale for each row and 128 inputs."""
+    INTEGERS = "torch's product of integers"
+    """Inputs are rounded to 8-bit integers, with a scale for each row."""
+
+
+class Capability(NamedTuple):
+    """What a GPU computes: the version of its instruction set."""
+
+    major: int
+    minor: int
+
+
+def choose_product(  # noqa: PLR0917  what the choice hangs on, and no more
+    form: Format,
+    outputs: int,
+    inputs: int,
+    rows: int,
+    dtype: torch.dtype,
+    capability: Capability,
+) -> Product:
+    """Return the product of `rows` rows in `dtype` with a matrix of the form and shape."""
+    if rows <= FEW_ROWS:
+        return Product.DIRECT
+    if dtype == torch.bfloat16:
+        multiplies_fp8 = form.number is Number.FP8 and capability >= FP8_CAPABILITY
+        if multiplies_fp8 and form.group == BLOCK:
+            return Product.BLOCKS
+        if multiplies_fp8 and form.group is None and outputs % 16 == inputs % 16 == 0:
+            return Product.SCALED
+        if form.number is Number.INT8 and form.group is None and outputs % 8 == inputs % 8 == 0:
+            return Product.INTEGERS
+    return Product.WIDENED if rows > WIDENED_ROWS else Product.DIRECT

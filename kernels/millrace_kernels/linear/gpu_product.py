@@ -1,0 +1,81 @@
+"""Products with quantised matrices on GPUs. No launch waits for the device, and none hangs on its numbers."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.linear.gpu import linear_add
+from millrace_kernels.linear.gpu_choice import BLOCK, Product, choose_product
+from millrace_kernels.linear.gpu_matrix import GpuMatrix
+from millrace_kernels.linear.triton_round import round_inputs, scale_sums
+from millrace_kernels.linear.triton_widen import widen
+from millrace_kernels.linear.triton_widened import widened_product
+
+WIDENED_BYTES: Final = 128 << 20
+"""Of a weight's outputs that are widened at once, at most."""
+
+
+def multiply_on_gpu(
+    x: Tensor, matrix: GpuMatrix, residual: Tensor | None = None, *, wide: bool = False
+) -> Tensor:
+    """Return x·Wᵀ + b [rows, outputs] in x's type, or as unrounded float32 sums if `wide`.
+
+    With a residual [rows, outputs], which isn't `wide`, add it in place, and return it.
+    """
+    ordered = matrix.arrange(x)
+    if wide:
+        return widened_product(ordered, matrix, dtype=torch.float32)
+    shape = (matrix.outputs, matrix.inputs)
+    product = choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability)
+    match product:
+        case Product.DIRECT:
+            return widened_product(ordered, matrix, residual)
+        case Product.WIDENED:
+            return _multiply_widened(ordered, matrix, residual)
+        case Product.BLOCKS:
+            inputs = round_inputs(ordered, torch.float8_e4m3fn, BLOCK)
+            codes = inputs.codes.view(torch.uint8)
+            return widened_product(codes, matrix, residual, x.dtype, inputs.scales)
+        case Product.SCALED:
+            return _multiply_scaled(ordered, matrix, residual)
+        case Product.INTEGERS:
+            return _multiply_integers(ordered, matrix, residual)
+
+
+def _multiply_widened(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
+    """Widen some outputs, multiply them as a dense matrix, and go on with the next ones."""
+    total = residual
+    if total is None:
+        total = torch.zeros((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
+    at_once = max(1, WIDENED_BYTES // (matrix.inputs * x.itemsize))
+    for begin in range(0, matrix.outputs, at_once):
+        rows = slice(begin, min(begin + at_once, matrix.outputs))
+        bias = None if matrix.bias is None else matrix.bias[rows]
+        linear_add(x, widen(matrix, rows, x.dtype), bias, total[:, rows])
+    return total
+
+
+def _multiply_scaled(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
+    inputs = round_inputs(x, torch.float8_e4m3fn)
+    # With fast accumulation sums have fewer bits than float32, and far more than the rounded inputs' four.
+    product = torch._scaled_mm(  # noqa: SLF001  torch has no other name for it
+        inputs.codes,
+        matrix.codes.t(),
+        scale_a=inputs.scales,
+        scale_b=matrix.scales,
+        out_dtype=x.dtype,
+        use_fast_accum=True,
+    )
+    if matrix.bias is not None:
+        product += matrix.bias
+    return product if residual is None else residual.add_(product)
+
+
+def _multiply_integers(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
+    inputs = round_inputs(x, torch.int8)
+    sums = torch._int_mm(inputs.codes, matrix.codes.t())  # noqa: SLF001  torch has no other name for it
+    output = residual
+    if output is None:
+        output = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
+    return scale_sums(sums, inputs.scales, matrix.scales, matrix.bias, output, adds=residual is not None)

@@ -1,0 +1,65 @@
+"""What the products on GPUs compute with a quantised matrix, in plain torch."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.gpu_matrix import LEVELS, GpuMatrix
+from millrace_kernels.linear.quantized_reference import SMALLEST
+
+LARGEST_FP8, LARGEST_INT8 = 448.0, 127.0
+
+
+class RoundedInputs(NamedTuple):
+    """Inputs in 8 bits."""
+
+    codes: Tensor
+    """[rows, inputs] float8_e4m3fn or int8"""
+    scales: Tensor
+    """float32 [rows, groups]"""
+
+    def widen(self) -> Tensor:
+        """Return the inputs that they stand for, float32 [rows, inputs]."""
+        rows, inputs = self.codes.shape
+        group = -(-inputs // self.scales.shape[1])
+        return self.codes.float() * self.scales.repeat_interleave(group, 1)[:, :inputs]
+
+
+def round_inputs_reference(x: Tensor, dtype: torch.dtype, group: int | None = None) -> RoundedInputs:
+    """Round each group of inputs to `dtype`, its largest to the type's largest; None: a row is a group.
+
+    Rounding is to the nearest, ties to even. A group with a NaN or an infinity has a scale of NaN.
+    """
+    rows, inputs = x.shape
+    size = group or inputs
+    wide = torch.nn.functional.pad(x.float(), (0, -inputs % size)).view(rows, -1, size)
+    largest = wide.abs().amax(2, keepdim=True)
+    limit = torch.tensor(LARGEST_INT8 if dtype == torch.int8 else LARGEST_FP8, device=x.device)
+    is_known = largest.isfinite()
+    inverse = torch.where(is_known & (largest >= SMALLEST), torch.div(limit, largest), 0.0)
+    values = torch.where(is_known, wide * inverse, 0.0).flatten(1)[:, :inputs]
+    codes = values.round().to(torch.int8) if dtype == torch.int8 else values.to(dtype)
+    scales = torch.where(is_known, torch.where(largest < SMALLEST, 0.0, largest / limit), torch.nan)
+    return RoundedInputs(codes, scales[..., 0])
+
+
+def widen_reference(matrix: GpuMatrix) -> Tensor:
+    """Return the weights by their definition, float32 [outputs, inputs], inputs in the columns' order."""
+    codes, group = _numbers(matrix), matrix.form.group or matrix.inputs
+
+    def spread(one: Tensor) -> Tensor:
+        return one.t().repeat_interleave(group, 1)[:, : matrix.inputs]
+
+    if matrix.zeros is not None:
+        codes = codes - spread(matrix.zeros.float()) * LEVELS
+    return codes * spread(matrix.scales)
+
+
+def _numbers(matrix: GpuMatrix) -> Tensor:
+    """Return the codes as float32 [outputs, inputs]: in INT4 sixteen times as large."""
+    if matrix.form.number is not Number.INT4:
+        return matrix.codes.float()
+    low, high = matrix.codes << 4, matrix.codes & -LEVELS
+    return torch.cat((low, high), dim=2).float().transpose(0, 1).flatten(1)[:, : matrix.inputs]

@@ -1,0 +1,229 @@
+"""Products with quantised weights on GPUs that are widened in registers: few rows wait for their bytes alone."""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.gpu_choice import FEW_ROWS, FP8_CAPABILITY
+from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
+from millrace_kernels.linear.triton_unit import multiply_unit
+
+SUM_COLUMNS = 1024
+LEAST_UNITS = 4
+"""Of a program that has a part of the inputs: fewer don't fill its pipeline."""
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
+
+
+class Tile(NamedTuple):
+    """What a program multiplies at once."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    programs: int
+    """As many are wanted: a large GPU has 132 processors, and few rows need four programs on each."""
+
+
+def choose_tile(dtype: torch.dtype, num_rows: int) -> Tile:
+    """Return the tile for so many rows."""
+    if num_rows <= 16:
+        return Tile(16, 64, 4, 4 if dtype == torch.bfloat16 else 2, 512)
+    if num_rows <= FEW_ROWS or dtype == torch.float32:
+        return Tile(64, 64, 4, 3 if dtype == torch.bfloat16 else 1, 256)
+    return Tile(128, 128, 8, 3, 128)
+
+
+def choose_unit(matrix: GpuMatrix, tile: Tile, *, are_rows_fp8: bool = False) -> int:
+    """Return the inputs of a step: those that lie together, or fewer where shared memory bounds them."""
+    unit = unit_of(matrix.form.group)
+    is_wide = tile.rows > FEW_ROWS and not are_rows_fp8
+    return min(unit, 64) if is_wide and matrix.form.number is not Number.INT4 else unit
+
+
+def count_parts(tile: Tile, num_rows: int, outputs: int, units: int) -> int:
+    """Return among how many programs the inputs are divided. It hangs on shapes alone."""
+    blocks = triton.cdiv(outputs, tile.columns) * triton.cdiv(num_rows, tile.rows)
+    return max(1, min(tile.programs // blocks, units // LEAST_UNITS))
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+def _finish(  # noqa: PLR0917
+    total: tl.tensor,
+    is_wanted: tl.tensor,
+    columns: tl.tensor,
+    where: tl.tensor,
+    bias_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    HAS_RESIDUAL: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Add bias and residual before anything is rounded."""
+    if HAS_BIAS:
+        total += tl.load(bias_ptr + columns, mask=is_wanted, other=0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        total += tl.load(residual_ptr + where, mask=is_wanted, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def _widened_kernel(  # noqa: PLR0917
+    x_ptr: tl.tensor,
+    x_scales_ptr: tl.tensor,
+    codes_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
+    zeros_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
+    output_ptr: tl.tensor,
+    x_stride: tl.tensor,
+    num_rows: tl.tensor,
+    NUMBER: tl.constexpr,  # noqa: N803
+    INPUTS: tl.constexpr,  # noqa: N803
+    OUTPUTS: tl.constexpr,  # noqa: N803
+    UNIT: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803
+    UNIT_STRIDE: tl.constexpr,  # noqa: N803
+    OUTPUT_STRIDE: tl.constexpr,  # noqa: N803
+    PARTS: tl.constexpr,  # noqa: N803
+    HAS_ZEROS: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    HAS_RESIDUAL: tl.constexpr,  # noqa: N803
+    HAS_FP8: tl.constexpr,  # noqa: N803
+    ARE_ROWS_FP8: tl.constexpr,  # noqa: N803
+    DOT: tl.constexpr,  # noqa: N803
+    BLOCK_ROWS: tl.constexpr,  # noqa: N803
+    BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
+) -> None:
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    columns = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
+    part = tl.program_id(2)
+    is_row, is_column = rows < num_rows, columns < OUTPUTS
+    where_rows = x_ptr + rows * x_stride
+    UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT
+    SHARE: tl.constexpr = (UNITS + PARTS - 1) // PARTS
+    IS_ONE_GROUP: tl.constexpr = GROUP >= INPUTS and not ARE_ROWS_FP8
+    # A matrix may have more bytes than 32 bits count.
+    codes = codes_ptr + columns.to(tl.int64) * OUTPUT_STRIDE + part.to(tl.int64) * (SHARE * UNIT_STRIDE)
+    total = tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32)
+    for number in range(part * SHARE, tl.minimum((part + 1) * SHARE, UNITS)):
+        begin = number * UNIT
+        group = begin // GROUP
+        zeros = codes
+        if HAS_ZEROS:
+            zeros = zeros_ptr + group * OUTPUTS + columns
+        start = total if IS_ONE_GROUP else tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32)
+        product = multiply_unit(
+            where_rows, is_row, codes, zeros, is_column, begin, start,
+            NUMBER, UNIT, INPUTS, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
+        )  # fmt: skip
+        codes += UNIT_STRIDE
+        if IS_ONE_GROUP:
+            total = product
+        else:
+            scales = tl.load(scales_ptr + group * OUTPUTS + columns, mask=is_column, other=0.0)
+            if ARE_ROWS_FP8:
+                GROUPS: tl.constexpr = (INPUTS + GROUP - 1) // GROUP
+                x_scales = tl.load(x_scales_ptr + rows * GROUPS + group, mask=is_row, other=0.0)
+                product *= x_scales[None, :]
+            total += product * scales[:, None]
+    if IS_ONE_GROUP:
+        total *= tl.load(scales_ptr + columns, mask=is_column, other=0.0)[:, None]
+    wanted = is_column[:, None] & is_row[None, :]
+    where = rows[None, :] * OUTPUTS + columns[:, None]
+    if PARTS == 1:
+        total = _finish(
+            total, wanted, columns[:, None], where, bias_ptr, residual_ptr, HAS_BIAS, HAS_RESIDUAL
+        )
+    else:
+        where += part.to(tl.int64) * num_rows * OUTPUTS
+    tl.store(output_ptr + where, total.to(output_ptr.dtype.element_ty), mask=wanted)
+
+
+@triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
+def _add_parts_kernel(  # noqa: PLR0917
+    parts_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
+    output_ptr: tl.tensor,
+    num_rows: tl.tensor,
+    OUTPUTS: tl.constexpr,  # noqa: N803
+    PARTS: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    HAS_RESIDUAL: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_column, where = columns < OUTPUTS, row * OUTPUTS + columns
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for part in range(PARTS):
+        parts = parts_ptr + part * num_rows.to(tl.int64) * OUTPUTS
+        total += tl.load(parts + where, mask=is_column, other=0.0)
+    total = _finish(total, is_column, columns, where, bias_ptr, residual_ptr, HAS_BIAS, HAS_RESIDUAL)
+    tl.store(output_ptr + where, total.to(output_ptr.dtype.element_ty), mask=is_column)
+
+
+def widened_product(
+    x: Tensor,
+    matrix: GpuMatrix,
+    residual: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    x_scales: Tensor | None = None,
+) -> Tensor:
+    """Return x·Wᵀ + b [rows, outputs] in x's type or in `dtype`; with a residual, in its place, plus it.
+
+    Launch the kernels; x [rows, inputs] in the columns' order, rows contiguous, residual [rows, outputs]
+    contiguous. With `x_scales`, float32 [rows, groups], x is uint8 [rows, inputs]: codes of 8-bit floats.
+    """
+    num_rows, outputs = x.shape[0], matrix.outputs
+    kept = torch.bfloat16 if x_scales is not None else x.dtype
+    output = residual
+    if output is None:
+        output = torch.empty((num_rows, outputs), dtype=dtype or kept, device=x.device)
+    tile = choose_tile(kept, num_rows)
+    constants = describe(matrix, kept, choose_unit(matrix, tile, are_rows_fp8=x_scales is not None))
+    parts = count_parts(tile, num_rows, outputs, triton.cdiv(matrix.inputs, constants["UNIT"]))
+    written = output
+    if parts > 1:
+        written = torch.empty((parts, num_rows, outputs), device=x.device)
+    added = {"HAS_BIAS": matrix.bias is not None, "HAS_RESIDUAL": residual is not None}
+    grid = (triton.cdiv(num_rows, tile.rows), triton.cdiv(outputs, tile.columns), parts)
+    _widened_kernel[grid](
+        x, x_scales, bytes_of(matrix), matrix.scales, matrix.zeros, matrix.bias, residual, written,
+        x.stride(0), num_rows, OUTPUTS=outputs, PARTS=parts, ARE_ROWS_FP8=x_scales is not None,
+        BLOCK_ROWS=tile.rows, BLOCK_COLUMNS=tile.columns, **constants, **added,
+        num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
+    )  # fmt: skip
+    if parts > 1:
+        _add_parts_kernel[(num_rows, triton.cdiv(outputs, SUM_COLUMNS))](
+            written, matrix.bias, residual, output, num_rows,
+            OUTPUTS=outputs, PARTS=parts, BLOCK=SUM_COLUMNS, **added, enable_fp_fusion=False,
+        )  # fmt: skip
+    return output
+
+
+def bytes_of(matrix: GpuMatrix) -> Tensor:
+    """Return the codes as Triton loads them: it has no 8-bit floats on older devices."""
+    return matrix.codes.view(torch.uint8) if matrix.form.number is Number.FP8 else matrix.codes
+
+
+def describe(matrix: GpuMatrix, dtype: torch.dtype, unit: int) -> dict[str, Any]:
+    """Return what a kernel is compiled for: the matrix's form and strides, and the type of the products."""
+    is_int4, is_interpreted = matrix.form.number is Number.INT4, bool(triton.knobs.runtime.interpret)
+    return {
+        "NUMBER": matrix.form.number.value,
+        "INPUTS": matrix.inputs,
+        "UNIT": unit,
+        "GROUP": matrix.form.group or matrix.inputs,
+        "UNIT_STRIDE": matrix.codes.stride(0) if is_int4 else unit,
+        "OUTPUT_STRIDE": matrix.codes.stride(1) if is_int4 else matrix.codes.stride(0),
+        "HAS_ZEROS": matrix.zeros is not None,
+        "HAS_FP8": matrix.capability >= FP8_CAPABILITY and not is_interpreted,
+        # The interpreter keeps bfloat16 as raw bits, which its products would multiply.
+        "DOT": tl.float32 if is_interpreted else TYPES[dtype],
+    }
