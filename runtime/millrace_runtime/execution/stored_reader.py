@@ -149,7 +149,8 @@ class StoredReader:
         """Return the columns sorted by their groups, int64; None if they are. Raises ModelError."""
         ending = "weight_g_idx" if scheme.packing is Packing.COMPRESSED else "g_idx"
         groups = self._reader.read(f"{name}.{ending}", columns, types=("I32", "I64")).long()
-        assert scheme.group is not None, "a single group has no order"
+        if scheme.group is None:  # all inputs are in one
+            return None
         if columns.size < columns.total:
             raise CapacityError(
                 f"the groups of {name} take inputs in any order (desc_act), which workers can't share: "
