@@ -2,7 +2,8 @@
 
 The shipped model reads held-out generated documents. Each format is compared with float32, token by token:
 the perplexity, the mean KL divergence of its distributions from float32's, and how often both think the same
-token the likeliest.
+token the likeliest. A quantised checkpoint is compared with its own weights, widened and served in float32:
+so the figures are what serving it adds, not what its author lost.
 """
 
 import argparse
@@ -10,7 +11,9 @@ import json
 import math
 import os
 import sys
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -37,6 +40,15 @@ from stories_training.evaluate import NUM_DOCUMENTS
 from stories_training.generator import HELD_OUT_SEED, generate_document
 from stories_training.tokens import encode_document
 from stories_training.train import FOLDER
+from testing.checkpoints.quantized import (
+    Form,
+    awq,
+    compressed_int4,
+    compressed_int8,
+    fp8_blocks,
+    fp8_channels,
+    write_quantized,
+)
 
 CPU = torch.device("cpu")
 KINDS = {
@@ -46,18 +58,29 @@ KINDS = {
     "Int4": (torch.bfloat16, Format.INT4),
 }
 """The type of activations and KV, and the weights' format: as `--weights` serves this bfloat16 checkpoint."""
+PUBLISHED: dict[str, Form] = {
+    "FP8 in blocks": fp8_blocks(),
+    "FP8 of channels": fp8_channels(),
+    "INT8": compressed_int8(),
+    "INT4 in 128s": compressed_int4(128),
+    "AWQ in 128s": awq(128),
+}
+"""Checkpoints of the shipped model as they are published, rounded to the nearest."""
 
 
 class Reading:
     """The shipped model in one format; it reads documents side by side, a token of each in a step."""
 
-    def __init__(self, dtype: torch.dtype, form: Format, path: str, texts: list[list[int]]) -> None:
+    def __init__(
+        self, dtype: torch.dtype, form: Format, path: str, texts: list[list[int]], folder: Path = FOLDER
+    ) -> None:
         num_blocks = -(-max(map(len, texts)) // BLOCK_SIZE)
         length, count = num_blocks * BLOCK_SIZE, len(texts)
-        architecture = find_model(FOLDER, read_config(FOLDER))
+        architecture = find_model(folder, read_config(folder))
         library = select_cpu_path(path).library
         packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
-        model = architecture.build(CheckpointWeights(Reader(FOLDER), packer), length)
+        weights = CheckpointWeights(Reader(folder), packer, architecture.quantization)
+        model = architecture.build(weights, length)
         caches = allocate_cache(architecture, [count * num_blocks], dtype, CPU)
         group = KvGroup(count * num_blocks)
         limits = Limits((group,), BLOCK_SIZE, count, 1, length, architecture.vocabulary_size, count)
@@ -114,17 +137,36 @@ def read_documents(count: int) -> list[list[int]]:
     return [encode_document(tokenizer, generate_document(seed)) for seed in seeds]
 
 
-@torch.inference_mode()
 def measure(texts: list[list[int]], path: str) -> dict[str, dict[str, float]]:
     """Return every format's figures."""
     readings = {name: Reading(dtype, form, path, texts) for name, (dtype, form) in KINDS.items()}
-    scores = {name: Score() for name in KINDS}
+    return compare(texts, readings, "float32")
+
+
+def measure_published(texts: list[list[int]], path: str) -> dict[str, dict[str, float]]:
+    """Return the figures of quantised checkpoints, each over its own weights in float32."""
+    found = {}
+    for name, form in PUBLISHED.items():
+        with tempfile.TemporaryDirectory() as place:
+            folder = write_quantized(FOLDER, Path(place), form)
+            readings = {
+                name: Reading(torch.bfloat16, Format.DENSE, path, texts, folder),
+                "twin": Reading(torch.float32, Format.DENSE, path, texts, folder / "twin"),
+            }
+            found[name] = compare(texts, readings, "twin")[name]
+    return found
+
+
+@torch.inference_mode()
+def compare(texts: list[list[int]], readings: dict[str, Reading], exact: str) -> dict[str, dict[str, float]]:
+    """Return the figures of each reading, compared with one of them."""
+    scores = {name: Score() for name in readings}
     for position in range(max(map(len, texts)) - 1):
         chosen = [slot for slot, ids in enumerate(texts) if len(ids) > position + 1]
         targets = torch.tensor([texts[slot][position + 1] for slot in chosen])
         logits = {name: reading.read(position, chosen) for name, reading in readings.items()}
         for name, score in scores.items():
-            score.add(logits[name], logits["float32"], targets)
+            score.add(logits[name], logits[exact], targets)
     return {name: score.figures() for name, score in scores.items()}
 
 
@@ -135,10 +177,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--path", choices=CHOICES, default="auto", help="what computes (default: auto)")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)
-    figures = measure(read_documents(arguments.documents), arguments.path)
-    print(f"{'weights':10}{'perplexity':>12}{'KL':>12}{'same first':>12}")
+    texts = read_documents(arguments.documents)
+    figures = measure(texts, arguments.path) | measure_published(texts, arguments.path)
+    print(f"{'weights':16}{'perplexity':>12}{'KL':>12}{'same first':>12}")
     for name, row in figures.items():
-        print(f"{name:10}{row['perplexity']:12.4f}{row['kl']:12.6f}{row['same_first']:12.4f}")
+        print(f"{name:16}{row['perplexity']:12.4f}{row['kl']:12.6f}{row['same_first']:12.4f}")
     print(json.dumps({"documents": arguments.documents, **figures}))
     return 0
 

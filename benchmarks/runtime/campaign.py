@@ -1,6 +1,7 @@
 """A whole run: precision by precision all engines side by side, then our limit, two of ours, the starts."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 from collections.abc import Sequence
@@ -21,6 +22,14 @@ from benchmarks.runtime.figures import FORMER, OURS, Row, Spread, spread
 from benchmarks.runtime.former import Former, prepare_former
 from benchmarks.runtime.lineup import Lineup
 from benchmarks.runtime.loads.chats import CHATS
+from benchmarks.runtime.loads.formats import (
+    PUBLISHED,
+    list_own_specs,
+    render_over_best,
+    render_over_own,
+    time_loads,
+    write_published,
+)
 from benchmarks.runtime.loads.parts import OWN_LOADS
 from benchmarks.runtime.loads.setting import Setting
 from benchmarks.runtime.machine import describe_machine, read_num_threads
@@ -84,6 +93,8 @@ class Campaign:
         if self._choice.has_part("chats"):
             self._compare(self._lineup.find_caching_specs(self._model), self._shorten([CHATS]))
         self._measure_loads()
+        if self._choice.has_part("formats"):
+            self._measure_formats()
         if self._choice.has_part("rows") or self._choice.has_part("grammars"):
             self._measure_requests()
         if self._choice.has_part("start"):
@@ -182,6 +193,20 @@ class Campaign:
         if self._choice.has_part("grammars"):
             found |= measure_grammars(folder, num_rounds, NUM_SCHEMAS // 50 if is_quick else NUM_SCHEMAS)
         self._figures |= {name: render_spread(share) for name, share in found.items()}
+
+    def _measure_formats(self) -> None:
+        """Compare quantised checkpoints with our own rounding and with peers' files of the same width."""
+        models = {name: write_published(name, self._model, self._folder) for name in PUBLISHED}
+        for name, model in models.items():
+            beside, wanted = PUBLISHED[name].beside, PUBLISHED[name].cases
+            # No peer reads FP8 on CPUs, and those of bf16 are no match for 8 bits.
+            found = [self._lineup.find_peer(peer, beside) for peer in PEERS] if beside != "bf16" else []
+            peers = [dataclasses.replace(spec, precision=name) for spec in found if spec is not None]
+            cases = self._shorten([case for case in CASES if case.name in wanted])
+            self._compare([*list_own_specs(name, self._model, model), *peers], cases)
+            self._figures |= render_over_own(name, self._rates)
+            self._figures |= render_over_best(name, self._rates)
+        self._figures |= time_loads(self._model, models, self._choice.num_rounds)
 
     def _measure_loads(self) -> None:
         num_rounds, is_quick = self._choice.num_rounds, self._choice.is_quick

@@ -48,6 +48,8 @@ Rates = Mapping[Row, Sequence[float]]
 OURS = "millrace"
 FORMER = "former"
 """A former commit of ours: no peer."""
+OWN_ROUNDING = "millrace, rounding while it loads"
+"""Ours too: no peer of ours with a quantised checkpoint."""
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -69,7 +71,7 @@ def compare_with_best(rates: Rates, case: str, precision: str) -> Comparison | N
     comparisons = [
         Comparison(spread(ratios(rates[ours], theirs)), f"{row.engine} {row.manner}")
         for row, theirs in rates.items()
-        if row.engine not in (OURS, FORMER)
+        if row.engine not in (OURS, FORMER, OWN_ROUNDING)
         and (row.case, row.precision) == (case, precision)
         and (ours := row._replace(engine=OURS)) in rates
     ]

@@ -78,9 +78,32 @@ LOAD_FIGURES = (
 """Of the parts `chats`, `turns`, `drafts`, `beside` and `waves`."""
 
 
+OVER_OWN = {
+    ("awq", "single"): "int4",
+    ("awq", "c32"): "int4",
+    ("w8a8", "c32"): "int8",
+    ("fp8", "single"): "bf16",
+}
+"""The precision that we round to ourselves, by the published format that is put over it, and its case."""
+LOAD_SECONDS = "load_seconds_{}_over_bf16"
+
+
+def name_over_own(name: str, beside: str, case: str) -> str:
+    """Return the figure that puts a published format over what we round ourselves, or over bf16."""
+    return f"{name}_{case}_over_{beside}"
+
+
+FORMAT_FIGURES = (
+    *(name_over_own(name, beside, case) for (name, case), beside in OVER_OWN.items()),
+    *(f"{name}_{case}_over_best" for name, case in OVER_OWN if name != "fp8"),
+    *(LOAD_SECONDS.format(name) for name in ("awq", "w8a8", "fp8")),
+)
+"""Of the part `formats`. No peer has FP8 files that it reads on CPUs."""
+
+
 def list_figures(subject: Subject) -> tuple[str, ...]:
     """Return all figures that a run of a subject can have, in the order of its table."""
-    own = (*FIGURES, *REQUEST_FIGURES, *LOAD_FIGURES) if subject.name == LLAMA.name else ()
+    own = (*FIGURES, *REQUEST_FIGURES, *LOAD_FIGURES, *FORMAT_FIGURES) if subject.name == LLAMA.name else ()
     best = [name_over_best(subject, *row) for row in subject.list_rows()]
     itself = [name_over_itself(subject, *row) for row in subject.list_own_rows()]
     return tuple(dict.fromkeys((*own, *best, *itself)))
@@ -101,6 +124,12 @@ AIMS = {
     ITL_BESIDE: Aim(at_most=2),
     TTFT_BESIDE: Aim(at_most=2.5),
     CONTINUOUS: Aim(at_least=2),
+    **{
+        name_over_own(name, beside, case): Aim(at_least=1.5 if name == "fp8" else 0.97)
+        for (name, case), beside in OVER_OWN.items()
+    },
+    **{f"{name}_{case}_over_best": Aim(at_least=1.1) for name, case in OVER_OWN if name != "fp8"},
+    **{LOAD_SECONDS.format(name): Aim(at_most=1.2) for name in ("awq", "w8a8", "fp8")},
     **dict.fromkeys(OVER_ENGINE, Aim(at_least=0.95)),
     **{
         name_over_best(subject, *row): Aim(at_least=1.1)

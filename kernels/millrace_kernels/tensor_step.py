@@ -12,7 +12,7 @@ from millrace_kernels.linear.format import GROUP, Format
 from millrace_kernels.linear.gpu_choice import Capability
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
 from millrace_kernels.linear.quantized_reference import Rounded, round_int4, round_int8
-from millrace_kernels.linear.stored import StoredMatrix, stack
+from millrace_kernels.linear.stored import stack
 from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import (
     Angles,

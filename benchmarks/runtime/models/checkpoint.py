@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.runtime.models.shapes import MAX_LENGTH, Shape
 
 END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _NO_TEXT = "øùúûüýþÿ"
 """How BPE writes the bytes from F8 to FF, which no UTF-8 has."""
 TOKENIZER_CONFIG = {
