@@ -16,6 +16,8 @@ from e2e.model_servers import count_downloads, read_stories, serving
 from e2e.plugin import ask_namespace, explain
 from e2e.service import Service, is_absent
 from e2e.watch import Watch
+from stories_training.train import FOLDER
+from testing.checkpoints.quantized import fp8_blocks, write_quantized
 from testing.model_sources.authority import Authority
 from testing.model_sources.registry import TAR, Registry, make_tar
 from testing.model_sources.s3_server import KEY_ID, SECRET, S3Server
@@ -32,8 +34,11 @@ def service(service: Service) -> Service:
 
 
 @pytest.fixture
-def web() -> Iterator[WebFolderServer]:
-    server = WebFolderServer(read_stories())
+def web(tmp_path: Path) -> Iterator[WebFolderServer]:
+    """A folder with the model in 8-bit floats, as DeepSeek and Qwen publish theirs."""
+    quantised = write_quantized(FOLDER, tmp_path, fp8_blocks())
+    files = {name: (quantised / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    server = WebFolderServer(read_stories() | files)
     with serving(server):
         yield server
 
@@ -182,11 +187,15 @@ def test_a_source_is_asked_anew_and_what_it_has_is_rolled_out(fetched: Service, 
     assert complete(fetched)
 
 
-def test_a_folder_of_a_web_server_is_fetched(service: Service, web: WebFolderServer) -> None:
+def test_a_quantised_model_in_a_folder_of_a_web_server_is_fetched_and_served(
+    service: Service, web: WebFolderServer
+) -> None:
     service.spec["model"] = {"uri": web.uri}
     apply_and_see_it_fetched(service, web.files)
     wait_for_models(service)
-    assert_each_has(service, read_stories())
+    assert_each_has(service, web.files.contents)
+    service.wait_ready()
+    assert complete(service)
     assert len(service.status()["model"]["resolvedRevision"]) == 40
 
 
