@@ -17,12 +17,13 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from millrace_runtime.engine.bad_words import ban_words
-from millrace_runtime.engine.drafts import DraftCounts, add_drafts
+from millrace_runtime.engine.drafts import DraftCounts
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
 from millrace_runtime.engine.prefix import hash_prompt
-from millrace_runtime.engine.residency import Claims, Residency
-from millrace_runtime.engine.sequence import Age, AgeQueue, Sequence, State
+from millrace_runtime.engine.residency import Residency
+from millrace_runtime.engine.row_planner import RowPlanner
+from millrace_runtime.engine.sequence import Age, Sequence
 from millrace_runtime.engine.step_time import StepWork
 from millrace_runtime.engine.token_budget import TokenBudget
 from millrace_runtime.engine.validation import check_request
@@ -36,9 +37,6 @@ from millrace_runtime.protocol.messages import (
     StepTiming,
 )
 from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED, Limits, RowResult, StepPlan, StepResult
-
-MOST_KEYS = 16_384
-"""Blocks of the sequences that one step places. To look up and share so many takes 12 ms."""
 
 
 class Committed(NamedTuple):
@@ -62,18 +60,14 @@ class Scheduler:
         self._budget = None if target_seconds is None else TokenBudget(target_seconds)
         self._longest_window = limits.longest_window
         self._residency = Residency(limits)
+        self._planner = RowPlanner(limits, self._residency, self._budget)
         self._sequences: dict[int, Sequence] = {}
-        self._waiting = AgeQueue()
-        self._running = AgeQueue()
         self._in_flight: deque[PlannedStep] = deque()
         self._next_age = 0
         self._next_step = 0
-        self._num_preemptions = 0
         self._num_prefix_queries = self._num_prefix_hits = 0
         self._drafts = DraftCounts()
         self._begun: list[Begun] = []
-        self._is_crowded = False
-        """Whether no running sequence has ended since the last preemption."""
 
     @property
     def max_model_length(self) -> int:
@@ -111,7 +105,7 @@ class Scheduler:
             sequence = Sequence(request, new, age, max_length, matcher, keys=[*keys])
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
-            self._waiting.add(sequence)
+            self._planner.waiting.add(sequence)
 
     def abort(self, sequence_id: int) -> None:
         """Drop a sequence without another output. An ended sequence is ignored."""
@@ -130,16 +124,7 @@ class Scheduler:
         if self._in_flight and self._in_flight[-1].awaits_masks:
             return None
         planned = PlannedStep(self._next_step, self._max_batched_tokens, self._longest_window)
-        self._residency.drop_unseen()
-        self._secure_oldest()
-        self._add_decodes(planned)
-        num_withheld = 0 if is_trial else self._limit_chunks(planned)
-        self._add_prefills(planned)
-        self._admit(planned)
-        if not planned.work.num_chunked:
-            planned.num_tokens_left += num_withheld  # for drafts: these shorten the wait for a token
-        if not is_trial:
-            add_drafts(planned, self._residency, self._limits.max_draws)
+        self._planner.add_rows(planned, is_trial=is_trial)
         return self._launch(planned) if planned.rows or self._has_last_releases else None
 
     def pop_masks(self) -> Masks | None:
@@ -189,11 +174,11 @@ class Scheduler:
         """Return the state that gauges show."""
         pool = self._residency.fullest_pool
         return Stats(
-            num_waiting=len(self._waiting),
-            num_running=len(self._running),
+            num_waiting=len(self._planner.waiting),
+            num_running=len(self._planner.running),
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=self._planner.num_preemptions,
             num_prefix_queries=self._num_prefix_queries,
             num_prefix_hits=self._num_prefix_hits,
             num_drafts=self._drafts.num_drafts,
@@ -209,125 +194,13 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Assert that every slot and block has the holders that it counts, and every sequence its queue."""
         self._residency.check_integrity()
-        assert len(self._waiting) + len(self._running) == len(self._sequences)
-        assert all(s.state is State.WAITING and not s.tables for s in self._waiting)
-        assert all(s.state is State.RUNNING and s.tenancy for s in self._running)
+        self._planner.check_integrity()
+        assert len(self._planner.waiting) + len(self._planner.running) == len(self._sequences)
 
     @property
     def _has_last_releases(self) -> bool:
         """Whether no sequence runs and a step without rows must release the last slots."""
-        return not self._running and self._residency.has_releases
-
-    def _secure_oldest(self) -> None:
-        """Place the oldest sequence with room for its next token. It may preempt younger ones."""
-        oldest = self._oldest()
-        if oldest is None:
-            return
-        if oldest.state is State.WAITING:
-            while not self._residency.has_room_for(oldest, ()):
-                self._preempt_cheapest()
-            self._place(oldest)
-        if oldest.is_prefilling:
-            while self._residency.extend(oldest, oldest.num_computed + 1) == oldest.num_computed:
-                self._preempt_cheapest()
-
-    def _add_decodes(self, planned: PlannedStep) -> None:
-        for sequence in self._choose_decodes(planned.num_tokens_left):
-            if sequence.num_known > sequence.room:
-                self._residency.extend(sequence, sequence.num_known)
-            planned.add_row(sequence, 1)
-
-    def _choose_decodes(self, num_tokens: int) -> list[Sequence]:
-        """Return at most `num_tokens` decodes. It preempts sequences until these have their blocks."""
-        oldest = self._running.oldest
-        num_rows = num_tokens - (oldest is not None and oldest.is_prefilling)
-        while True:
-            decodes = [sequence for sequence in self._running if sequence.is_decoding][:num_rows]
-            if self._residency.can_extend([s for s in decodes if s.num_known > s.room]):
-                return decodes
-            self._preempt_cheapest()
-
-    def _limit_chunks(self, planned: PlannedStep) -> int:
-        """Shorten the step for the sequences that decode, with or without a row in it.
-
-        Return the tokens that it loses.
-        """
-        if self._budget is None or all(sequence.num_uncomputed > 1 for sequence in self._running):
-            return 0
-        prefilling = (sequence.num_computed for sequence in self._running if sequence.is_prefilling)
-        most = self._budget.limit_chunk(planned.work, planned.count_seen(next(prefilling, 0)))
-        num_withheld = max(planned.num_tokens_left - most, 0)
-        planned.num_tokens_left -= num_withheld
-        return num_withheld
-
-    def _add_prefills(self, planned: PlannedStep) -> None:
-        """Add chunks of the running sequences. More urgent ones that wait come before."""
-        for sequence in [sequence for sequence in self._running if sequence.is_prefilling]:
-            self._admit(planned, before=sequence)
-            if not planned.num_tokens_left:
-                return
-            self._add_chunk(planned, sequence)
-
-    def _admit(self, planned: PlannedStep, *, before: Sequence | None = None) -> None:
-        """Start waiting sequences in order of age, as long as there is room.
-
-        Those that wait for a prefix keep their places: younger ones have what these leave. With `before`,
-        only those start that are more urgent than this one.
-        """
-        claims, num_keys = Claims.none(len(self._limits.groups)), 0
-        for sequence in tuple(self._waiting):
-            if before is not None and sequence.age.priority >= before.age.priority:
-                return
-            if not planned.num_tokens_left or num_keys > MOST_KEYS:
-                return
-            if not self._leaves_headroom(sequence, claims):
-                return
-            if self._residency.awaits_prefix(sequence):
-                claims = self._residency.claim(sequence, claims)
-            else:
-                num_keys += len(sequence.keys)
-                self._place(sequence)
-                self._add_chunk(planned, sequence)
-
-    def _leaves_headroom(self, sequence: Sequence, claims: Claims) -> bool:
-        """Whether a new sequence leaves blocks for the running ones; else these would preempt it next.
-
-        One block for each running sequence is enough, and none for a sequence that grows no more. After a
-        preemption the new one must leave all blocks that the running ones may ever need, so that it is not
-        preempted again.
-        """
-        enough = None if self._is_crowded else len(self._running)
-        return self._residency.has_room_for(sequence, self._running, enough, claims)
-
-    def _add_chunk(self, planned: PlannedStep, sequence: Sequence) -> None:
-        """Add a row of known tokens: as many as the budget and the blocks allow."""
-        wanted = sequence.num_computed + min(sequence.num_uncomputed, planned.num_tokens_left)
-        num_tokens = self._residency.extend(sequence, wanted) - sequence.num_computed
-        if num_tokens > 0:
-            planned.add_row(sequence, num_tokens)
-
-    def _place(self, sequence: Sequence) -> None:
-        self._waiting.remove(sequence)
-        sequence.move_to(State.RUNNING)
-        self._residency.place(sequence)
-        self._running.add(sequence)
-
-    def _preempt_cheapest(self) -> None:
-        """Preempt the least urgent: the sequence with the fewest tokens to recompute, then the youngest."""
-        oldest = self._oldest()
-        candidates = (sequence for sequence in self._running if sequence is not oldest)
-        victim = max(candidates, key=lambda s: (s.age.priority, -s.num_computed, s.age.arrival), default=None)
-        assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
-        self._running.remove(victim)
-        self._residency.evict(victim)
-        victim.move_to(State.WAITING)
-        self._waiting.add(victim)
-        self._num_preemptions += 1
-        self._is_crowded = True
-
-    def _oldest(self) -> Sequence | None:
-        heads = [head for head in (self._waiting.oldest, self._running.oldest) if head is not None]
-        return min(heads, key=lambda sequence: sequence.age, default=None)
+        return not self._planner.running and self._residency.has_releases
 
     def _launch(self, planned: PlannedStep) -> StepPlan:
         changes = self._residency.pop_changes()
@@ -370,11 +243,5 @@ class Scheduler:
             self._residency.name_computed(sequence, min(row.num_computed, num_collected))
 
     def _end(self, sequence: Sequence) -> None:
-        if sequence.state is State.RUNNING:
-            self._running.remove(sequence)
-            self._residency.evict(sequence)
-            self._is_crowded = False
-        else:
-            self._waiting.remove(sequence)
-        sequence.move_to(State.ENDED)
+        self._planner.end(sequence)
         del self._sequences[sequence.new.sequence_id]

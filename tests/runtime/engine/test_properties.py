@@ -227,7 +227,7 @@ def test_the_oldest_has_a_row_in_every_plan_that_it_wants_one_in(load: Load, bud
     while engine.scheduler.has_work:
         for _ in range(load.bounds.depth):
             engine.scheduler._max_batched_tokens = next(changing)
-            oldest = engine.scheduler._oldest()
+            oldest = engine.scheduler._planner._oldest()
             wants_row = oldest is not None and oldest.wants_row
             if engine.plan_next() and oldest is not None and wants_row:
                 assert oldest.tenancy is not None
@@ -242,7 +242,7 @@ def test_no_sequence_is_preempted_while_a_less_urgent_one_runs_on(
     """Four sequences need up to 28 blocks together."""
     bounds = Limits((KvGroup(num_blocks),), 2, 4, 1, 100, VOCABULARY, 32)
     engine = driver(bounds)
-    numbered, running = list(enumerate(priorities)), engine.scheduler._running
+    numbered, running = list(enumerate(priorities)), engine.scheduler._planner.running
     while numbered or engine.scheduler.has_work:
         for number, priority in numbered[:1]:
             engine.add(request(number, [number] * 3, max_tokens=10, priority=priority))

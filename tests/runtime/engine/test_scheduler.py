@@ -118,7 +118,7 @@ def test_an_urgent_newcomer_takes_the_place_of_the_least_urgent() -> None:
     engine.step()
     engine.add(request(2, [3], max_tokens=3, priority=0))
     engine.step()
-    assert [sequence.new.sequence_id for sequence in engine.scheduler._running] == [2, 0]
+    assert [sequence.new.sequence_id for sequence in engine.scheduler._planner.running] == [2, 0]
     engine.run()
     assert list(engine.finished) == [2, 0, 1]
     assert engine.texts[1] == expected(request(1, [1, 2], 8), 100)[0]
@@ -200,7 +200,7 @@ def test_preemption_takes_the_cheapest_never_the_oldest_and_loses_no_token() -> 
         engine.add(generate)
     while not engine.scheduler.stats().num_preemptions:
         engine.step()
-    assert [s.new.sequence_id for s in engine.scheduler._waiting] == [3]
+    assert [s.new.sequence_id for s in engine.scheduler._planner.waiting] == [3]
     said = len(engine.texts[3])
     assert said > 0
     engine.run()
@@ -241,10 +241,10 @@ def test_the_oldest_gets_its_place_back_at_the_cost_of_younger_ones() -> None:
     engine.add(request(3, [3] * 3, max_tokens=9))
     for _ in range(60):
         engine.step()
-        waiting, running = engine.scheduler._waiting.oldest, engine.scheduler._running.oldest
+        waiting, running = engine.scheduler._planner.waiting.oldest, engine.scheduler._planner.running.oldest
         if engine.plans and waiting and running and waiting.age < running.age:
             engine.step()
-            assert engine.scheduler._running.oldest is waiting
+            assert engine.scheduler._planner.running.oldest is waiting
     assert engine.finished == {1: "length", 2: "length", 3: "length"}
 
 

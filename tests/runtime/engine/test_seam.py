@@ -232,7 +232,7 @@ def test_the_oldest_prefill_takes_a_block_of_a_windowed_group_from_the_young() -
         engine.add(generate)
     engine.step()
     old, young = scheduler._sequences[1], scheduler._sequences[2]
-    scheduler._place(young)
+    scheduler._planner._place(young)
     for _ in range(3):
         if young.tenancy:  # it takes every block that the old one's window has passed
             scheduler._residency.drop_unseen()
@@ -252,7 +252,7 @@ def test_the_oldest_prefill_has_its_token_of_a_budget_full_of_decodes() -> None:
         engine.add(request(sequence_id, prompt, max_tokens=40))
     for _ in range(3):
         engine.step()
-    engine.scheduler._preempt_cheapest()
+    engine.scheduler._planner._preempt_cheapest()
     engine.scheduler.forget_prefixes()
     engine.scheduler.abort(1)
     engine.scheduler._max_batched_tokens = 2
