@@ -7,7 +7,7 @@ from typing import Final
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.module_schemes import ModuleSchemes
 from millrace_fit.modules import GROUP, Module, Part, list_layer, list_outer
-from millrace_fit.quantization.groups import can_cut, fit_group
+from millrace_fit.quantization.groups import can_cut, cut_group, fit_strips
 from millrace_fit.quantization.scheme import Kind, Scheme
 from millrace_fit.settings import Device
 from millrace_fit.shape import DecoderShape
@@ -17,8 +17,10 @@ LANES: Final = 16
 """Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
 _SCALE_BYTES: Final = 4
 """Of a scale in float32."""
-_GPU_SCALE_BYTES: Final = 2
-"""Of a scale or a zero point of 4 bits on GPUs, in bfloat16."""
+_ORDER_BYTES, _GPU_ORDER_BYTES = 4, 8
+"""Of an input's place in another order."""
+_UNIT_ON_GPUS: Final = 128
+"""Inputs whose numbers of 4 bits lie together on GPUs, at most (`linear/gpu_matrix.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,7 @@ class Matrix:
     scheme: Scheme | None = None
     """How the checkpoint quantises it; None: not at all."""
     group: int | None = None
-    """Inputs that share a scale in memory, if it is quantised; None: all."""
-
-    @property
-    def num_groups(self) -> int:
-        """The groups of an output."""
-        return 1 if self.group is None else -(-self.inputs // self.group)
+    """Inputs that share a scale, if it is quantised; None: all."""
 
 
 def list_matrices(
@@ -77,11 +74,11 @@ def _list_quantized(module: Module, shard: Shard, quantized: ModuleSchemes) -> I
 
 def _make(module: Module, parts: Sequence[Part], shard: Shard, scheme: Scheme | None, count: int) -> Matrix:
     assert module.columns is not None, "a vector is no matrix"
-    columns = module.columns.cut(shard)
-    if scheme is not None and not can_cut(scheme, columns):
+    columns, rows = module.columns.cut(shard), [part.rows.cut(shard) for part in parts]
+    if scheme is not None and not all(can_cut(scheme, one, columns) for one in rows):
         raise ArchitectureError(f"weights in {scheme} {CANNOT_SHARE} {shard.count} workers")
     return Matrix(
-        sum(part.rows.cut(shard).size for part in parts),
+        sum(one.size for one in rows),
         columns.size,
         count * module.count,
         has_bias=module.adds_bias(shard),
@@ -89,7 +86,7 @@ def _make(module: Module, parts: Sequence[Part], shard: Shard, scheme: Scheme | 
         is_table=module.is_table,
         is_rounded=module.is_rounded,
         scheme=scheme,
-        group=None if scheme is None else fit_group(scheme, columns),
+        group=None if scheme is None else cut_group(scheme, columns),
     )
 
 
@@ -118,28 +115,31 @@ def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) 
     `weights` is one of WEIGHTS, and `item_bytes` the served type's. If torch computes on a CPU, rounded
     weights take more.
     """
+    scheme = matrix.scheme
     if device == "cuda":
-        return _gpu_bytes(matrix, item_bytes) + item_bytes * matrix.outputs * matrix.has_bias
+        numbers = item_bytes * matrix.outputs * matrix.inputs
+        stored = numbers if scheme is None else _gpu_bytes(matrix, scheme)
+        return stored + item_bytes * matrix.outputs * matrix.has_bias
     strip = _strip_bytes(matrix, weights, item_bytes)
-    if matrix.scheme is not None:
-        strip = _stored_strip_bytes(matrix, matrix.scheme)
-    return strip * _count_strips(matrix) + _order_bytes(matrix) + 4 * matrix.outputs * matrix.has_bias
+    strip, order = (strip, 0) if scheme is None else (_stored_strip_bytes(matrix, scheme), _ORDER_BYTES)
+    order *= matrix.inputs * (scheme is not None and scheme.is_ordered)
+    return strip * _count_strips(matrix) + order + 4 * matrix.outputs * matrix.has_bias
 
 
-def _gpu_bytes(matrix: Matrix, item_bytes: int) -> int:
-    numbers, scales = matrix.outputs * matrix.inputs, matrix.outputs * matrix.num_groups
-    match None if matrix.scheme is None else matrix.scheme.kind:
-        case None:
-            return item_bytes * numbers
-        case Kind.INT4:
-            return -(-numbers // 2) + 2 * _GPU_SCALE_BYTES * scales + _order_bytes(matrix)
-        case Kind.FP8 | Kind.INT8:
-            return numbers + _SCALE_BYTES * scales
+def _gpu_bytes(matrix: Matrix, scheme: Scheme) -> int:
+    """Return the bytes of a quantised matrix on a GPU (`linear/gpu_matrix.py`)."""
+    groups = matrix.outputs * _count_groups(matrix.group, matrix.inputs)
+    beside = groups * (_SCALE_BYTES + scheme.has_zeros) + _GPU_ORDER_BYTES * matrix.inputs * scheme.is_ordered
+    if scheme.kind is not Kind.INT4:
+        return matrix.outputs * matrix.inputs + beside
+    # The largest power of two that divides the group.
+    unit = _UNIT_ON_GPUS if matrix.group is None else min(_UNIT_ON_GPUS, matrix.group & -matrix.group)
+    return matrix.outputs * -(-matrix.inputs // unit) * unit // 2 + beside
 
 
-def _order_bytes(matrix: Matrix) -> int:
-    """Return the bytes of the order of inputs: an int32 for each."""
-    return 4 * matrix.inputs if matrix.scheme is not None and matrix.scheme.is_ordered else 0
+def _count_groups(group: int | None, inputs: int) -> int:
+    """Return the groups of an output."""
+    return 1 if group is None else -(-inputs // group)
 
 
 def _count_strips(matrix: Matrix) -> int:
@@ -148,14 +148,14 @@ def _count_strips(matrix: Matrix) -> int:
 
 def _stored_strip_bytes(matrix: Matrix, scheme: Scheme) -> int:
     """Return the bytes of a strip in a checkpoint's own numbers (`linear/README.md`)."""
-    scales = _SCALE_BYTES * LANES * matrix.num_groups
-    match scheme.kind:
-        case Kind.FP8:
-            return matrix.inputs * LANES + scales
-        case Kind.INT8:
-            return -(-matrix.inputs // GROUP) * GROUP * LANES + scales
-        case Kind.INT4:
-            return matrix.inputs * LANES // 2 + scales + LANES * matrix.num_groups * scheme.has_zeros
+    scales = _SCALE_BYTES * LANES
+    if scheme.kind is Kind.INT8:
+        return -(-matrix.inputs // GROUP) * GROUP * LANES + scales
+    group = fit_strips(scheme.kind, matrix.group)
+    if group is None:
+        return -(-matrix.inputs // 4) * 4 * LANES + scales
+    numbers = group * LANES // (2 if scheme.kind is Kind.INT4 else 1)
+    return _count_groups(group, matrix.inputs) * (scales + LANES * scheme.has_zeros + numbers)
 
 
 def _strip_bytes(matrix: Matrix, weights: str, item_bytes: int) -> int:

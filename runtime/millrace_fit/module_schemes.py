@@ -3,13 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Names, name_part
 from millrace_fit.families.registry import Declared
-from millrace_fit.modules import Axis, Module, Role, list_layer, list_outer
+from millrace_fit.modules import Module, Part, Role, list_layer, list_outer
 from millrace_fit.quantization.groups import can_cut
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 from millrace_fit.shape import DecoderShape
@@ -19,7 +19,8 @@ from millrace_fit.shard import CANNOT_SHARE, Shard
 MAX_BYTES: Final = 700
 """Of the JSON. What does not fit counts as unquantised, which takes more memory."""
 _NAME: Final = "scale"
-"""The field of a scheme that says nothing of sizes."""
+_NO_NAME: Final = Scheme(Kind.FP8, Packing.PLAIN).scale
+"""The field of a scheme that says nothing of sizes, and what it has instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ def _list_matrices(shape: DecoderShape) -> Iterator[tuple[int | None, int | None
     for module in list_outer(shape):
         if module.is_linear:
             yield None, None, module
-    modules = [[one for one in list_layer(shape.width, kind) if one.is_linear] for kind in shape.kinds]
+    # A router is widened by the loader.
+    modules = [
+        [one for one in list_layer(shape.width, kind) if one.is_linear and one.role is not Role.ROUTER]
+        for kind in shape.kinds
+    ]
     for layer, kind in enumerate(shape.kind_numbers):
         yield from ((layer, kind, module) for module in modules[kind])
 
@@ -77,21 +82,16 @@ def _find_schemes_of_one(
     declared: Declared, module: Module, layer: int | None, expert: int
 ) -> tuple[Scheme | None, ...]:
     names = (name_part(declared.family.names, part, layer, expert) for part in module.parts)
-    return tuple(declared.quantization.find_scheme(name) for name in names)
+    schemes = (declared.quantization.find_scheme(name) for name in names)
+    return tuple(None if one is None else replace(one, scale=_NO_NAME) for one in schemes)
 
 
 def _check_mixture(module: Module, schemes: Sequence[Scheme | None], names: Names, layer: int | None) -> None:
-    name = name_part(names, module.parts[0], layer, 0)
-    if module.role is Role.ROUTER and schemes != (None,):
-        raise ArchitectureError(
-            f"config.json quantises the router {name}, which no replica reads: take another "
-            "checkpoint, or the unquantised one"
-        )
     if module.is_gated and len(set(schemes)) > 1:
-        other = name_part(names, module.parts[1], layer, 0)
+        gate, up = (name_part(names, part, layer, 0) for part in module.parts)
         raise ArchitectureError(
-            f"config.json quantises {name} and {other} in different ways, which no replica reads: take "
-            "another checkpoint, or the unquantised one"
+            f"config.json quantises {gate} and {up} in different ways, which no replica reads: take another "
+            "checkpoint, or the unquantised one"
         )
 
 
@@ -114,20 +114,25 @@ def _shares(shape: DecoderShape, quantized: Sequence[ModuleSchemes], count: int)
 
 
 def _find_uncut(shape: DecoderShape, quantized: Sequence[ModuleSchemes], count: int) -> Scheme | None:
-    """Return a scheme of which some worker can't have its columns; None if all can."""
+    """Return a scheme of which some worker can't have its part; None if all can."""
+    shards = [Shard(index, count) for index in range(count)]
     for modules in quantized:
-        for columns in _find_columns(shape, modules):
-            for index in range(count):
-                cut = columns.cut(Shard(index, count))
-                for scheme in modules.schemes:
-                    if scheme is not None and not can_cut(scheme, cut):
-                        return scheme
+        module = _find_module(shape, modules.kind, modules.role)
+        for part, scheme in zip(module.parts, modules.schemes, strict=True):
+            if scheme is not None and not all(_can_cut(scheme, module, part, shard) for shard in shards):
+                return scheme
     return None
 
 
-def _find_columns(shape: DecoderShape, modules: ModuleSchemes) -> Iterator[Axis]:
-    listed = list_outer(shape) if modules.kind is None else list_layer(shape.width, shape.kinds[modules.kind])
-    yield from (one.columns for one in listed if one.role is modules.role and one.columns is not None)
+def _can_cut(scheme: Scheme, module: Module, part: Part, shard: Shard) -> bool:
+    assert module.columns is not None, "a vector is not quantised"
+    return can_cut(scheme, part.rows.cut(shard), module.columns.cut(shard))
+
+
+def _find_module(shape: DecoderShape, kind: int | None, role: Role) -> Module:
+    """Return a quantised module. Raises KeyError if there is none."""
+    listed = list_outer(shape) if kind is None else list_layer(shape.width, shape.kinds[kind])
+    return {one.role: one for one in listed if one.is_linear}[role]
 
 
 def write_schemes(quantized: Sequence[ModuleSchemes]) -> dict[str, Any]:
@@ -189,10 +194,8 @@ def _read_row(row: Any, schemes: Sequence[Scheme], shape: DecoderShape) -> Itera
     kind, roles, numbers, count = row
     if kind is not None and read_count(kind, least=0) >= len(shape.kinds):
         raise ValueError(kind)
-    listed = list_outer(shape) if kind is None else list_layer(shape.width, shape.kinds[kind])
-    modules = {module.role.name: module for module in listed if module.is_linear}
     for role in roles.split():
-        module = modules[role]
+        module = _find_module(shape, kind, Role[role])
         all_of_them = numbers if isinstance(numbers, list) else [numbers] * len(module.parts)
         if len(all_of_them) != len(module.parts):
             raise ValueError(numbers)

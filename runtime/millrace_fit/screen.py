@@ -83,7 +83,7 @@ def _describe_model(model: Model) -> Iterator[str]:
     stored = _describe_stored(facts) if facts.stored else ""  # else nobody has read the weights
     length = f"; sequences of up to {show_count(facts.shape.max_length)} tokens" if facts.shape else ""
     architecture = facts.architecture or "no architecture"
-    yield f"{architecture}{stored}{length}"
+    yield from _wrap(f"{architecture}{stored}{length}")
     if not model.is_whole:
         yield "Not all files were seen before a fetch: the parameters are those that config.json describes."
 

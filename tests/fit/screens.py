@@ -10,7 +10,9 @@ from millrace_fit.accelerators import COMMON, GIB, GPUS, Accelerator
 from millrace_fit.facts import find_facts
 from millrace_fit.screen import Model, render_overview, render_screen
 from millrace_fit.settings import Settings
+from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
+from tests.fit.quantized import AWQ, FP8_BLOCK, MODELOPT
 
 EXPECTED = Path(__file__).with_name("golden") / "screens.txt"
 MODELS: dict[str, dict[str, Any]] = {
@@ -18,7 +20,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-70b": LLAMA_70B,
     "qwen-half": QWEN_HALF,
     "ministral": LLAMA_8B | {"architectures": ["Ministral3ForCausalLM"]},
-    "gptq": LLAMA_8B | {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "fp8": LLAMA_8B | {"quantization_config": FP8_BLOCK},
+    "awq": LLAMA_8B | {"quantization_config": AWQ},
+    "nvfp4": LLAMA_8B | {"quantization_config": MODELOPT | {"quant_algo": "NVFP4"}},
     "mistral": LLAMA_8B
     | {"architectures": ["MistralForCausalLM"], "sliding_window": 4096, "rope_scaling": None},
 }
@@ -49,7 +53,10 @@ CASES: dict[str, tuple[str, Settings, str]] = {
     ),
     "a pod for none": ("llama-70b", Settings(device="cpu", weights="Int4"), "16 GiB"),
     "another architecture": ("ministral", Settings(), "h100-80g"),
-    "a quantised checkpoint": ("gptq", Settings(), "h100-80g"),
+    "a checkpoint in 8 bits": ("fp8", Settings(tensor_parallel=2), "h100-80g"),
+    "a checkpoint in 4 bits": ("awq", Settings(device="cpu", max_model_length=8192), "6 GiB"),
+    "one to be rounded again": ("awq", Settings(device="cpu", weights="Int8"), "6 GiB"),
+    "one in a format without a reader": ("nvfp4", Settings(), "h100-80g"),
     "a sliding window": ("mistral", Settings(), "h100-80g"),
     "longer than the model": ("llama-8b", Settings(max_model_length=200000), "h100-80g"),
     "too few tokens a step": ("llama-8b", Settings(max_batched_tokens=64), "h100-80g"),
@@ -58,9 +65,8 @@ CASES: dict[str, tuple[str, Settings, str]] = {
 
 def make(name: str) -> Model:
     raw = MODELS[name]
-    return Model(
-        f"hf://org/{name}", "0e9e39f249a16976918f6564b8830bc894c89659", find_facts(raw, stored_of(raw))
-    )
+    stored = assume_tensors(raw, {}) or stored_of(raw)
+    return Model(f"hf://org/{name}", "0e9e39f249a16976918f6564b8830bc894c89659", find_facts(raw, stored))
 
 
 def find(name: str) -> Accelerator:

@@ -104,7 +104,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "a missing bias": {"attention_bias": True},
     "another type": {"dtype": "float64"},
     "another architecture": {"architectures": ["GPTBigCodeForCausalLM"]},
-    "a quantised checkpoint": {"quantization_config": {"quant_method": "awq"}},
+    "a quantised checkpoint": {"quantization_config": {"quant_method": "hqq"}},
 }
 
 

@@ -64,7 +64,7 @@ def read(config: Any) -> Quantization:
         (MODELOPT | {"quant_algo": "fp8_pb_wo"}, Scheme(Kind.FP8, Packing.PLAIN, 128, 128)),
         ({"quant_method": "modelopt", "quantization": MODELOPT}, Scheme(Kind.FP8, Packing.PLAIN, None)),
         (AWQ, Scheme(Kind.INT4, Packing.AWQ, group=128, has_zeros=True)),
-        (AWQ | {"group_size": -1, "zero_point": False}, Scheme(Kind.INT4, Packing.AWQ)),
+        (AWQ | {"group_size": -1, "zero_point": False}, Scheme(Kind.INT4, Packing.AWQ, has_zeros=True)),
         (GPTQ, INT4),
         (
             GPTQ | {"checkpoint_format": "gptq_v2", "sym": False, "desc_act": True, "group_size": 32},
@@ -184,7 +184,7 @@ def test_what_is_not_read_is_named(config: Any, words: str | None) -> None:
     assert "\n" not in str(refused.value)
 
 
-FIELDS = sorted({name for config in (*quantized.CONFIGS.values(), MIXED) for name in config})
+FIELDS = sorted({name for config in (*quantized.CONFIGS, MIXED) for name in config})
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([*READERS, *FIELDS]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -193,7 +193,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=100)
 @given(
-    st.sampled_from([*quantized.CONFIGS.values(), MIXED]),
+    st.sampled_from([*quantized.CONFIGS, MIXED]),
     st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3),
 )
 def test_no_config_does_more_than_be_refused(config: Any, changes: Any) -> None:

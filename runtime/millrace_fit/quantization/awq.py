@@ -19,7 +19,9 @@ def read_awq(fields: Fields) -> Quantization:
         fields.refuse(name, unless=("gemm", "GEMM", None), advice=_ADVICE)
     fields.refuse("backend", unless=("autoawq", "auto", "gemm", None), advice=_ADVICE)
     group = read_group(fields, "q_group_size" if "q_group_size" in fields else "group_size", default=128)
-    scheme = Scheme(Kind.INT4, Packing.AWQ, group=group, has_zeros=fields.flag("zero_point", default=True))
+    # Without zero points by config.json the files have them too: all are the middle, 8.
+    fields.flag("zero_point", default=True)
+    scheme = Scheme(Kind.INT4, Packing.AWQ, group=group, has_zeros=True)
     # AutoAWQ leaves out the modules with any of these in their names.
     left_out = Targets(pieces=tuple(read_names(fields.raw, "modules_to_not_convert")))
     return quantize_all_but("awq", scheme, HEADS, ROUTERS, left_out)

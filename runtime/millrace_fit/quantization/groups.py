@@ -5,15 +5,15 @@ from typing import Final
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
-from millrace_fit.quantization.scheme import Kind, Packing, Scheme
+from millrace_fit.quantization.scheme import WORD_NIBBLES, Kind, Packing, Scheme
 from millrace_fit.shard import Cut
 
 UNIT: Final = 32
 """Inputs that kernels read at once: groups are whole units."""
 _FP8_UNIT: Final = 16
 """The smallest group of 8-bit floats, after a cut."""
-_INT4_GROUPS: Final = (128, 64, 32)
-"""Those of 4 bits in memory."""
+_STRIP_GROUPS: Final = (128, 64, 32, 16)
+"""Those of strips, the longest first (`native/stored_strips.py`)."""
 
 
 def read_group(fields: Fields, name: str, *, default: int | None = None) -> int | None:
@@ -40,14 +40,18 @@ def find_fault_of_inputs(scheme: Scheme, inputs: int) -> str | None:
     return None
 
 
-def can_cut(scheme: Scheme, columns: Cut) -> bool:
-    """Whether a worker can have these columns in stored form."""
+def can_cut(scheme: Scheme, rows: Cut, columns: Cut) -> bool:
+    """Whether a worker can have these rows and columns in stored form."""
+    is_in_words = scheme.packing in {Packing.AWQ, Packing.GPTQ, Packing.GPTQ_V2}
+    if is_in_words and not _is_at_units(rows, WORD_NIBBLES):
+        return False
     if columns.size == columns.total:
         return True
-    if scheme.is_ordered:
-        return False
-    unit = _find_unit(scheme)
-    return columns.begin % unit == 0 and (columns.end % unit == 0 or columns.end == columns.total)
+    return not scheme.is_ordered and _is_at_units(columns, _find_unit(scheme))
+
+
+def _is_at_units(cut: Cut, unit: int) -> bool:
+    return cut.begin % unit == 0 and (cut.end % unit == 0 or cut.end == cut.total)
 
 
 def _find_unit(scheme: Scheme) -> int:
@@ -62,17 +66,19 @@ def _find_unit(scheme: Scheme) -> int:
     return 1
 
 
-def fit_group(scheme: Scheme, columns: Cut) -> int | None:
-    """Return the inputs with one scale in the memory of a worker with these columns; None: all.
+def cut_group(scheme: Scheme, columns: Cut) -> int | None:
+    """Return the inputs that share a scale among a worker's columns; None: all.
 
-    A group that begins before the worker's columns is cut into smaller ones, which have its scale. So are
-    groups that kernels of 4 bits don't know. The worker must be able to have the columns (`can_cut`).
+    A group that a cut divides becomes smaller ones, which have its scale. The worker must be able to have the
+    columns (`can_cut`).
     """
-    group = scheme.group
-    if group is not None and columns.begin % group:
-        group = gcd(group, columns.begin)
-    if scheme.kind is not Kind.INT4:
-        return group
-    # A whole row has one scale, so any groups that fill the worker's columns do.
-    base = columns.size if group is None else group
-    return next((one for one in _INT4_GROUPS if base % one == 0), UNIT)
+    if scheme.group is None:
+        return None
+    return gcd(scheme.group, columns.begin, 0 if columns.end == columns.total else columns.end)
+
+
+def fit_strips(kind: Kind, group: int | None) -> int | None:
+    """Return the inputs of a group in strips on CPUs, whose kernels know few sizes; None: all."""
+    if group is None:
+        return _STRIP_GROUPS[0] if kind is Kind.INT4 else None
+    return next((one for one in _STRIP_GROUPS if group % one == 0), group)
