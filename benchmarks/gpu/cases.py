@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.gpu import experts, inputs
+from benchmarks.gpu import experts, inputs, quantized_linear
 from benchmarks.gpu.inputs import Call
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.reference import paged_attention_reference
@@ -243,6 +243,13 @@ OPERATIONS: dict[str, Operation] = {
             ),
             dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
         ),
+    ),
+    "quantized_linear": Operation(
+        lambda: quantized_linear.multiply,
+        quantized_linear.multiply_reference,
+        quantized_linear.make_quantized,
+        Shapes(quantized_linear.REAL, quantized_linear.DRY),
+        pick=quantized_linear.pick_quantized,
     ),
     "experts": Operation(
         lambda: experts.mix, experts.mix_reference, experts.make_experts, Shapes(experts.REAL, experts.DRY)

@@ -39,13 +39,15 @@ class Costs:
         sizes = (head_weights, attended, kv_numbers, layers * expert, num_experts, num_chosen)
         return cls(layers * shared, *sizes)
 
-    def step_bytes(self, contexts: Sequence[int]) -> int:
+    def step_bytes(self, contexts: Sequence[int], weight_bytes: float = BF16_BYTES) -> int:
         """Return the least that a decode step reads: each weight, and each sequence's keys and values.
 
-        Of experts it is what as many tokens choose on average, if they choose at random.
+        `weight_bytes` has a weight of the layers. Of experts it is what as many tokens choose on average, if
+        they choose at random.
         """
-        weights = self.layer_weights + self.head_weights + self._count_experts(len(contexts))
-        return BF16_BYTES * (round(weights) + self.kv_numbers * sum(contexts))
+        weights = self.layer_weights + self._count_experts(len(contexts))
+        rest = self.head_weights + self.kv_numbers * sum(contexts)
+        return round(weight_bytes * weights) + BF16_BYTES * rest
 
     def _count_experts(self, num_tokens: int) -> float:
         """Return the weights of the experts that at least one of the tokens has chosen."""

@@ -40,6 +40,7 @@ from benchmarks.gpu.weights import (
     Family,
 )
 from millrace_fit.plan import choose_sizes
+from millrace_kernels.linear.format import Format
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake, mask_bytes
 from millrace_runtime.protocol.sampling import Sampling
@@ -59,10 +60,10 @@ FAMILIES = {
 }
 
 
-def check_float32(family: str, bench: Bench) -> Iterator[Row]:
+def check_float32(family: str, bench: Bench, form: Format | None = None) -> Iterator[Row]:
     """Compare float32 on the device with float32 on the CPU, token for token."""
     work, config = bench.sized(REAL, DRY), bench.sized(*FAMILIES[family])
-    both = serve_twice(bench, config, torch.float32, work.length)
+    both = serve_twice(bench, config, torch.float32, work.length, form)
     device, cpu = (generate(served, work, GREEDY) for served in both)
     yield from compare_runs("greedy float32", device, cpu, work.num_drawn)
     pairs = (pair for one, two in zip(device, cpu, strict=True) for pair in _pair_logprobs(one, two))
@@ -77,10 +78,10 @@ def _pair_logprobs(one: Running, other: Running) -> Iterator[tuple[float, float]
         yield mine.drawn, theirs.drawn
 
 
-def check_bfloat16(family: str, bench: Bench) -> Iterator[Row]:
+def check_bfloat16(family: str, bench: Bench, form: Format | None = None) -> Iterator[Row]:
     """Compare bfloat16 on the device with float32 on the CPU, by the rule for the first difference."""
     work, config = bench.sized(REAL, DRY), bench.sized(*FAMILIES[family])
-    both = serve_twice(bench, config, torch.bfloat16, work.length)
+    both = serve_twice(bench, config, torch.bfloat16, work.length, form)
     device, cpu = (generate(served, work, GREEDY) for served in both)
     for number, (one, other) in enumerate(zip(device, cpu, strict=True)):
         place = find_first_difference(one.tokens[: work.num_drawn], other.tokens[: work.num_drawn])
@@ -103,14 +104,14 @@ def check_depth(bench: Bench) -> Iterator[Row]:
     yield from compare_runs("a second run", again, two, work.num_drawn)
 
 
-def check_graphs(bench: Bench) -> Iterator[Row]:
+def check_graphs(bench: Bench, form: Format | None = None) -> Iterator[Row]:
     """Compare decode steps that are repeated from a graph with eager ones, token for token.
 
     A graph has one row more than sequences. Eager steps have another sequence in its place, because cuBLAS
     may choose another algorithm for another number of rows.
     """
     work, config = bench.sized(REAL, DRY), bench.sized(SMALL_LLAMA, TINY)
-    served = serve(bench, config, torch.bfloat16, work.length)
+    served = serve(bench, config, torch.bfloat16, work.length, form)
     eager, _ = _decode_padded(served, work, is_recorded=False)
     graph, progress = _decode_padded(served, work, is_recorded=True)
     yield from compare_runs("graphs against eager", graph, eager, work.num_drawn)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.weights import build_model
+from benchmarks.gpu.weights import RandomWeights, build_model
+from millrace_kernels.linear.format import Format
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
@@ -114,18 +115,23 @@ def record(executor: LocalExecutor) -> None:
         executor.control(Record(size))
 
 
-def serve(bench: Bench, config: Mapping[str, Any], dtype: torch.dtype, length: int) -> Served:
-    """Build a model on the device to measure, with weights that are drawn there."""
-    architecture, model = build_model(config, bench.where, dtype, bench.where, length)
+def serve(
+    bench: Bench, config: Mapping[str, Any], dtype: torch.dtype, length: int, form: Format | None = None
+) -> Served:
+    """Build a model on the device to measure, with weights that are drawn there, and rounded to a `form`."""
+    architecture, model = build_model(config, RandomWeights(bench.where, dtype, bench.where, form), length)
     return Served(architecture, model, bench.where, dtype, length, bench.is_dry_run)
 
 
 def serve_twice(
-    bench: Bench, config: Mapping[str, Any], dtype: torch.dtype, length: int
+    bench: Bench, config: Mapping[str, Any], dtype: torch.dtype, length: int, form: Format | None = None
 ) -> tuple[Served, Served]:
-    """Build a model on the device, and the same on the CPU in float32 as a replica without a GPU has it."""
-    architecture, model = build_model(config, bench.where, dtype, CPU, length)
-    _, exact = build_model(config, CPU, torch.float32, CPU, length)
+    """Build a model on the device, and the same on the CPU in float32 as a replica without a GPU has it.
+
+    With a `form` the device's is quantised, and the CPU has its widened weights.
+    """
+    architecture, model = build_model(config, RandomWeights(bench.where, dtype, CPU, form), length)
+    _, exact = build_model(config, RandomWeights(CPU, torch.float32, CPU, form, is_widened=True), length)
     there = Served(architecture, model, bench.where, dtype, length, bench.is_dry_run)
     return there, Served(architecture, exact, CPU, torch.float32, length)
 

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks.gpu.rounding import round_weight
 from millrace_fit.shard import Cut, whole
-from millrace_kernels.step import Experts, Matrix
+from millrace_kernels.linear.format import Format
+from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.step import Experts, Matrix, Part
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
@@ -103,14 +106,31 @@ QWEN3_30B_A3B = (
 """The shapes of Qwen 3 with eight billion weights, and with thirty of which a token takes three."""
 
 
+STAND_IN = Capability(9, 0)
+"""Of the GPU for which a dry run packs quantised matrices."""
+
+
 class RandomWeights:
     """Weights by name: the same name has the same numbers on every device that they are then moved to."""
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, made_on: torch.device) -> None:
-        """They are drawn on the device `made_on`. A GPU draws billions in a second, but other ones."""
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        made_on: torch.device,
+        form: Format | None = None,
+        *,
+        is_widened: bool = False,
+    ) -> None:
+        """They are drawn on the device `made_on`. A GPU draws billions in a second, but other ones.
+
+        With a `form` projections are rounded to it as checkpoints are, and then widened if that `is_widened`.
+        """
         self.device = device
         self.names: Collection[str] = ()
-        self._packer, self._made_on = TensorPacker(dtype, device), made_on
+        capability = STAND_IN if device.type == "cpu" and form is not None else None
+        self._packer, self._made_on = TensorPacker(dtype, device, capability=capability), made_on
+        self._form, self._is_widened = form, is_widened
 
     def vector(self, name: str, size: int) -> Tensor:
         """Return numbers round one, as a norm's scale has them."""
@@ -120,7 +140,8 @@ class RandomWeights:
         """Return projections whose outputs are as large as their inputs."""
         bias = self._biases(names) if has_bias else None
         outputs = sum(rows.size for rows in names.values())
-        return self._packer.pack(self._parts(names.items(), inputs.size), outputs, inputs.size, bias)
+        parts = self._parts(names.items(), inputs.size)
+        return self._packer.pack(parts, outputs, inputs.size, bias, self._packed)
 
     def skip(self, name: str) -> None:
         """Nothing is stored."""
@@ -138,7 +159,8 @@ class RandomWeights:
         """Return a gate and its product."""
         names = {gate: rows, up: rows}
         bias = self._biases(names) if has_bias else None
-        return self._packer.pack_gated(self._parts(names.items(), inputs), 2 * rows.size, inputs, bias)
+        parts = self._parts(names.items(), inputs)
+        return self._packer.pack_gated(parts, 2 * rows.size, inputs, bias, self._packed)
 
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
         """Return a router, whose scores have a spread of two."""
@@ -147,16 +169,26 @@ class RandomWeights:
     def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
         """Return experts' projections."""
         parts = self._parts(((name, whole(outputs)) for name in names), inputs.size)
-        return self._packer.pack_experts(parts, len(names), outputs, inputs.size)
+        return self._packer.pack_experts(parts, len(names), outputs, inputs.size, self._packed)
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         """Return experts' gates and their products."""
         parts = self._parts(((name, rows) for pair in names for name in pair), inputs)
-        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs)
+        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs, self._packed)
 
-    def _parts(self, names: Iterable[tuple[str, Cut]], inputs: int) -> Iterator[Tensor]:
+    @property
+    def _packed(self) -> Format | None:
+        """The form of what is given to the packer."""
+        return None if self._is_widened else self._form
+
+    def _parts(self, names: Iterable[tuple[str, Cut]], inputs: int) -> Iterator[Part]:
         for name, rows in names:
-            yield self._draw(name, (rows.size, inputs)) * inputs**-0.5
+            drawn = self._draw(name, (rows.size, inputs)) * inputs**-0.5
+            if self._form is None:
+                yield drawn
+            else:
+                rounded = round_weight(drawn, self._form)
+                yield rounded.widen() if self._is_widened else rounded
 
     def _biases(self, names: Mapping[str, Cut]) -> Tensor:
         return torch.cat([0.1 * self._draw(f"{name}.bias", (rows.size,)) for name, rows in names.items()])
@@ -168,9 +200,7 @@ class RandomWeights:
         return torch.empty(shape, dtype=dtype, device=self._made_on).normal_(generator=generator)
 
 
-def build_model(
-    config: Mapping[str, Any], device: torch.device, dtype: torch.dtype, made_on: torch.device, length: int
-) -> tuple[Architecture, Model]:
+def build_model(config: Mapping[str, Any], weights: RandomWeights, length: int) -> tuple[Architecture, Model]:
     """Return the architecture, and its model for sequences of up to `length` tokens."""
     architecture = find_architecture(config)
-    return architecture, architecture.build(RandomWeights(device, dtype, made_on), length)
+    return architecture, architecture.build(weights, length)

@@ -16,6 +16,7 @@ from benchmarks.gpu.rows import Aim, Figure, Row, at_least, at_most
 from benchmarks.gpu.serving import Driver, Served, record, serve
 from benchmarks.gpu.timeline import measure_gaps, read_operations
 from benchmarks.gpu.weights import LLAMA_8B, TINY
+from millrace_kernels.linear.format import Format
 
 ROUNDS = 7
 BATCHES = (1, 64)
@@ -36,10 +37,10 @@ class Shape(NamedTuple):
 LLAMA = Shape(LLAMA_8B, TINY)
 
 
-def serve_large(bench: Bench, shape: Shape = LLAMA) -> Served:
+def serve_large(bench: Bench, shape: Shape = LLAMA, form: Format | None = None) -> Served:
     """Return the model whose steps are timed."""
     length = bench.sized(2 * CONTEXT, 120)
-    return serve(bench, bench.sized(*shape), torch.bfloat16, length)
+    return serve(bench, bench.sized(*shape), torch.bfloat16, length, form)
 
 
 def open_decoding(bench: Bench, served: Served, num_sequences: int, *, is_recorded: bool = True) -> Driver:
@@ -155,7 +156,21 @@ def measure_prefill(bench: Bench, shape: Shape = LLAMA) -> Iterator[Row]:
     """Compare a step that computes a whole prompt with the rate of a large product."""
     rate = measure_matrix_rate(bench)
     config, length = bench.sized(*shape), bench.sized(PROMPT, 20)
-    served = serve(bench, config, torch.bfloat16, length + 16)
+    times = time_prefill(bench, config, length)
+    seconds = statistics.median(times)
+    flops = Costs.of(config).flops(length, count_pairs(length, length), 1)
+    facts = {"matrix_flops_per_second": rate, "rounds_seconds": times}
+    name = f"prefill of {length} tokens"
+    yield Figure(f"{name}: share of matrix rate", flops / seconds / rate, "", OF_MATRIX_RATE, facts)
+    yield Figure(f"{name}: time", seconds * 1e3, "ms")
+    yield Figure(f"{name}: tokens", length / seconds, "tokens/s")
+
+
+def time_prefill(
+    bench: Bench, config: Mapping[str, Any], length: int, form: Format | None = None
+) -> list[float]:
+    """Return the seconds of steps that compute a whole prompt each, after one more that compiles."""
+    served = serve(bench, config, torch.bfloat16, length + 16, form)
     rounds = bench.sized(5, 1)
     executor = served.open(rounds + 1, (rounds + 1) * -(-length // 16), max_batched_tokens=length)
     driver, times = Driver(executor), []
@@ -167,10 +182,4 @@ def measure_prefill(bench: Bench, shape: Shape = LLAMA) -> Iterator[Row]:
         driver.collect()
         times.append(time.perf_counter() - began)
         driver.running.clear()
-    seconds = statistics.median(times[1:])
-    flops = Costs.of(config).flops(length, count_pairs(length, length), 1)
-    facts = {"matrix_flops_per_second": rate, "rounds_seconds": times[1:]}
-    name = f"prefill of {length} tokens"
-    yield Figure(f"{name}: share of matrix rate", flops / seconds / rate, "", OF_MATRIX_RATE, facts)
-    yield Figure(f"{name}: time", seconds * 1e3, "ms")
-    yield Figure(f"{name}: tokens", length / seconds, "tokens/s")
+    return times[1:]

@@ -16,6 +16,7 @@ from millrace_kernels.experts.reference import (
     multiply_dense,
     route_reference,
 )
+from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.spans import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
@@ -91,13 +92,17 @@ class Kernels(NamedTuple):
 
 
 class ExpertKernels(NamedTuple):
-    """The operations of mixtures of experts, whose weights are dense: [experts, outputs, inputs]."""
+    """The operations of mixtures of experts. Dense weights are [experts, outputs, inputs]."""
 
     route: Callable[[Tensor, Routing], Choice]
     """Takes float32 scores [rows, experts]."""
     silu_mul: Callable[[Tensor, Choice, Tensor], Tensor]
     add: Callable[[Tensor, Choice, Tensor, Tensor], Tensor]
     """Takes h, choice, weight and residual; may compute the sum in place of the residual."""
+    quantized_silu_mul: Callable[[Tensor, Choice, GpuMatrix, int], Tensor]
+    """`silu_mul` with experts one below the other, and their number."""
+    quantized_add: Callable[[Tensor, Choice, GpuMatrix, int, Tensor], Tensor]
+    """`add` with experts one below the other, and their number."""
 
 
 def select_kernels(device: torch.device) -> Kernels:
@@ -125,6 +130,10 @@ def _add_experts(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) ->
     return experts_add_reference(h, choice, multiply_dense(weight), residual)
 
 
+def _refuse(*_: object) -> Tensor:
+    raise TypeError("experts packed for GPUs")
+
+
 _CPU = Kernels(
     plan_attention=_plan_tiled_attention,
     rotary_kv_write=rotary_kv_write_reference,
@@ -132,13 +141,14 @@ _CPU = Kernels(
     silu_mul=silu_mul_reference,
     linear_add=_add_linear,
     sampler=Sampler(storing(sample_reference), top_logprobs_reference),
-    experts=ExpertKernels(route_reference, _multiply_experts, _add_experts),
+    experts=ExpertKernels(route_reference, _multiply_experts, _add_experts, _refuse, _refuse),
 )
 
 
 def select_triton() -> Kernels:
     """Return the operations for GPUs. With Triton's interpreter they run on CPUs too."""
     from millrace_kernels.experts.triton_kernel import experts_add, experts_silu_mul  # noqa: PLC0415
+    from millrace_kernels.experts.triton_quantized import quantized_add, quantized_silu_mul  # noqa: PLC0415
     from millrace_kernels.experts.triton_route import route  # noqa: PLC0415
     from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
@@ -158,7 +168,7 @@ def select_triton() -> Kernels:
         silu_mul=silu_mul,
         linear_add=linear_add,
         sampler=sampler,
-        experts=ExpertKernels(route, experts_silu_mul, experts_add),
+        experts=ExpertKernels(route, experts_silu_mul, experts_add, quantized_silu_mul, quantized_add),
     )
 
 

@@ -252,6 +252,8 @@ class TensorStep:
         choice, experts = _own(routes, weight)
         if isinstance(experts.matrix, DenseMatrix):
             return self.kernels.experts.silu_mul(x, choice, experts.stacked)
+        if isinstance(experts.matrix, GpuMatrix):
+            return self.kernels.experts.quantized_silu_mul(x, choice, experts.matrix, experts.num_experts)
         return experts_silu_mul_reference(x, choice, experts.multiply)
 
     def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
@@ -264,6 +266,9 @@ class TensorStep:
         choice, experts = _own(routes, weight)
         if isinstance(experts.matrix, DenseMatrix):
             return self.kernels.experts.add(h, choice, experts.stacked, residual)
+        if isinstance(experts.matrix, GpuMatrix):
+            add = self.kernels.experts.quantized_add
+            return add(h, choice, experts.matrix, experts.num_experts, residual)
         return experts_add_reference(h, choice, experts.multiply, residual)
 
     def rotary_kv_write(

@@ -143,8 +143,8 @@ def test_without_a_device_one_line_says_so(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("minutes", "parts"),
     [
-        (15, ["families", "replica", "speed", "model", "kernels", "trace"]),
-        (9, ["families", "replica", "speed", "trace"]),
+        (15, ["quantized", "families", "replica", "speed", "model", "trace"]),
+        (9, ["quantized", "families", "speed", "trace"]),
         (3, ["speed", "model", "trace"]),
         (0.1, []),
     ],

@@ -13,7 +13,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from millrace_kernels.experts.triton_kernel import choose_tile
+from millrace_kernels.experts.triton_quantized import choose_tile as choose_quantized_tile
 from millrace_kernels.experts.triton_route import CHUNK as ENTRIES
+from millrace_kernels.linear.format import Format, Number
+from millrace_kernels.linear.gpu_choice import FP8_CAPABILITY
+from millrace_kernels.linear.gpu_matrix import unit_of
+from millrace_kernels.linear.triton_widened import TYPES as DOTS
+from millrace_kernels.linear.triton_widened import choose_tile as choose_linear_tile
+from millrace_kernels.linear.triton_widened import choose_unit
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
@@ -88,6 +95,72 @@ def expert_cases(dtype: torch.dtype, block_rows: int) -> list[Case]:
     ]
 
 
+QUANTISED = (
+    Format(Number.INT4, 32, has_zeros=True), Format(Number.INT4, 128), Format(Number.FP8),
+    Format(Number.FP8, 128), Format(Number.INT8),
+)  # fmt: skip
+
+
+def can_fp8(target: GPUTarget) -> bool:
+    return bool(target.arch >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1])
+
+
+def linear_cases(dtype: torch.dtype, target: GPUTarget, form: Format) -> list[Case]:
+    package, rows = "linear", frozenset({"num_rows"})
+    has_fp8 = can_fp8(target)
+    kinds: list[tuple[int, bool]] = [(1, False), (64, False), (300, False)]
+    if form == Format(Number.FP8, 128) and has_fp8 and dtype == torch.bfloat16:
+        kinds.append((300, True))
+    found = []
+    for num_rows, are_rows_fp8 in kinds:
+        tile = choose_linear_tile(form, dtype, num_rows)
+        unit = choose_unit(form, tile, are_rows_fp8=are_rows_fp8)
+        constants = linear_constants(form, unit) | {"HAS_FP8": has_fp8, "DOT": DOTS[dtype]}
+        added = {"HAS_BIAS": True, "HAS_RESIDUAL": True, "PARTS": 4 if num_rows == 1 else 1}
+        blocks = {"BLOCK_ROWS": tile.rows, "BLOCK_COLUMNS": tile.columns, "ARE_ROWS_FP8": are_rows_fp8}
+        absent = {} if are_rows_fp8 else {"x_scales_ptr": None}
+        absent |= {} if form.has_zeros else {"zeros_ptr": None}
+        shape = (tile.warps, tile.stages)
+        constants |= added | blocks | absent
+        found.append(Case(f"{package}.triton_widened", "widened", constants, rows, *shape))
+    constants = linear_constants(form, unit_of(form.group)) | {"HAS_FP8": has_fp8, "DOT": DOTS[dtype]}
+    constants |= {"BLOCK_COLUMNS": 32} | ({} if form.has_zeros else {"zeros_ptr": None})
+    found.append(Case(f"{package}.triton_widen", "widen", constants, frozenset({"begin", "end"})))
+    return found
+
+
+def linear_constants(form: Format, unit: int) -> dict[str, Any]:
+    inputs, outputs, is_int4 = 2048, 4096, form.number is Number.INT4
+    strides = (outputs * unit // 2, unit // 2) if is_int4 else (unit, inputs)
+    names = ("NUMBER", "INPUTS", "OUTPUTS", "UNIT", "GROUP", "UNIT_STRIDE", "OUTPUT_STRIDE", "HAS_ZEROS")
+    values = (form.number.value, inputs, outputs, unit, form.group or inputs, *strides, form.has_zeros)
+    return dict(zip(names, values, strict=True))
+
+
+ROUNDED = {"INPUTS": 4096, "GROUP": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
+OUTPUTS = {"OUTPUTS": 4096, "HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
+ROUNDING_CASES = [
+    Case("linear.triton_round", "round_inputs", ROUNDED | {"LARGEST": 127.0, "IS_INT8": True}),
+    Case("linear.triton_round", "round_inputs", ROUNDED | {"LARGEST": 448.0, "IS_INT8": False}),
+    Case("linear.triton_round", "scale_sums", OUTPUTS),
+    Case("linear.triton_widened", "add_parts", OUTPUTS | {"PARTS": 4}, frozenset({"num_rows"})),
+]
+
+
+def quantized_expert_cases(
+    dtype: torch.dtype, target: GPUTarget, form: Format, block_rows: int
+) -> list[Case]:
+    module, entries = "experts.triton_quantized", frozenset({"num_entries"})
+    columns, *shape = choose_quantized_tile(dtype, block_rows)
+    constants = linear_constants(form, unit_of(form.group)) | {"BLOCK_ROWS": block_rows, "WIDTH": 768}
+    constants |= {"HAS_FP8": can_fp8(target), "DOT": DOTS[dtype], "BLOCK_COLUMNS": columns}
+    constants |= {} if form.has_zeros else {"zeros_ptr": None}
+    return [
+        Case(module, "quantized_silu_mul", constants | {"NUM_CHOSEN": 8}, entries, *shape),
+        Case(module, "quantized_multiply", constants, entries, *shape),
+    ]
+
+
 CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
 ROOM = {"ROOM": SHAPE.room}
 SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
@@ -110,7 +183,7 @@ SAMPLING_CASES = [
 ]
 
 
-def cases(dtype: str) -> list[Case]:
+def cases(dtype: str, target: GPUTarget) -> list[Case]:
     return [
         *(case for shape in SHAPES + WIDEST[dtype] for case in attention_cases(TYPES[dtype], *shape)),
         *(case for shape in WINDOWED for case in attention_cases(TYPES[dtype], *shape)),
@@ -118,6 +191,14 @@ def cases(dtype: str) -> list[Case]:
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
         *(case for rows in (16, 64) for case in expert_cases(TYPES[dtype], rows)),
+        *(case for form in QUANTISED for case in linear_cases(TYPES[dtype], target, form)),
+        *(
+            case
+            for form in QUANTISED
+            for rows in (16, 64)
+            for case in quantized_expert_cases(TYPES[dtype], target, form, rows)
+        ),
+        *ROUNDING_CASES,
         *SAMPLING_CASES,
     ]  # fmt: skip
 
@@ -136,8 +217,22 @@ FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": 
 
 
 def argument_type(case: Case, name: str, dtype: str) -> str:
-    known = SAMPLING if case.module.startswith("sampling") else NUMBERS | FLOATS
+    package = case.module.partition(".")[0]
+    known = SAMPLING if package == "sampling" else NUMBERS | FLOATS
+    if package == "linear" or "NUMBER" in case.constants:
+        known = known | linear_types(case)
     return known.get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
+
+
+def linear_types(case: Case) -> dict[str, str]:
+    is_fp8 = case.constants.get("NUMBER") == "fp8" or not case.constants.get("IS_INT8", True)
+    x = {"x_ptr": "*u8"} if case.constants.get("ARE_ROWS_FP8") else {}
+    floats = ("x_scales_ptr", "scales_ptr", "row_scales_ptr", "parts_ptr")
+    return (
+        {"codes_ptr": "*u8" if is_fp8 else "*i8", "zeros_ptr": "*i8", "sums_ptr": "*i32"}
+        | x
+        | dict.fromkeys(floats, "*fp32")
+    )
 
 
 def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
@@ -168,5 +263,5 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
 
 if __name__ == "__main__":
     for target in TARGETS:
-        for case in cases(sys.argv[1]):
+        for case in cases(sys.argv[1], target):
             compile_for(case, sys.argv[1], target)

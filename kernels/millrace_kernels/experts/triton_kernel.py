@@ -170,9 +170,15 @@ def experts_add(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) -> 
         BLOCK_COLUMNS=tile.columns, BLOCK_INPUTS=tile.inputs, DOT_IN_FLOAT32=_is_interpreted(),
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
     )  # fmt: skip
+    return sum_products(products, residual)
+
+
+def sum_products(products: Tensor, residual: Tensor) -> Tensor:
+    """Launch the kernel: add the products of each row's experts [rows * num_chosen, outputs], one by one."""
+    num_rows, outputs = residual.shape
     _experts_sum_kernel[(num_rows, triton.cdiv(outputs, SUM_COLUMNS))](
         products, residual, residual.stride(0),
-        NUM_CHOSEN=num_chosen, OUTPUTS=outputs, BLOCK=SUM_COLUMNS, enable_fp_fusion=False,
+        NUM_CHOSEN=len(products) // num_rows, OUTPUTS=outputs, BLOCK=SUM_COLUMNS, enable_fp_fusion=False,
     )  # fmt: skip
     return residual
 

@@ -11,7 +11,7 @@ FEW_ROWS: Final = 64
 """So many rows wait for the weights, not for the multiplication: they keep their inputs as they are."""
 WIDENED_ROWS: Final = 1024
 """From more rows on, it is faster to widen the weights once than in each program. Reckoned, not measured:
-for M rows a whole widening takes 545 / M of the product's time on an H100, and widening in the product a half.
+for M rows a whole widening takes 545 / M of the product's time on an H100, and widening in it about a half.
 """
 FP8_CAPABILITY: Final = (8, 9)
 """Of GPUs that multiply 8-bit floats."""

@@ -19,12 +19,12 @@ LEVELS = 16
 
 @dataclass(frozen=True, slots=True)
 class GpuMatrix:
-    """Codes, scales and zero points. The inputs of a product stay as they are, or `choose_product` says how."""
+    """Codes, scales and zero points. `choose_product` says what becomes of a product's inputs."""
 
     form: Format
     codes: Tensor
-    """FP8: float8_e4m3fn, INT8: int8 [outputs, inputs]. INT4: int8 [units, outputs, unit / 2], where byte i of
-    a unit has input i in its low half, and input unit / 2 + i in its high half, as -8 to 7."""
+    """FP8: float8_e4m3fn, INT8: int8 [outputs, inputs]. INT4: int8 [units, outputs, unit / 2], where
+    byte i of a unit has input i in its low half, and input unit / 2 + i in its high half, as -8 to 7."""
     scales: Tensor
     """float32 [groups, outputs]. In INT4 a sixteenth, which is exact: the codes count 16 times."""
     zeros: Tensor | None
@@ -64,7 +64,11 @@ def unit_of(group: int | None) -> int:
 
 
 def pack_for_gpu(
-    parts: Iterable[StoredMatrix], outputs: int, bias: Tensor | None, device: torch.device, capability: Capability
+    parts: Iterable[StoredMatrix],
+    outputs: int,
+    bias: Tensor | None,
+    device: torch.device,
+    capability: Capability,
 ) -> GpuMatrix:
     """Pack parts, one below the other. At most one is in memory beside the packed matrix.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.gpu_choice import BLOCK, Product
 from millrace_kernels.linear.gpu_matrix import LEVELS, GpuMatrix
 from millrace_kernels.linear.quantized_reference import SMALLEST
 
@@ -19,12 +20,13 @@ class RoundedInputs(NamedTuple):
     """[rows, inputs] float8_e4m3fn or int8"""
     scales: Tensor
     """float32 [rows, groups]"""
+    group: int | None
+    """Inputs that share a scale; None: all."""
 
     def widen(self) -> Tensor:
         """Return the inputs that they stand for, float32 [rows, inputs]."""
-        rows, inputs = self.codes.shape
-        group = -(-inputs // self.scales.shape[1])
-        return self.codes.float() * self.scales.repeat_interleave(group, 1)[:, :inputs]
+        inputs = self.codes.shape[1]
+        return self.codes.float() * self.scales.repeat_interleave(self.group or inputs, 1)[:, :inputs]
 
 
 def round_inputs_reference(x: Tensor, dtype: torch.dtype, group: int | None = None) -> RoundedInputs:
@@ -42,7 +44,7 @@ def round_inputs_reference(x: Tensor, dtype: torch.dtype, group: int | None = No
     values = torch.where(is_known, wide * inverse, 0.0).flatten(1)[:, :inputs]
     codes = values.round().to(torch.int8) if dtype == torch.int8 else values.to(dtype)
     scales = torch.where(is_known, torch.where(largest < SMALLEST, 0.0, largest / limit), torch.nan)
-    return RoundedInputs(codes, scales[..., 0])
+    return RoundedInputs(codes, scales[..., 0], group)
 
 
 def widen_reference(matrix: GpuMatrix) -> Tensor:
@@ -53,7 +55,7 @@ def widen_reference(matrix: GpuMatrix) -> Tensor:
         return one.t().repeat_interleave(group, 1)[:, : matrix.inputs]
 
     if matrix.zeros is not None:
-        codes = codes - spread(matrix.zeros.float()) * LEVELS
+        codes = codes - spread(matrix.zeros.float()) * (LEVELS if matrix.form.number is Number.INT4 else 1)
     return codes * spread(matrix.scales)
 
 
@@ -63,3 +65,19 @@ def _numbers(matrix: GpuMatrix) -> Tensor:
         return matrix.codes.float()
     low, high = matrix.codes << 4, matrix.codes & -LEVELS
     return torch.cat((low, high), dim=2).float().transpose(0, 1).flatten(1)[:, : matrix.inputs]
+
+
+def gpu_product_reference(x: Tensor, matrix: GpuMatrix, product: Product) -> Tensor:
+    """Return x·Wᵀ + b, float32 [rows, outputs], with the inputs as the product has them."""
+    ordered = matrix.arrange(x)
+    match product:
+        case Product.SCALED:
+            inputs = round_inputs_reference(ordered, torch.float8_e4m3fn).widen()
+        case Product.BLOCKS:
+            inputs = round_inputs_reference(ordered, torch.float8_e4m3fn, BLOCK).widen()
+        case Product.INTEGERS:
+            inputs = round_inputs_reference(ordered, torch.int8).widen()
+        case Product.DIRECT | Product.WIDENED:
+            inputs = ordered.float()
+    total = inputs @ widen_reference(matrix).t()
+    return total if matrix.bias is None else total + matrix.bias.float()

@@ -54,7 +54,7 @@ def _round_inputs_kernel(  # noqa: PLR0917
     is_known = largest < float("inf")
     is_kept = is_known & (largest >= SMALLEST)
     inverse = tl.where(is_kept, tl.div_rn(LARGEST, tl.where(is_kept, largest, 1.0)), 0.0)
-    values = tl.where(is_known, x * inverse, 0.0)
+    values = tl.where(is_known, x, 0.0) * inverse
     codes = _round_to_int8(values) if IS_INT8 else _round_to_fp8(values)
     tl.store(codes_ptr + row * INPUTS + inputs, codes, mask=wanted)
     scale = tl.where(is_known, tl.where(largest < SMALLEST, 0.0, tl.div_rn(largest, LARGEST)), float("nan"))
@@ -98,7 +98,7 @@ def round_inputs(x: Tensor, dtype: torch.dtype, group: int | None = None) -> Rou
         LARGEST=LARGEST_INT8 if is_int8 else LARGEST_FP8, SMALLEST=SMALLEST, IS_INT8=is_int8, BLOCK=block,
         num_warps=min(8, max(1, block // 512)), enable_fp_fusion=False,
     )  # fmt: skip
-    return RoundedInputs(codes.view(dtype), scales)
+    return RoundedInputs(codes.view(dtype), scales, group)
 
 
 def scale_sums(

@@ -1,8 +1,8 @@
-"""A part of a product on GPUs: one unit of a quantised weight's inputs, widened in registers.
+"""A part of a product on GPUs: units of a quantised weight's inputs, widened in registers.
 
-The weight is the first factor, [outputs, inputs], and the rows of inputs are the second: so tensor cores, which
-take at least 64 of the first one's rows and 8 of the second's, have no idle lanes at few rows, and on Hopper the
-widened numbers stay in registers.
+The weight is the first factor, [outputs, inputs], and the rows of inputs are the second. Tensor cores take at
+least 64 of the first one's rows and 8 of the second's, so they have few idle lanes at few rows. And on Hopper
+only the first one may be in registers, where the weight is widened.
 """
 
 import triton
@@ -78,4 +78,54 @@ def multiply_unit(  # noqa: PLR0917
             weight = read_fp8(codes, DOT, HAS_FP8)
         x = read_fp8(x, DOT, HAS_FP8) if ARE_ROWS_FP8 else x.to(DOT)
         total = tl.dot(weight, x, total, input_precision="ieee")
+    return total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def multiply_units(  # noqa: PLR0917
+    rows: tl.tensor,
+    row_scales: tl.tensor,
+    is_row: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    zeros: tl.tensor,
+    is_column: tl.tensor,
+    first: tl.tensor,
+    last: tl.tensor,
+    total: tl.tensor,
+    NUMBER: tl.constexpr,  # noqa: N803
+    INPUTS: tl.constexpr,  # noqa: N803
+    OUTPUTS: tl.constexpr,  # noqa: N803
+    UNIT: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr,  # noqa: N803
+    UNIT_STRIDE: tl.constexpr,  # noqa: N803
+    HAS_ZEROS: tl.constexpr,  # noqa: N803
+    HAS_FP8: tl.constexpr,  # noqa: N803
+    ARE_ROWS_FP8: tl.constexpr,  # noqa: N803
+    DOT: tl.constexpr,  # noqa: N803
+) -> tl.tensor:
+    """Return the products [outputs, rows] with the units from `first` up to `last`, for a total of zeros.
+
+    `rows`, `is_row` and `is_column` as in `multiply_unit`. `codes` are pointers to each output's first byte
+    of unit `first`; `scales`, `zeros` and `row_scales` those of each output and row in group 0.
+    """
+    IS_ONE_GROUP: tl.constexpr = GROUP >= INPUTS and not ARE_ROWS_FP8  # noqa: N806
+    nothing = total
+    for number in range(first, last):
+        group = number * UNIT // GROUP
+        product = multiply_unit(
+            rows, is_row, codes, zeros + group * OUTPUTS if HAS_ZEROS else codes, is_column, number * UNIT,
+            total if IS_ONE_GROUP else nothing,
+            NUMBER, UNIT, INPUTS, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
+        )  # fmt: skip
+        codes += UNIT_STRIDE
+        if IS_ONE_GROUP:
+            total = product
+        else:
+            if ARE_ROWS_FP8:
+                product *= tl.load(row_scales + group, mask=is_row, other=0.0)[None, :]
+            scale = tl.load(scales + group * OUTPUTS, mask=is_column, other=0.0)
+            total += product * scale[:, None]
+    if IS_ONE_GROUP:
+        total *= tl.load(scales, mask=is_column, other=0.0)[:, None]
     return total

@@ -30,7 +30,7 @@ def _widen_kernel(  # noqa: PLR0917
     OUTPUT_STRIDE: tl.constexpr,  # noqa: N803
     HAS_ZEROS: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
-    DOT: tl.constexpr,  # noqa: N803  as the products have it; unused
+    DOT: tl.constexpr,  # noqa: ARG001, N803  the products' type
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
 ) -> None:
     unit = tl.program_id(1)
@@ -39,7 +39,8 @@ def _widen_kernel(  # noqa: PLR0917
     scales = tl.load(scales_ptr + group * OUTPUTS + columns, mask=is_column, other=0.0)[:, None]
     zeros = tl.zeros((BLOCK_COLUMNS, 1), dtype=tl.float32)
     if HAS_ZEROS:
-        zeros += tl.load(zeros_ptr + group * OUTPUTS + columns, mask=is_column, other=0)[:, None].to(tl.float32)
+        its = tl.load(zeros_ptr + group * OUTPUTS + columns, mask=is_column, other=0)
+        zeros += its[:, None].to(tl.float32)
     codes = codes_ptr + (columns.to(tl.int64) * OUTPUT_STRIDE + unit.to(tl.int64) * UNIT_STRIDE)[:, None]
     lines = output_ptr + ((columns - begin).to(tl.int64) * INPUTS)[:, None]
     if NUMBER == "int4":
@@ -64,6 +65,7 @@ def widen(matrix: GpuMatrix, rows: slice, dtype: torch.dtype) -> Tensor:
     output = torch.empty((count, matrix.inputs), dtype=dtype, device=matrix.codes.device)
     _widen_kernel[(triton.cdiv(count, COLUMNS), triton.cdiv(matrix.inputs, unit))](
         bytes_of(matrix), matrix.scales, matrix.zeros, output, rows.start, rows.stop,
-        OUTPUTS=matrix.outputs, BLOCK_COLUMNS=COLUMNS, **describe(matrix, dtype, unit), enable_fp_fusion=False,
+        OUTPUTS=matrix.outputs, BLOCK_COLUMNS=COLUMNS, **describe(matrix, dtype, unit),
+        enable_fp_fusion=False,
     )  # fmt: skip
     return output

@@ -1,4 +1,4 @@
-"""Products with quantised weights on GPUs that are widened in registers: few rows wait for their bytes alone."""
+"""Products with quantised weights on GPUs, which are widened in registers: few rows wait for the bytes."""
 
 from typing import Any, NamedTuple
 
@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.gpu_choice import FEW_ROWS, FP8_CAPABILITY
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
-from millrace_kernels.linear.triton_unit import multiply_unit
+from millrace_kernels.linear.triton_unit import multiply_units
 
 SUM_COLUMNS = 1024
 LEAST_UNITS = 4
@@ -29,20 +29,20 @@ class Tile(NamedTuple):
     """As many are wanted: a large GPU has 132 processors, and few rows need four programs on each."""
 
 
-def choose_tile(dtype: torch.dtype, num_rows: int) -> Tile:
+def choose_tile(form: Format, dtype: torch.dtype, num_rows: int) -> Tile:
     """Return the tile for so many rows."""
     if num_rows <= 16:
         return Tile(16, 64, 4, 4 if dtype == torch.bfloat16 else 2, 512)
     if num_rows <= FEW_ROWS or dtype == torch.float32:
         return Tile(64, 64, 4, 3 if dtype == torch.bfloat16 else 1, 256)
-    return Tile(128, 128, 8, 3, 128)
+    return Tile(128, 128, 8, 2 if form.number is Number.INT4 else 3, 128)
 
 
-def choose_unit(matrix: GpuMatrix, tile: Tile, *, are_rows_fp8: bool = False) -> int:
+def choose_unit(form: Format, tile: Tile, *, are_rows_fp8: bool = False) -> int:
     """Return the inputs of a step: those that lie together, or fewer where shared memory bounds them."""
-    unit = unit_of(matrix.form.group)
+    unit = unit_of(form.group)
     is_wide = tile.rows > FEW_ROWS and not are_rows_fp8
-    return min(unit, 64) if is_wide and matrix.form.number is not Number.INT4 else unit
+    return min(unit, 64) if is_wide and form.number is not Number.INT4 else unit
 
 
 def count_parts(tile: Tile, num_rows: int, outputs: int, units: int) -> int:
@@ -103,36 +103,18 @@ def _widened_kernel(  # noqa: PLR0917
     columns = tl.program_id(1) * BLOCK_COLUMNS + tl.arange(0, BLOCK_COLUMNS)
     part = tl.program_id(2)
     is_row, is_column = rows < num_rows, columns < OUTPUTS
-    where_rows = x_ptr + rows * x_stride
-    UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT
-    SHARE: tl.constexpr = (UNITS + PARTS - 1) // PARTS
-    IS_ONE_GROUP: tl.constexpr = GROUP >= INPUTS and not ARE_ROWS_FP8
+    UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT  # noqa: N806
+    SHARE: tl.constexpr = (UNITS + PARTS - 1) // PARTS  # noqa: N806
+    GROUPS: tl.constexpr = (INPUTS + GROUP - 1) // GROUP  # noqa: N806
     # A matrix may have more bytes than 32 bits count.
     codes = codes_ptr + columns.to(tl.int64) * OUTPUT_STRIDE + part.to(tl.int64) * (SHARE * UNIT_STRIDE)
-    total = tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32)
-    for number in range(part * SHARE, tl.minimum((part + 1) * SHARE, UNITS)):
-        begin = number * UNIT
-        group = begin // GROUP
-        zeros = codes
-        if HAS_ZEROS:
-            zeros = zeros_ptr + group * OUTPUTS + columns
-        start = total if IS_ONE_GROUP else tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32)
-        product = multiply_unit(
-            where_rows, is_row, codes, zeros, is_column, begin, start,
-            NUMBER, UNIT, INPUTS, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
-        )  # fmt: skip
-        codes += UNIT_STRIDE
-        if IS_ONE_GROUP:
-            total = product
-        else:
-            scales = tl.load(scales_ptr + group * OUTPUTS + columns, mask=is_column, other=0.0)
-            if ARE_ROWS_FP8:
-                GROUPS: tl.constexpr = (INPUTS + GROUP - 1) // GROUP
-                x_scales = tl.load(x_scales_ptr + rows * GROUPS + group, mask=is_row, other=0.0)
-                product *= x_scales[None, :]
-            total += product * scales[:, None]
-    if IS_ONE_GROUP:
-        total *= tl.load(scales_ptr + columns, mask=is_column, other=0.0)[:, None]
+    total = multiply_units(
+        x_ptr + rows * x_stride, x_scales_ptr + rows * GROUPS if ARE_ROWS_FP8 else x_ptr, is_row,
+        codes, scales_ptr + columns, zeros_ptr + columns if HAS_ZEROS else codes, is_column,
+        part * SHARE, tl.minimum((part + 1) * SHARE, UNITS),
+        tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32),
+        NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
+    )  # fmt: skip
     wanted = is_column[:, None] & is_row[None, :]
     where = rows[None, :] * OUTPUTS + columns[:, None]
     if PARTS == 1:
@@ -185,8 +167,8 @@ def widened_product(
     output = residual
     if output is None:
         output = torch.empty((num_rows, outputs), dtype=dtype or kept, device=x.device)
-    tile = choose_tile(kept, num_rows)
-    constants = describe(matrix, kept, choose_unit(matrix, tile, are_rows_fp8=x_scales is not None))
+    tile = choose_tile(matrix.form, kept, num_rows)
+    constants = describe(matrix, kept, choose_unit(matrix.form, tile, are_rows_fp8=x_scales is not None))
     parts = count_parts(tile, num_rows, outputs, triton.cdiv(matrix.inputs, constants["UNIT"]))
     written = output
     if parts > 1:
