@@ -155,6 +155,17 @@ PAGED = Shapes(
     ),
 )
 
+LINEAR = Shapes(
+    real=(
+        {"rows": 1, "inputs": 4096, "outputs": 6144, "has_bias": False},
+        {"rows": 1, "inputs": 4096, "outputs": 4096, "has_bias": False},
+        {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": False},
+        {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": True},
+        {"rows": 513, "inputs": 4096, "outputs": 4096, "has_bias": True},
+    ),
+    dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
+)
+
 OPERATIONS: dict[str, Operation] = {
     "paged_attention": Operation(
         lambda: attend,
@@ -221,28 +232,14 @@ OPERATIONS: dict[str, Operation] = {
         lambda: linear_reference,
         linear_exact,
         inputs.make_linear,
-        Shapes(
-            real=(
-                {"rows": 1, "inputs": 4096, "outputs": 6144, "has_bias": False},
-                {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": True},
-                {"rows": 513, "inputs": 4096, "outputs": 4096, "has_bias": True},
-            ),
-            dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
-        ),
+        LINEAR,
         # cuBLAS may choose another algorithm for another number of rows, so bits are not compared.
     ),
     "linear_add": Operation(
         load("linear", "gpu", "linear_add"),
         linear_add_exact,
         inputs.make_linear_add,
-        Shapes(
-            real=(
-                {"rows": 1, "inputs": 4096, "outputs": 4096, "has_bias": False},
-                {"rows": 64, "inputs": 14336, "outputs": 4096, "has_bias": False},
-                {"rows": 513, "inputs": 4096, "outputs": 4096, "has_bias": True},
-            ),
-            dry=({"rows": 3, "inputs": 20, "outputs": 12, "has_bias": True},),
-        ),
+        LINEAR,
     ),
     "quantized_linear": Operation(
         lambda: quantized_linear.multiply,

@@ -10,8 +10,8 @@ from benchmarks.gpu.arena import Arena
 from benchmarks.gpu.inputs import Call
 from benchmarks.gpu.rounding import FORMS, round_weight
 from benchmarks.gpu.weights import STAND_IN
-from millrace_kernels.linear.gpu_choice import Capability, choose_product
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
+from millrace_kernels.linear.gpu_choice import choose_product
+from millrace_kernels.linear.gpu_matrix import GpuMatrix, find_capability, pack_for_gpu
 from millrace_kernels.linear.gpu_reference import gpu_product_reference
 from millrace_kernels.tensor_matrices import multiply_packed
 
@@ -37,10 +37,8 @@ DRY: tuple[dict[str, Any], ...] = tuple(
 
 def pack(weight: Tensor, form: str) -> GpuMatrix:
     """Return weights [outputs, inputs] as their device has them; a CPU stands in for a GPU."""
-    device = weight.device
-    is_cpu = device.type == "cpu"
-    capability = STAND_IN if is_cpu else Capability(*torch.cuda.get_device_capability(device))
-    return pack_for_gpu([round_weight(weight, FORMS[form])], len(weight), None, device, capability)
+    capability = find_capability(weight.device) or STAND_IN
+    return pack_for_gpu([round_weight(weight, FORMS[form])], len(weight), None, weight.device, capability)
 
 
 def make_quantized(  # noqa: PLR0917  as the shapes name them

@@ -1,15 +1,22 @@
 """Matrices as torch has them, dense or quantised, and their products: for the torch path and for GPUs."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from millrace_kernels.linear.format import Number
+from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.fp8_reference import fp8_linear_reference
 from millrace_kernels.linear.gpu_matrix import GpuMatrix
-from millrace_kernels.linear.quantized_reference import Rounded, keep_rounded, quantized_linear_reference
+from millrace_kernels.linear.quantized_reference import (
+    Rounded,
+    keep_rounded,
+    quantized_linear_reference,
+    round_int4,
+    round_int8,
+)
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.step import Matrix, SideBySide
@@ -93,6 +100,19 @@ def keep_stored(weight: StoredMatrix, bias: Tensor | None, dtype: torch.dtype) -
     if weight.number is Number.FP8:
         return Fp8Matrix(weight, bias)
     return RoundedMatrix(keep_rounded(weight), bias, weight.shape[1], dtype, weight.order)
+
+
+def round_parts(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> Rounded:
+    """Round plain numbers to INT8 or INT4 as a packer does, one part below the other."""
+    groups = -(-inputs // GROUP)
+    values = torch.empty((outputs, groups * GROUP), dtype=torch.int8)
+    scales = torch.empty((outputs, groups) if form == Format.INT4 else (outputs,))
+    begin = 0
+    for part in parts:
+        rounded = round_int4(part) if form == Format.INT4 else round_int8(part)
+        end = begin + part.shape[0]
+        values[begin:end], scales[begin:end], begin = rounded.values, rounded.scales, end
+    return Rounded(values, scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
-from millrace_kernels.linear.format import GROUP, Format
+from millrace_kernels.linear.format import Format
 from millrace_kernels.linear.gpu_choice import Capability
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
-from millrace_kernels.linear.quantized_reference import Rounded, round_int4, round_int8
+from millrace_kernels.linear.gpu_matrix import GpuMatrix, find_capability, pack_for_gpu
 from millrace_kernels.linear.stored import stack
 from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import (
@@ -39,6 +38,7 @@ from millrace_kernels.tensor_matrices import (
     multiply,
     multiply_packed,
     multiply_wide,
+    round_parts,
 )
 
 
@@ -57,7 +57,7 @@ class TensorPacker:
         Quantised matrices are packed for a GPU of the capability; None: for the device.
         """
         self.dtype, self.device, self.form = dtype, device, form
-        self._capability = capability or _find_capability(device)
+        self._capability = capability
 
     def pack(
         self,
@@ -107,8 +107,9 @@ class TensorPacker:
 
     def _keep(self, parts: Iterable[Part], outputs: int, bias: Tensor | None) -> TensorMatrix:
         quantised = map(require_stored, parts)
-        if self._capability is not None:
-            return pack_for_gpu(quantised, outputs, self._own(bias), self.device, self._capability)
+        capability = self._capability or find_capability(self.device)
+        if capability is not None:
+            return pack_for_gpu(quantised, outputs, self._own(bias), self.device, capability)
         stored = [part.to(self.device) for part in quantised]
         return keep_stored(stack(stored), self._own(bias), self.dtype)
 
@@ -120,29 +121,15 @@ class TensorPacker:
     ) -> DenseMatrix | RoundedMatrix:
         plain = map(require_plain, parts)
         if form != Format.DENSE:
-            return RoundedMatrix(_round(form, plain, outputs, inputs), self._own(bias), inputs, self.dtype)
+            return RoundedMatrix(
+                round_parts(form, plain, outputs, inputs), self._own(bias), inputs, self.dtype
+            )
         weight = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
         begin = 0
         for part in plain:
             weight[begin : begin + part.shape[0]] = part
             begin += part.shape[0]
         return DenseMatrix(weight, self._own(bias))
-
-
-def _find_capability(device: torch.device) -> Capability | None:
-    return Capability(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else None
-
-
-def _round(form: Format, parts: Iterable[Tensor], outputs: int, inputs: int) -> Rounded:
-    groups = -(-inputs // GROUP)
-    values = torch.empty((outputs, groups * GROUP), dtype=torch.int8)
-    scales = torch.empty((outputs, groups) if form == Format.INT4 else (outputs,))
-    begin = 0
-    for part in parts:
-        rounded = round_int4(part) if form == Format.INT4 else round_int8(part)
-        end = begin + part.shape[0]
-        values[begin:end], scales[begin:end], begin = rounded.values, rounded.scales, end
-    return Rounded(values, scales)
 
 
 class StepAttention:

@@ -113,7 +113,7 @@ def linear_cases(dtype: torch.dtype, target: GPUTarget, form: Format) -> list[Ca
         kinds.append((300, True))
     found = []
     for num_rows, are_rows_fp8 in kinds:
-        tile = choose_linear_tile(form, dtype, num_rows)
+        tile = choose_linear_tile(form, dtype, num_rows, are_rows_fp8=are_rows_fp8)
         unit = choose_unit(form, tile, are_rows_fp8=are_rows_fp8)
         constants = linear_constants(form, unit) | {"HAS_FP8": has_fp8, "DOT": DOTS[dtype]}
         added = {"HAS_BIAS": True, "HAS_RESIDUAL": True, "PARTS": 4 if num_rows == 1 else 1}

@@ -11,7 +11,7 @@ from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import Experts, Packer, Routing, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
-from tests.kernels.test_gpu_products import Kind
+from testing.stored_matrices import Kind
 
 CPU, HOPPER = torch.device("cpu"), Capability(9, 0)
 NUM_EXPERTS, INPUTS, WIDTH = 5, 72, 40
@@ -36,8 +36,7 @@ def mix(x: Tensor, gates: Experts, downs: Experts, step: Step, packer: Packer) -
     return step.experts_add(step.experts_silu_mul(x, routes, gates), routes, downs, x.clone())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 7, 90])
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (7, torch.float32), (90, torch.bfloat16)])
 @pytest.mark.parametrize("name", FORMS)
 def test_quantised_experts_are_the_widened_ones(name: str, rows: int, dtype: torch.dtype) -> None:
     gates, downs = make(FORMS[name], INPUTS, 2 * WIDTH), make(FORMS[name], WIDTH, INPUTS)

@@ -1,8 +1,8 @@
 """Products with quantised matrices on GPUs: layouts, choices and kernels, all on CPUs."""
 
-import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -26,38 +26,10 @@ from millrace_kernels.linear.triton_widen import widen
 from millrace_kernels.select import select_triton
 from millrace_kernels.step import SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from testing.stored_matrices import Kind
 
 CPU, AMPERE, HOPPER = torch.device("cpu"), Capability(8, 0), Capability(9, 0)
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
-
-
-TYPICAL = {Number.FP8: 4, Number.INT8: 70, Number.INT4: 5}
-"""The size of the numbers that are made."""
-
-
-class Kind(NamedTuple):
-    """A matrix to make."""
-
-    number: Number
-    group: int | None = None
-    has_zeros: bool = False
-    has_order: bool = False
-    inputs: int = 96
-    outputs: int = 80
-
-    def make(self) -> StoredMatrix:
-        groups = 1 if self.group is None else -(-self.inputs // self.group)
-        scales = torch.randn(self.outputs, groups) * (self.inputs**-0.5 / TYPICAL[self.number])
-        zeros = torch.randint(-8, 9, scales.shape, dtype=torch.int8) if self.has_zeros else None
-        order = torch.randperm(self.inputs) if self.has_order else None
-        return StoredMatrix(self.number, self._values(), scales, self.group, zeros, order)
-
-    def _values(self) -> Tensor:
-        shape = (self.outputs, self.inputs)
-        if self.number is Number.FP8:
-            return (torch.randn(shape) * 4).to(torch.float8_e4m3fn)
-        least = -8 if self.number is Number.INT4 else -127
-        return torch.randint(least, -least, shape, dtype=torch.int8)
 
 
 KINDS = {
@@ -99,14 +71,13 @@ def test_packed_weights_are_those_of_the_checkpoint_bit_for_bit(kind: Kind, capa
 
 @ALL_KINDS
 @pytest.mark.parametrize("capability", [AMPERE, HOPPER])
-@pytest.mark.parametrize("rows", [1, 16, 17, 70, 130])
-def test_a_product_is_its_definition(kind: Kind, capability: Capability, rows: int) -> None:
-    for dtype in (FLOAT32, BFLOAT16):
+def test_a_product_is_its_definition(kind: Kind, capability: Capability) -> None:
+    for rows, dtype in product((1, 17, 70), (FLOAT32, BFLOAT16)):
         bias = torch.randn(kind.outputs).to(dtype)
         matrix = pack(kind.make(), capability, bias)
         x, residual = torch.randn(rows, kind.inputs).to(dtype), torch.randn(rows, kind.outputs).to(dtype)
-        product = choose_product(matrix.form, kind.outputs, kind.inputs, rows, dtype, capability)
-        expected = gpu_product_reference(x, matrix, product)
+        chosen = choose_product(matrix.form, kind.outputs, kind.inputs, rows, dtype, capability)
+        expected = gpu_product_reference(x, matrix, chosen)
         bound = bound_error(x, matrix, expected.abs() + bias.abs())
         assert (multiply_on_gpu(x, matrix).float() - expected).abs().sub(bound).max() <= 0
         added = multiply_on_gpu(x, matrix, residual.clone())
@@ -262,24 +233,48 @@ def test_what_a_packed_matrix_takes() -> None:
     assert {kind: pack(kind.make()).nbytes for kind in sizes} == sizes
 
 
+Launches = list[tuple[str, tuple[tuple[str, object], ...]]]
+
+
 @pytest.fixture
-def simulated_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
-    """Tensors on a GPU, without numbers: a call that needs one raises, and torch checks its arguments."""
-    monkeypatch.setattr(GridExecutor, "__call__", lambda *_, **__: None)
+def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
+    """Tensors on a GPU, without numbers: a call that needs one raises, and torch checks its arguments.
+
+    The launches are kept with what a kernel is compiled for.
+    """
+    kept: Launches = []
+
+    def launch(executor: GridExecutor, *args: object, **kwargs: object) -> None:
+        types = tuple((str(at), getattr(arg, "dtype", None)) for at, arg in enumerate(args))
+        kept.append((executor.fn.__name__, (*types, *sorted(kwargs.items()))))
+
+    monkeypatch.setattr(GridExecutor, "__call__", launch)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        yield torch.device("cuda", 0)
+        yield kept
 
 
-@pytest.mark.parametrize("name", ["FP8", "FP8 in blocks", "INT8", "INT4 in groups of 32"])
-def test_a_gpu_takes_the_calls_and_never_waits(name: str, simulated_gpu: torch.device) -> None:
-    kind = KINDS[name]
-    made = kind._replace(has_order=False).make().to(simulated_gpu)
-    order = torch.arange(kind.inputs, device=simulated_gpu) if kind.has_order else None
-    stored = dataclasses.replace(made, order=order)
-    matrix = pack_for_gpu([stored], kind.outputs, None, simulated_gpu, HOPPER)
-    for rows in (1, 70, 1030):
-        x = torch.empty((rows, kind.inputs), dtype=BFLOAT16, device=simulated_gpu)
-        residual = torch.empty((rows, kind.outputs), dtype=BFLOAT16, device=simulated_gpu)
+@pytest.mark.parametrize(
+    "name", ["FP8", "FP8 in blocks", "INT8", "INT4 in groups of 32", "INT4 in groups of 128"]
+)
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32])
+def test_a_gpu_never_waits_and_the_first_product_compiles_all(
+    name: str, dtype: torch.dtype, launches: Launches
+) -> None:
+    kind, gpu = KINDS[name], torch.device("cuda", 0)
+    made = kind._replace(has_order=False).make().to(gpu)
+    order = torch.arange(kind.inputs, device=gpu) if kind.has_order else None
+    matrix = pack_for_gpu([replace(made, order=order)], kind.outputs, None, gpu, HOPPER)
+
+    def multiply(rows: int) -> None:
+        x, residual = (
+            torch.empty((rows, size), dtype=dtype, device=gpu) for size in (kind.inputs, kind.outputs)
+        )
         assert multiply_on_gpu(x, matrix).shape == residual.shape
         assert multiply_on_gpu(x, matrix, residual) is residual
         assert multiply_on_gpu(x, matrix, wide=True).dtype == FLOAT32
+
+    multiply(1)
+    compiled = set(launches)
+    for rows in (2, 16, 17, 65, 300, 1025, 4096):
+        multiply(rows)
+    assert set(launches) == compiled

@@ -51,6 +51,11 @@ class GpuMatrix:
         return x if self.order is None else x.index_select(1, self.order)
 
 
+def find_capability(device: torch.device) -> Capability | None:
+    """Return what a GPU computes, or None for a CPU."""
+    return Capability(*torch.cuda.get_device_capability(device)) if device.type == "cuda" else None
+
+
 def unit_of(group: int | None) -> int:
     """Return how many inputs lie together: a power of two that divides the group.
 
@@ -121,5 +126,5 @@ def _fill(matrix: GpuMatrix, part: StoredMatrix, begin: int) -> int:
 def _pair(values: Tensor, unit: int) -> Tensor:
     """Return numbers of 4 bits [outputs, inputs] as bytes of two, [units, outputs, unit / 2]."""
     padded = functional.pad(values, (0, -values.shape[1] % unit))
-    low, high = padded.view(len(values), -1, 2, unit // 2).permute(2, 1, 0, 3)
-    return (low & 15) | (high << 4)
+    halves = padded.view(len(values), -1, 2, unit // 2).permute(2, 1, 0, 3)
+    return torch.bitwise_or(halves[0] & 15, halves[1] << 4)

@@ -1,17 +1,22 @@
 """Products with quantised matrices on GPUs. No launch waits for the device, and none hangs on its numbers."""
 
+from collections.abc import Hashable
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from millrace_kernels.linear.gpu import linear_add
-from millrace_kernels.linear.gpu_choice import BLOCK, Product, choose_product
+from millrace_kernels.linear.gpu_choice import BLOCK, WIDENED_ROWS, Product, choose_product
 from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.linear.triton_round import round_inputs, scale_sums
 from millrace_kernels.linear.triton_widen import widen
-from millrace_kernels.linear.triton_widened import widened_product
+from millrace_kernels.linear.triton_widened import FEWEST_ROWS, SOME_ROWS, widened_product
 
+EACH_WAY: Final = (1, FEWEST_ROWS + 1, SOME_ROWS + 1, WIDENED_ROWS + 1)
+"""Rows that take each tile and each product: a shape's first product compiles them all. Otherwise a replica's
+later steps would compile, while it serves."""
+_compiled: Final[set[Hashable]] = set()
 WIDENED_BYTES: Final = 128 << 20
 """Of a weight's outputs that are widened at once, at most."""
 
@@ -21,8 +26,19 @@ def multiply_on_gpu(
 ) -> Tensor:
     """Return x·Wᵀ + b [rows, outputs] in x's type, or as unrounded float32 sums if `wide`.
 
-    With a residual [rows, outputs], which isn't `wide`, add it in place, and return it.
+    With a residual [rows, outputs], which isn't `wide`, add the product in its place, and return it.
     """
+    shape = (matrix.form, matrix.outputs, matrix.inputs, matrix.bias is None, matrix.order is None)
+    kind = (shape, residual is None, wide, x.dtype, x.device)
+    if x.is_cuda and kind not in _compiled:
+        _compiled.add(kind)
+        for rows in EACH_WAY[:-1] if wide else EACH_WAY:
+            added = None if residual is None else residual.new_zeros((rows, matrix.outputs))
+            _multiply(x.new_zeros((rows, matrix.inputs)), matrix, added, wide=wide)
+    return _multiply(x, matrix, residual, wide=wide)
+
+
+def _multiply(x: Tensor, matrix: GpuMatrix, residual: Tensor | None, *, wide: bool) -> Tensor:
     ordered = matrix.arrange(x)
     if wide:
         return widened_product(ordered, matrix, dtype=torch.float32)
@@ -47,12 +63,17 @@ def _multiply_widened(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> 
     """Widen some outputs, multiply them as a dense matrix, and go on with the next ones."""
     total = residual
     if total is None:
-        total = torch.zeros((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
+        total = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
     at_once = max(1, WIDENED_BYTES // (matrix.inputs * x.itemsize))
     for begin in range(0, matrix.outputs, at_once):
         rows = slice(begin, min(begin + at_once, matrix.outputs))
-        bias = None if matrix.bias is None else matrix.bias[rows]
-        linear_add(x, widen(matrix, rows, x.dtype), bias, total[:, rows])
+        weight, bias = widen(matrix, rows, x.dtype), None if matrix.bias is None else matrix.bias[rows]
+        if residual is not None:
+            linear_add(x, weight, bias, total[:, rows])
+        elif bias is None:
+            torch.mm(x, weight.t(), out=total[:, rows])
+        else:
+            torch.addmm(bias, x, weight.t(), out=total[:, rows])
     return total
 
 

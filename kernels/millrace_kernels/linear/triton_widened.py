@@ -8,13 +8,15 @@ import triton.language as tl
 from torch import Tensor
 
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import FEW_ROWS, FP8_CAPABILITY
+from millrace_kernels.linear.gpu_choice import FP8_CAPABILITY
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
 from millrace_kernels.linear.triton_unit import multiply_units
 
 SUM_COLUMNS = 1024
 LEAST_UNITS = 4
 """Of a program that has a part of the inputs: fewer don't fill its pipeline."""
+FEWEST_ROWS, SOME_ROWS = 16, 256
+"""Up to so many rows have tiles of their own. More rows have enough tiles, if few outputs each."""
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 
@@ -25,30 +27,32 @@ class Tile(NamedTuple):
     columns: int
     warps: int
     stages: int
-    programs: int
-    """As many are wanted: a large GPU has 132 processors, and few rows need four programs on each."""
+    programs: int = 1
+    """So many are wanted for up to `rows` rows: a large GPU has 132 processors, and several programs on each
+    hide each other's waiting. Where there are fewer, inputs are divided among them."""
 
 
-def choose_tile(form: Format, dtype: torch.dtype, num_rows: int) -> Tile:
-    """Return the tile for so many rows."""
-    if num_rows <= 16:
+def choose_tile(form: Format, dtype: torch.dtype, num_rows: int, *, are_rows_fp8: bool = False) -> Tile:
+    """Return the tile for so many rows. Rows with scales keep two tiles of sums: smaller ones."""
+    if are_rows_fp8:
+        return Tile(128, 64, 4, 3)
+    if num_rows <= FEWEST_ROWS:
         return Tile(16, 64, 4, 4 if dtype == torch.bfloat16 else 2, 512)
-    if num_rows <= FEW_ROWS or dtype == torch.float32:
+    if num_rows <= SOME_ROWS or dtype == torch.float32:
         return Tile(64, 64, 4, 3 if dtype == torch.bfloat16 else 1, 256)
-    return Tile(128, 128, 8, 2 if form.number is Number.INT4 else 3, 128)
+    return Tile(128, 128, 8, 2 if form.number is Number.INT4 else 3)
 
 
 def choose_unit(form: Format, tile: Tile, *, are_rows_fp8: bool = False) -> int:
     """Return the inputs of a step: those that lie together, or fewer where shared memory bounds them."""
     unit = unit_of(form.group)
-    is_wide = tile.rows > FEW_ROWS and not are_rows_fp8
+    is_wide = tile.columns > 64 and not are_rows_fp8
     return min(unit, 64) if is_wide and form.number is not Number.INT4 else unit
 
 
-def count_parts(tile: Tile, num_rows: int, outputs: int, units: int) -> int:
-    """Return among how many programs the inputs are divided. It hangs on shapes alone."""
-    blocks = triton.cdiv(outputs, tile.columns) * triton.cdiv(num_rows, tile.rows)
-    return max(1, min(tile.programs // blocks, units // LEAST_UNITS))
+def count_parts(tile: Tile, outputs: int, units: int) -> int:
+    """Return among how many programs the inputs are divided: by no number of rows, as each count compiles."""
+    return max(1, min(tile.programs // -(-outputs // tile.columns), units // LEAST_UNITS))
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
@@ -167,9 +171,9 @@ def widened_product(
     output = residual
     if output is None:
         output = torch.empty((num_rows, outputs), dtype=dtype or kept, device=x.device)
-    tile = choose_tile(matrix.form, kept, num_rows)
+    tile = choose_tile(matrix.form, kept, num_rows, are_rows_fp8=x_scales is not None)
     constants = describe(matrix, kept, choose_unit(matrix.form, tile, are_rows_fp8=x_scales is not None))
-    parts = count_parts(tile, num_rows, outputs, triton.cdiv(matrix.inputs, constants["UNIT"]))
+    parts = count_parts(tile, outputs, triton.cdiv(matrix.inputs, constants["UNIT"]))
     written = output
     if parts > 1:
         written = torch.empty((parts, num_rows, outputs), device=x.device)
