@@ -26,9 +26,11 @@ def unpack_bytes(words: Tensor) -> Tensor:
 
 def unpack_awq(words: Tensor) -> Tensor:
     """Return int8 [8 · columns, rows] from int32 [rows, columns]: the columns of words are outputs."""
-    nibbles = unpack_nibbles(words).view(words.shape[0], -1, len(AWQ_ORDER))
-    place = [AWQ_ORDER.index(output) for output in range(len(AWQ_ORDER))]
-    return nibbles[..., place].flatten(1).t().contiguous()
+    turned = words.t().contiguous()  # first, while eight numbers are one: five times as fast
+    unpacked = torch.empty((words.shape[1], len(AWQ_ORDER), words.shape[0]), dtype=torch.int8)
+    for place, output in enumerate(AWQ_ORDER):
+        unpacked[:, output] = (turned >> 4 * place) & 15
+    return unpacked.flatten(0, 1).sub_(_OFFSET)
 
 
 def unpack_down(words: Tensor) -> Tensor:
