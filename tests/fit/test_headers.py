@@ -35,7 +35,10 @@ def test_a_header_tells_types_and_shapes() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"a": {"dtype": "BF16", "shape": [2], "data_offsets": [2, 6]}}, "overlap or leave a gap"),
+        (
+            {"a": {"dtype": "BF16", "shape": [2], "data_offsets": [2, 6]}},
+            "'a' leaves a gap before it, at byte 0",
+        ),
         ({"a": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 4]}}, "of 3 numbers in BF16 has 4 bytes"),
         (
             {"a": {"dtype": "BF16", "shape": [-2], "data_offsets": [0, 4]}},
@@ -46,7 +49,16 @@ def test_a_header_tells_types_and_shapes() -> None:
             {"a": {"dtype": "Q9", "shape": [2], "data_offsets": [0, 4]}},
             "has the unknown type 'Q9'",
         ),
-        ({"a": {"dtype": 7, "shape": [2], "data_offsets": [0, 4]}}, "lacks the type"),
+        (
+            {"a": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}},
+            "'b' overlaps another one, at byte 4",
+        ),
+        ({"a": {"dtype": 7, "shape": [2], "data_offsets": [0, 4]}}, "has the unknown type '7'"),
+        ({"a": {"dtype": "BF16", "shape": "2", "data_offsets": [0, 4]}}, "lacks the type"),
+        ({"a": {"dtype": "BF16", "shape": [2**64], "data_offsets": [0, 4]}}, "lacks the type"),
+        ({"a": {"dtype": "BF16", "shape": [1] * 65, "data_offsets": [0, 2]}}, "more than 64 dim"),
+        ({"__metadata__": {"format": 7}}, "its __metadata__ is no object of texts"),
+        ({"__metadata__": "pt"}, "its __metadata__ is no object of texts"),
         ({"a": {"dtype": "BF16", "shape": [2]}}, "lacks the type"),
         ({"a": []}, "lacks the type"),
         ({"c": {"dtype": "BF16", "shape": [2], "data_offsets": [28, 32]}}, "it is cut short"),
@@ -57,7 +69,16 @@ def test_a_header_that_does_not_fit_its_file_is_refused(change: dict[str, Any], 
         parse(GOOD | change)
 
 
-@pytest.mark.parametrize("header", [b"{", b"[]", b"7", b"\xff", b"[" * 100_000])
+def test_a_name_that_is_there_twice_is_refused() -> None:
+    header = b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"shape":[1]}}'
+    with pytest.raises(HeaderError, match="its header has 'shape' twice"):
+        parse_header(header, 8 + len(header))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"{", b"[]", b"7", b"\xff", b"[" * 100_000, b'{"a":NaN}', b"1" * 5000, "{}".encode("utf-16")],
+)
 def test_what_is_no_json_object_is_refused(header: bytes) -> None:
     with pytest.raises(HeaderError, match="is no JSON"):
         parse_header(header, 8 + len(header))

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_fit.errors import ArchitectureError
@@ -191,7 +191,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100)
 @given(
     st.sampled_from([*quantized.CONFIGS, MIXED]),
     st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3),
