@@ -47,6 +47,14 @@ class ModelFacts:
         """The count of weights in the files."""
         return sum(self.stored.values())
 
+    @property
+    def kinds(self) -> str:
+        """How the files quantise the matrices, such as `FP8` or `FP8 and INT4`; empty if they do not."""
+        schemes = {
+            scheme.kind.upper() for one in self.quantized for scheme in one.schemes if scheme is not None
+        }
+        return " and ".join(sorted(schemes))
+
     def weigh(self, settings: Settings) -> Weights:
         """Return the weights of a supported model as a replica with these settings keeps them."""
         assert self.shape is not None, "nothing is known of its weights"

@@ -119,8 +119,7 @@ def _describe_format(facts: ModelFacts, settings: Settings) -> str:
     """Return the format of the weights if it is not the served type's: ` in FP8`, or ` in Int4`."""
     if settings.weights != FROM_CHECKPOINT:
         return f" in {settings.weights}"
-    kinds = {scheme.kind.upper() for one in facts.quantized for scheme in one.schemes if scheme is not None}
-    return f" in {' and '.join(sorted(kinds))}" if kinds else ""
+    return f" in {facts.kinds}" if facts.kinds else ""
 
 
 def _list_rows(facts: ModelFacts, settings: Settings, plan: MemoryPlan) -> Iterator[tuple[str, int]]:

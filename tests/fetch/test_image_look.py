@@ -233,11 +233,11 @@ async def test_another_format_is_refused_by_name(fetcher: Fetcher, registry: Reg
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("is_packed", [False, True])
-async def test_a_quantised_checkpoint_is_refused(
+async def test_a_quantised_checkpoint_without_a_reader_is_refused(
     fetcher: Fetcher, registry: Registry, *, is_packed: bool
 ) -> None:
-    gptq = MEDIUM | {"quantization_config": {"quant_method": "gptq"}}
-    for entries, words in ((make_entries(dtype="F8_E4M3"), "F8_E4M3"), (make_entries(gptq), "gptq")):
+    gptq = MEDIUM | {"quantization_config": {"quant_method": "gptq", "bits": 3}}
+    for entries, words in ((make_entries(dtype="F8_E4M3"), "F8_E4M3"), (make_entries(gptq), "bits 3")):
         content = make_tar(entries)
         push(registry, gzip.compress(content, 1) if is_packed else content)
         assert words in (await look(fetcher, registry)).facts.fault

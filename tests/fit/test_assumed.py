@@ -8,6 +8,7 @@ from millrace_fit.facts import find_facts
 from millrace_fit.headers import StoredTensor
 from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
+from tests.fit.quantized import CONFIGS
 
 NORM = "model.norm.weight"
 
@@ -41,6 +42,18 @@ def test_without_a_type_nothing_is_assumed_unless_what_was_seen_is_refused() -> 
     found = assume_tensors(MEDIUM | {"dtype": None}, seen)
     assert found is not None
     assert f"the tensor {NORM} is stored as F8_E4M3" in str(find_facts(MEDIUM, found).fault)
+
+
+@pytest.mark.parametrize("quantization", CONFIGS)
+def test_a_quantised_model_is_known_from_a_part_of_it(quantization: dict[str, Any]) -> None:
+    config = LLAMA_8B | {"quantization_config": quantization}
+    whole = assume_tensors(config, {})
+    assert whole is not None
+    seen = dict(list(whole.items())[:5])
+    facts = find_facts(config, assume_tensors(config, seen) or {})
+    assert facts.fault is None
+    assert facts == find_facts(config, whole)
+    assert facts.kinds
 
 
 def test_of_a_model_that_nobody_serves_nothing_is_assumed() -> None:

@@ -4,6 +4,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -32,22 +33,27 @@ WORDS = (*(bytes([one]) for one in b'{}[],:"- \n\xff'), b"\\u0000", b"NaN", b"1e
 Mutate = Callable[[random.Random, dict[str, Any]], None]
 
 
+def pick(chance: random.Random, *values: Any) -> Any:
+    """One of them, with lists of its own: others change them."""
+    return deepcopy(chance.choice(values))
+
+
 def set_field(chance: random.Random, entries: dict[str, Any]) -> None:
     entry = chance.choice(list(entries.values()))
     if isinstance(entry, dict):
-        entry[chance.choice(["dtype", "shape", "data_offsets", "more"])] = chance.choice(VALUES)
+        entry[chance.choice(["dtype", "shape", "data_offsets", "more"])] = pick(chance, *VALUES)
 
 
 def set_number(chance: random.Random, entries: dict[str, Any]) -> None:
     entry = chance.choice(list(entries.values()))
     numbers = entry.get(chance.choice(["shape", "data_offsets"])) if isinstance(entry, dict) else None
     if isinstance(numbers, list) and numbers:
-        numbers[chance.randrange(len(numbers))] = chance.choice(VALUES)
+        numbers[chance.randrange(len(numbers))] = pick(chance, *VALUES)
 
 
 def set_entry(chance: random.Random, entries: dict[str, Any]) -> None:
     name = chance.choice([*entries, "__metadata__", "c", ""])
-    entries[name] = chance.choice([*VALUES, *TENSORS.values()])
+    entries[name] = pick(chance, *VALUES, *TENSORS.values())
 
 
 def drop_entry(chance: random.Random, entries: dict[str, Any]) -> None:

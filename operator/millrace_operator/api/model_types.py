@@ -65,8 +65,8 @@ class Quantization(Part):
 
     weights: Weights = Field(
         default=Weights.FROM_CHECKPOINT,
-        description="FromCheckpoint: as the model's files have them. Int8, Int4: each replica rounds the "
-        "matrices to 8 or 4 bits while it loads them; on CPUs only.",
+        description="FromCheckpoint: as the model's files have them, quantised ones too. Int8, Int4: each "
+        "replica rounds the matrices to 8 or 4 bits while it loads them; on CPUs only.",
     )
 
 
@@ -217,6 +217,11 @@ class ModelStatus(Part):
         max_length=32,
         description="The type that its numbers are served in, such as bfloat16: as config.json or the files "
         "name it, before any rounding of the weights.",
+    )
+    quantization: str | None = Field(
+        default=None,
+        max_length=32,
+        description="How the files quantise its matrices, such as FP8 or INT4; absent if they do not.",
     )
     context_length: int | None = Field(
         default=None, ge=0, description="Positions that the model was trained for, in tokens."

@@ -99,6 +99,8 @@ class Fit:
             return fields
         if facts.served_type in ITEM_BYTES:
             fields["dtype"] = facts.served_type
+        if facts.kinds:
+            fields["quantization"] = facts.kinds
         return fields
 
 

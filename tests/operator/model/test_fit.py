@@ -15,6 +15,7 @@ from millrace_fetch.plan.head import ModelHead, describe_head
 from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.files import explain_tokenizer
+from millrace_fit.tensors import assume_tensors
 from millrace_fit.verdict import Answer
 from millrace_operator.api.types import Spec
 from millrace_operator.model.fit import find_device, judge_fit
@@ -22,6 +23,7 @@ from millrace_operator.model.found_model import FoundModel
 from testing.checkpoints.models import LLAMA_8B, stored_of
 from testing.model_sources.registry import TAR, Registry, make_tar
 from testing.world import World
+from tests.fit.quantized import AWQ, FP8_BLOCK
 from tests.operator.model.test_resolve import EXTERNAL, FIRST, MAIN
 from tests.operator.test_argocd_health import judge
 
@@ -230,6 +232,28 @@ async def test_status_tells_what_was_found() -> None:
     assert told.items() <= model.items()
     assert model["parameters"] == 8_030_261_248
     assert "KV cache" in model["fitMessage"]
+
+
+async def test_a_quantised_model_is_counted_as_it_is_stored() -> None:
+    config = LLAMA_8B | {"quantization_config": FP8_BLOCK}
+    facts = find_facts(config, assume_tensors(config, {}) or {})
+    world = make_world(facts, resources={"limits": {"memory": "10Gi"}})
+    await world.settle()
+    assert world.status["model"]["quantization"] == "FP8"
+    assert world.status["model"]["parameters"] == 8_030_261_248
+    assert len(world.pods()) == 2
+
+
+async def test_a_quantised_model_is_not_rounded_again() -> None:
+    config = LLAMA_8B | {"quantization_config": AWQ}
+    facts = find_facts(config, assume_tensors(config, {}) or {})
+    world = make_world(facts, model=MAIN | {"quantization": {"weights": "Int8"}})
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "SettingsInvalid"
+    assert "quantised already" in degraded["message"]
+    assert "spec.model.quantization.weights: FromCheckpoint" in degraded["message"]
+    assert not world.pods()
 
 
 async def test_a_cache_that_is_tight_is_a_warning_with_what_fits() -> None:
