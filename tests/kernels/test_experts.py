@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch.nn import functional
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.experts.reference import route_reference
-from millrace_kernels.linear.format import Format
+from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.native.selfcheck import rounding
 from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import (
     Packer,
@@ -83,6 +85,8 @@ CASES = {
 }
 """With experts that no row chooses, and widths that are no multiple of a strip or a group."""
 BOUNDS = {Format.DENSE: 2e-2, Format.INT8: 4e-2, Format.INT4: 0.2}
+STORED = (Format(Number.INT4, 128, has_zeros=True), Format(Number.FP8, 32), Format(Number.FP8))
+"""As checkpoints have them."""
 
 
 def torch_step() -> TensorStep:
@@ -104,14 +108,15 @@ def test_tensors_of_a_mixture(name: str, dtype: torch.dtype, make_step: Callable
     torch.testing.assert_close(found.double(), block.exact(x, routing), rtol=bound, atol=bound)
 
 
-@pytest.mark.parametrize("form", Format.OF_PACKERS)
+@pytest.mark.parametrize("form", [*Format.OF_PACKERS, *STORED])
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_native_mixture(library: Library, native_rows: Rows, name: str, form: Format) -> None:
     block, rows, routing = CASES[name]
-    x, packer = torch.randn(rows, block.router.shape[1]), NativePacker(torch.float32, form)
+    x, packer = torch.randn(rows, block.router.shape[1]), rounding(partial(NativePacker, torch.float32), form)
     found = native_rows(library).run(lambda step, x: block.add_to(x, packer, step, routing), x)
-    expected = block.add_to(x, TensorPacker(torch.float32, CPU, form), torch_step(), routing)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 if form == Format.DENSE else 1e-2)
+    torchs = rounding(partial(TensorPacker, torch.float32, CPU), form)
+    expected = block.add_to(x, torchs, torch_step(), routing)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-2 if form.rounds_inputs else 1e-4)
 
 
 @pytest.mark.parametrize("form", Format.OF_PACKERS)

@@ -91,7 +91,7 @@ def in_steps(lengths: tuple[int, ...], chunk: int) -> tuple[tuple[int, ...], ...
 
 ROWS = [
     pytest.param(*how, num_threads, marks=() if num_threads == alone else READS_KERNELS)
-    for how, alone in zip(BOUNDS, (1, 3, 3, 1, 2, 3), strict=True)
+    for how, alone in zip(BOUNDS, (1, 3, 3, 1, 2, 3, 1, 3, 2, 3), strict=True)
     for num_threads in (1, 2, 3)
 ]
 

@@ -76,6 +76,7 @@ void route(const Program& p, const Op& op, int num_rows, const Worker& w) {
 // A unit's scratch memory. Each unit sorts the rows: that takes less time than to wait for one that does.
 struct Scratch {
   float* sums;
+  char* wide;
   char* x;  // [EXPERT_ROWS]: an expert's inputs
   int64_t x_stride;
   Output* outputs;   // [EXPERT_ROWS]
@@ -93,6 +94,7 @@ INLINE int64_t part_bytes(const Op& op) {
 static Scratch divide(const Op& op, char* memory) {
   Scratch s;
   s.sums = (float*)memory, memory += EXPERT_ROWS * SUMS * sizeof(float);
+  s.wide = memory, memory += WIDE_BYTES;
   s.x_stride = whole_lines(part_bytes(op));
   if (s.x_stride % 1024 == 0) s.x_stride += 64;  // as in native/workspace.py
   s.x = memory, memory += EXPERT_ROWS * s.x_stride;
@@ -134,7 +136,7 @@ static void multiply_expert(const Program& p, const Op& op, const Scratch& s, in
   for (int at = expert ? s.ends[expert - 1] : 0; at < end; at += EXPERT_ROWS) {
     int num_rows = smaller(EXPERT_ROWS, end - at);
     for (int i = 0; i < num_rows; i++) gather_row(p, op, s, s.entries[at + i], i);
-    multiply({m, s.x, s.x_stride, num_rows, op.y.type, s.sums, s.outputs, {}, 0}, columns);
+    multiply({m, s.x, s.x_stride, num_rows, op.y.type, s.sums, s.wide, s.outputs, {}, 0}, columns);
   }
 }
 

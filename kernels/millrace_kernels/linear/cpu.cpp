@@ -1,6 +1,9 @@
 // y = x·Wᵀ + b on CPUs, for any number of rows. README.md has the layout, and why a row's bits depend only on the row.
 #include "product.h"
 
+#include "dense.h"
+#include "fp8.h"
+#include "int4_groups.h"
 #include "quantized.h"
 
 namespace MILLRACE_ISA {
@@ -21,69 +24,37 @@ static_assert(TILE_STRIPS * LANES <= SUMS && 2 * LANES <= SUMS, "a tile's sums, 
 // Inputs of one block: the tile's strips of this many inputs stay in the second-level cache for all rows.
 constexpr int BLOCK_INPUTS = 2048;
 
-// Readers of a format's strips. Each has the strip's bytes for `inputs`, and multiplies one tile.
-struct Bfloat16 {
-  struct Input { bf16 values[2]; };                // a row's values for STEP inputs
-  static constexpr int STEP = 2;                   // inputs that one vector of a strip holds
-  static constexpr int64_t BYTES_PER_INPUT = 32;   // 16 columns of 2 bytes
-};
-struct Float32 {
-  typedef float Input;
-  static constexpr int STEP = 1;
-  static constexpr int64_t BYTES_PER_INPUT = 64;
-};
-
-template <int ROWS, int STRIPS>
-INLINE void multiply(Bfloat16, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
-                     Floats acc[ROWS][STRIPS]) {
-  for (int k = 0; k < inputs; k += 2) {
-    Pairs columns[STRIPS];
-    UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load_pairs(w + s * strip + k * 32);
-    // A single row waits for memory, so it prefetches the same inputs of the next strips. README.md has figures.
-    if constexpr (ROWS == 1)
-      UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++) __builtin_prefetch(w + s * strip + k * 32, 0, 2);
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      Pairs input = splat_pair((const bf16*)(x + r * x_stride) + k);
-      UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = dot(acc[r][s], columns[s], input);
-    }
-  }
-}
-
-template <int ROWS, int STRIPS>
-INLINE void multiply(Float32, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
-                     Floats acc[ROWS][STRIPS]) {
-  for (int k = 0; k < inputs; k++) {
-    Floats columns[STRIPS];
-    UNROLL for (int s = 0; s < STRIPS; s++) columns[s] = load((const float*)(w + s * strip) + k * 16);
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      Floats input = splat(((const float*)(x + r * x_stride))[k]);
-      UNROLL for (int s = 0; s < STRIPS; s++) acc[r][s] = fma(columns[s], input, acc[r][s]);
-    }
-  }
-}
-
-template <int ROWS, int STRIPS>
-INLINE void multiply(Int8, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
-                     Floats acc[ROWS][STRIPS]) {
-  multiply_quantized<Int8, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
-}
-
-template <int ROWS, int STRIPS>
-INLINE void multiply(Int4, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
-                     Floats acc[ROWS][STRIPS]) {
-  multiply_quantized<Int4, ROWS, STRIPS>(x, x_stride, w, strip, inputs, acc);
-}
-
+// The most rows of a tile.
 template <typename F>
-INLINE int64_t strip_bytes(const Matrix& m) {
-  return (m.inputs + F::STEP - 1) / F::STEP * F::STEP * F::BYTES_PER_INPUT;
+constexpr int MOST_ROWS = TILE_ROWS;
+template <typename T>
+constexpr int MOST_ROWS<Fp8<T>> = 1;
+
+template <int ROWS, int STRIPS>
+INLINE void multiply(Int8 f, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                     Floats acc[ROWS][STRIPS]) {
+  multiply_quantized<ROWS, STRIPS>(f, x, x_stride, w, strip, inputs, acc);
 }
 
-// The position of a tile.
+template <int ROWS, int STRIPS>
+INLINE void multiply(Int4 f, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                     Floats acc[ROWS][STRIPS]) {
+  multiply_quantized<ROWS, STRIPS>(f, x, x_stride, w, strip, inputs, acc);
+}
+
+template <int ROWS, int STRIPS, bool HAS_ZEROS>
+INLINE void multiply(Int4Groups<HAS_ZEROS> f, const char* x, int64_t x_stride, const char* w, int64_t strip,
+                     int inputs, Floats acc[ROWS][STRIPS]) {
+  multiply_quantized<ROWS, STRIPS>(f, x, x_stride, w, strip, inputs, acc);
+}
+
+// The position of a tile, and its strips from the first input on.
 struct Tile {
   const Product& product;
   int row, strip, first_input, num_inputs;
   bool is_first, is_last;
+  const char* w;
+  int64_t strip_bytes;
 };
 
 INLINE Output output(const Product& p, int r) {
@@ -136,10 +107,8 @@ static __attribute__((noinline)) void compute(const Tile& t) {
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++)
       acc[r][s] = t.is_first ? splat(0.0f) : load(sums + r * SUMS + s * LANES);
-  int64_t strip = strip_bytes<F>(p.matrix);
-  const char* w = (const char*)p.matrix.data + t.strip * strip + t.first_input * F::BYTES_PER_INPUT;
   const char* x = p.x + t.row * p.x_stride + t.first_input / F::STEP * sizeof(typename F::Input);
-  multiply<ROWS, STRIPS>(F(), x, p.x_stride, w, strip, t.num_inputs, acc);
+  multiply<ROWS, STRIPS>(F(p.matrix), x, p.x_stride, t.w, t.strip_bytes, t.num_inputs, acc);
   if (!t.is_last) {
     UNROLL for (int r = 0; r < ROWS; r++)
       UNROLL for (int s = 0; s < STRIPS; s++) store(sums + r * SUMS + s * LANES, acc[r][s]);
@@ -157,13 +126,14 @@ static __attribute__((noinline)) void compute(const Tile& t) {
 
 template <typename F, int STRIPS>
 static void compute_rows(const Tile& t, int num_rows) {
+  constexpr int MOST = MOST_ROWS<F>;
   switch (num_rows) {
     case 1: return compute<F, 1, STRIPS>(t);
-    case 2: return compute<F, 2, STRIPS>(t);
-    case 3: if constexpr (TILE_ROWS >= 3) return compute<F, 3, STRIPS>(t); break;
-    case 4: if constexpr (TILE_ROWS >= 4) return compute<F, 4, STRIPS>(t); break;
-    case 5: if constexpr (TILE_ROWS >= 5) return compute<F, 5, STRIPS>(t); break;
-    case 6: if constexpr (TILE_ROWS >= 6) return compute<F, 6, STRIPS>(t); break;
+    case 2: if constexpr (MOST >= 2) return compute<F, 2, STRIPS>(t); break;
+    case 3: if constexpr (MOST >= 3) return compute<F, 3, STRIPS>(t); break;
+    case 4: if constexpr (MOST >= 4) return compute<F, 4, STRIPS>(t); break;
+    case 5: if constexpr (MOST >= 5) return compute<F, 5, STRIPS>(t); break;
+    case 6: if constexpr (MOST >= 6) return compute<F, 6, STRIPS>(t); break;
   }
 }
 
@@ -177,22 +147,57 @@ static void compute_strips(const Tile& t, int num_rows, int num_strips) {
   }
 }
 
-template <typename F>
-static void multiply_of(const Product& p, Share columns) {
-  const Matrix& m = p.matrix;
+// Call `each` with the first strip of every tile and the number of its strips.
+template <typename Each>
+INLINE void for_tiles(const Matrix& m, Share columns, Each each) {
   int unit = m.is_gated ? 2 : 1;
   constexpr int WIDTH = TILE_STRIPS < 2 ? 2 : TILE_STRIPS;  // a gated unit is two strips
   int at_once = m.is_gated ? WIDTH : TILE_STRIPS;
-  for (int strip = columns.begin * unit; strip < columns.end * unit; strip += at_once) {
-    int num_strips = smaller(at_once, columns.end * unit - strip);
-    for (int k = 0; k < m.inputs; k += BLOCK_INPUTS) {
-      int inputs = smaller(BLOCK_INPUTS, m.inputs - k);
-      for (int r = 0; r < p.num_rows; r += TILE_ROWS) {
-        Tile tile = {p, r, strip, k, inputs, k == 0, k + inputs == m.inputs};
-        compute_strips<F>(tile, smaller(TILE_ROWS, p.num_rows - r), num_strips);
-      }
-    }
+  for (int strip = columns.begin * unit; strip < columns.end * unit; strip += at_once)
+    each(strip, smaller(at_once, columns.end * unit - strip));
+}
+
+// A block of some strips, for all rows.
+template <typename F>
+static void compute_block(const Product& p, int strip, int num_strips, int k, int inputs, const char* w, int64_t bytes) {
+  for (int r = 0; r < p.num_rows; r += MOST_ROWS<F>) {
+    Tile tile = {p, r, strip, k, inputs, k == 0, k + inputs == p.matrix.inputs, w, bytes};
+    compute_strips<F>(tile, smaller(MOST_ROWS<F>, p.num_rows - r), num_strips);
   }
+}
+
+template <typename F>
+static void multiply_of(const Product& p, Share columns) {
+  F f(p.matrix);
+  const int64_t bytes = f.bytes(p.matrix.inputs);
+  for_tiles(p.matrix, columns, [&](int strip, int num_strips) {
+    for (int k = 0; k < p.matrix.inputs; k += BLOCK_INPUTS) {
+      const char* w = (const char*)p.matrix.data + strip * bytes + f.bytes(k);
+      compute_block<F>(p, strip, num_strips, k, smaller(BLOCK_INPUTS, p.matrix.inputs - k), w, bytes);
+    }
+  });
+}
+
+// Strips in 8-bit floats are widened once for all rows, into strips of Wider.
+template <typename T, typename Wider>
+static void multiply_wide(const Product& p, Share columns) {
+  Fp8<T> f(p.matrix);
+  const int64_t bytes = f.bytes(p.matrix.inputs), wide_bytes = Wider(p.matrix).bytes(WIDE_INPUTS);
+  for_tiles(p.matrix, columns, [&](int strip, int num_strips) {
+    for (int k = 0; k < p.matrix.inputs; k += WIDE_INPUTS) {
+      int inputs = smaller(WIDE_INPUTS, p.matrix.inputs - k);
+      const char* from = (const char*)p.matrix.data + strip * bytes + f.bytes(k);
+      for (int s = 0; s < num_strips; s++)
+        widen_strip<T>(from + s * bytes, inputs, f.group, p.wide + s * wide_bytes);
+      compute_block<Wider>(p, strip, num_strips, k, inputs, p.wide, wide_bytes);
+    }
+  });
+}
+
+template <typename T, typename Wider>
+static void multiply_fp8(const Product& p, Share columns) {
+  if (p.num_rows == 1) return multiply_of<Fp8<T>>(p, columns);
+  p.matrix.group ? multiply_wide<T, Scaled<Wider>>(p, columns) : multiply_wide<T, Wider>(p, columns);
 }
 
 void multiply(const Product& p, Share columns) {
@@ -201,6 +206,10 @@ void multiply(const Product& p, Share columns) {
     case DENSE_FLOAT32: return multiply_of<Float32>(p, columns);
     case INT8: return multiply_of<Int8>(p, columns);
     case INT4: return multiply_of<Int4>(p, columns);
+    case INT4_GROUPS: return multiply_of<Int4Groups<false>>(p, columns);
+    case INT4_ZEROS: return multiply_of<Int4Groups<true>>(p, columns);
+    case FP8_FLOAT32: return multiply_fp8<float, Float32>(p, columns);
+    case FP8_BFLOAT16: return multiply_fp8<bf16, Bfloat16>(p, columns);
   }
 }
 
@@ -208,19 +217,25 @@ int count_columns(const Matrix& m) { return ((m.is_gated ? m.outputs / 2 : m.out
 
 int count_strips(const Matrix& m) { return count_columns(m) * (m.is_gated ? 2 : 1); }
 
-int64_t count_bytes(const Matrix& m) {
+static int64_t count_strip_bytes(const Matrix& m) {
   switch (m.format) {
-    case DENSE_BFLOAT16: return count_strips(m) * strip_bytes<Bfloat16>(m);
-    case DENSE_FLOAT32: return count_strips(m) * strip_bytes<Float32>(m);
-    case INT8: return count_strips(m) * strip_bytes<Int8>(m);
-    default: return count_strips(m) * strip_bytes<Int4>(m);
+    case DENSE_BFLOAT16: return Bfloat16(m).bytes(m.inputs);
+    case DENSE_FLOAT32: return Float32(m).bytes(m.inputs);
+    case INT8: return Int8(m).bytes(m.inputs);
+    case INT4: return Int4(m).bytes(m.inputs);
+    case INT4_GROUPS: return Int4Groups<false>(m).bytes(m.inputs);
+    case INT4_ZEROS: return Int4Groups<true>(m).bytes(m.inputs);
+    default: return Fp8<float>(m).bytes(m.inputs);
   }
 }
 
+int64_t count_bytes(const Matrix& m) { return count_strips(m) * count_strip_bytes(m); }
+
 void linear(const Program& p, const Op& op, int num_rows, const Worker& w) {
   Output first = {row<char>(p, op.y, 0), 1.0f, op.kind == LINEAR_ADD};
-  multiply({*op.matrix, row<char>(p, op.x, 0), op.x.stride, num_rows, op.y.type, (float*)w.scratch, nullptr, first,
-            op.y.stride},
+  char* wide = w.scratch + (int64_t)num_rows * SUMS * sizeof(float);
+  multiply({*op.matrix, row<char>(p, op.x, 0), op.x.stride, num_rows, op.y.type, (float*)w.scratch, wide, nullptr,
+            first, op.y.stride},
            share(count_columns(*op.matrix), w));
 }
 

@@ -35,22 +35,34 @@ INLINE void quantize_group(const T* x, int n, Group* to) {
     sums = add(sums, whole);
   }
   to->scale = bits >= INFINITY_BITS ? __builtin_nanf("") : is_zero ? 0.0f : most / 127.0f;
-  to->start = -128 * sum(sums);
+  to->sum = -sum(sums);
+  to->start = 128 * to->sum;
 }
 
+// With an order, column i of the result is x[order[i]].
 template <typename T>
-static void quantize_row(const T* x, int width, Group* to) {
-  for (int g = 0; g < num_groups(width); g++) quantize_group(x + g * GROUP, width - g * GROUP, to + g);
+static void quantize_row(const T* x, int width, const int32_t* order, Group* to) {
+  for (int begin = 0; begin < width; begin += GROUP, to++) {
+    int n = smaller(GROUP, width - begin);
+    if (order == nullptr) {
+      quantize_group(x + begin, n, to);
+      continue;
+    }
+    T some[GROUP];
+    for (int i = 0; i < n; i++) some[i] = x[order[begin + i]];
+    quantize_group(some, n, to);
+  }
 }
 
 void quantize(const Program& p, const Op& op, int num_rows, const Worker& w) {
   Share mine = share(num_rows, w);
   int width = op.x.width / op.parts;
+  const int32_t* order = (const int32_t*)op.weight;
   for (int r = mine.begin; r < mine.end; r++)
     for (int part = 0; part < op.parts; part++) {
       Group* to = row<Group>(p, op.y, r) + part * num_groups(width);
-      if (op.x.type == FLOAT32) quantize_row(row<float>(p, op.x, r) + part * width, width, to);
-      else quantize_row(row<bf16>(p, op.x, r) + part * width, width, to);
+      if (op.x.type == FLOAT32) quantize_row(row<float>(p, op.x, r) + part * width, width, order, to);
+      else quantize_row(row<bf16>(p, op.x, r) + part * width, width, order, to);
     }
 }
 

@@ -26,6 +26,10 @@ INLINE Ints magnitude_bits(Floats x) {
 INLINE Ints nearest(Floats x) { return {_mm512_cvtps_epi32(x.v)}; }
 INLINE Floats to_floats(Ints x) { return {_mm512_cvtepi32_ps(x.v)}; }
 INLINE void store_bytes(int8_t* p, Ints x) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(x.v)); }
+INLINE Ints load_times_16(const uint8_t* p) {
+  return {_mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)), 4)};
+}
+INLINE Ints multiply_shorts(Ints plain, Ints with_sign) { return {_mm512_madd_epi16(plain.v, with_sign.v)}; }
 
 INLINE Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
 INLINE Bytes splat_bytes(const void* p) {
@@ -86,6 +90,14 @@ INLINE void store_bytes(int8_t* p, Ints x) {
   __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128((__m128i*)p, bytes);
 }
+INLINE Ints load_times_16(const uint8_t* p) {
+  __m128i bytes = _mm_loadu_si128((const __m128i*)p);
+  return {_mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 4),
+          _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)), 4)};
+}
+INLINE Ints multiply_shorts(Ints plain, Ints with_sign) {
+  return {_mm256_madd_epi16(plain.a, with_sign.a), _mm256_madd_epi16(plain.b, with_sign.b)};
+}
 
 INLINE Bytes load_bytes(const void* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)p + 1)};
@@ -133,6 +145,8 @@ INLINE Ints magnitude_bits(Floats x) {
 INLINE Ints nearest(Floats x) { Ints r; EACH r.v[i] = (int32_t)__builtin_rintf(x.v[i]); return r; }
 INLINE Floats to_floats(Ints x) { Floats r; EACH r.v[i] = (float)x.v[i]; return r; }
 INLINE void store_bytes(int8_t* p, Ints x) { EACH p[i] = (int8_t)x.v[i]; }
+INLINE Ints load_times_16(const uint8_t* p) { Ints r; EACH r.v[i] = p[i] * 16; return r; }
+INLINE Ints multiply_shorts(Ints plain, Ints with_sign) { EACH plain.v[i] *= with_sign.v[i]; return plain; }
 INLINE Bytes load_bytes(const void* p) { Bytes r; memcpy(r.v, p, 64); return r; }
 INLINE Bytes splat_bytes(const void* p) { Bytes r; EACH memcpy(r.v + 4 * i, p, 4); return r; }
 INLINE Bytes low_nibbles(Bytes x) { for (int i = 0; i < 64; i++) x.v[i] <<= 4; return x; }
@@ -147,6 +161,7 @@ INLINE Ints dot(Ints acc, Bytes plain, Bytes with_sign) {
 
 // magnitude_bits: the bits of |x|, in the order of |x|, with infinity and then NaN above all numbers.
 // nearest: ties to even.
+// multiply_shorts: of numbers below 2¹⁵ by size, of which the first ones are not negative.
 // dot: acc + the four products of an unsigned byte with a signed one, in each lane; of a nibble, two and two.
 // low_nibbles, high_nibbles: each in the upper half of its byte, or in the lower where sums are short.
 // add_times: acc + factor · both sums of a lane.

@@ -19,6 +19,7 @@ struct Product {
   int num_rows;
   int y_type;
   float* sums;  // [num_rows, SUMS]: the sums of earlier inputs
+  char* wide;   // WIDE_BYTES, for strips in 8-bit floats
   // Row r's results go to `outputs[r]`; without these to `first`, `r * y_stride` bytes further on.
   const Output* outputs;
   Output first;

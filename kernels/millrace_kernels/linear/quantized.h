@@ -13,6 +13,7 @@ struct Group {
   int8_t values[GROUP];
   float scale;
   int32_t start;  // -128 times the sum of the values
+  int32_t sum;    // -1 times it
 };
 
 INLINE int num_groups(int inputs) { return (inputs + GROUP - 1) / GROUP; }
@@ -41,6 +42,7 @@ struct GroupAt {
   int64_t x_stride;
   const char* w;
   int64_t strip;
+  const Ints* zeros;  // 16 times the strips' zero points plus 8, or null: all are 0
 
   INLINE_MEMBER const Group& group(int r) const { return *(const Group*)(x + r * x_stride); }
 };
@@ -77,9 +79,19 @@ INLINE void add_nibbles(const GroupAt& at, Sum (*sums)[STRIPS]) {
   }
 }
 
+// Sums that start at -16 · (zero point + 8) · the sum of the row's values.
+template <int ROWS, int STRIPS>
+INLINE void start_at_zeros(const GroupAt& at, Ints (*sums)[STRIPS]) {
+  UNROLL for (int r = 0; r < ROWS; r++) {
+    Ints values = splat_int(at.group(r).sum);
+    UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = multiply_shorts(at.zeros[s], values);
+  }
+}
+
 // Sums that start at the value in each row's group.
 template <int ROWS, int STRIPS>
 INLINE void start(const GroupAt& at, Ints (*sums)[STRIPS]) {
+  if (at.zeros != nullptr) return start_at_zeros<ROWS, STRIPS>(at, sums);
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++) sums[r][s] = splat_int(at.group(r).start);
 }
@@ -162,6 +174,10 @@ struct Int8 {
   static constexpr int STEP = GROUP;
   static constexpr int64_t BYTES_PER_INPUT = 16;
 
+  explicit Int8(const Matrix&) {}
+
+  int64_t bytes(int inputs) const { return num_groups(inputs) * GROUP * BYTES_PER_INPUT; }
+
   template <int ROWS, int STRIPS>
   static INLINE_MEMBER void sum(const GroupAt& at, Ints (*sums)[STRIPS]) {
     sum_bytes<ROWS, STRIPS>(at, sums);
@@ -177,9 +193,13 @@ struct Int4 {
   static constexpr int STEP = GROUP;
   static constexpr int64_t BYTES_PER_INPUT = 9;
 
+  explicit Int4(const Matrix&) {}
+
+  int64_t bytes(int inputs) const { return num_groups(inputs) * GROUP * BYTES_PER_INPUT; }
+
   template <int ROWS, int STRIPS>
   static INLINE_MEMBER void sum(const GroupAt& at, Ints (*sums)[STRIPS]) {
-    sum_nibbles<ROWS, STRIPS>({at.x, at.x_stride, at.w + 2 * LANES, at.strip}, sums);
+    sum_nibbles<ROWS, STRIPS>({at.x, at.x_stride, at.w + 2 * LANES, at.strip, nullptr}, sums);
   }
 
   static INLINE_MEMBER Floats scale(const char* w, Floats sums) { return mul(sums, load((const bf16*)w)); }
@@ -188,7 +208,7 @@ struct Int4 {
 // One group of inputs: acc + scale · the exact sum, in this order and with these roundings everywhere.
 template <typename F, int ROWS, int STRIPS>
 INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64_t strip, Floats (*acc)[STRIPS]) {
-  GroupAt at = {x, x_stride, w, strip};
+  GroupAt at = {x, x_stride, w, strip, nullptr};
   Ints sums[ROWS][STRIPS];
   F::template sum<ROWS, STRIPS>(at, sums);
   UNROLL for (int r = 0; r < ROWS; r++) {
@@ -200,22 +220,22 @@ INLINE void multiply_group(const char* x, int64_t x_stride, const char* w, int64
   }
 }
 
-// Prefetch the same group of the next strips, because a single row waits for memory. README.md has figures.
-template <typename F, int STRIPS>
-INLINE void fetch_ahead(const char* w, int64_t strip) {
+// Prefetch the same bytes of the next strips, because a single row waits for memory. README.md has figures.
+template <int STRIPS>
+INLINE void fetch_ahead(const char* w, int64_t strip, int64_t bytes) {
   UNROLL for (int s = STRIPS; s < 2 * STRIPS; s++)
-    UNROLL for (int i = 0; i < GROUP * F::BYTES_PER_INPUT; i += 64) __builtin_prefetch(w + s * strip + i, 0, 2);
+    UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(w + s * strip + i, 0, 2);
 }
 
 // Rows and strips of a tile over all inputs; a row's sums are `width` apart.
-template <typename F, int ROWS, int STRIPS>
-static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_stride, const char* w, int64_t strip,
+template <int ROWS, int STRIPS, typename F>
+static __attribute__((noinline)) void multiply_part(F, const char* x, int64_t x_stride, const char* w, int64_t strip,
                                                     int inputs, Floats* acc, int width) {
   Floats part[ROWS][STRIPS];
   UNROLL for (int r = 0; r < ROWS; r++)
     UNROLL for (int s = 0; s < STRIPS; s++) part[r][s] = acc[r * width + s];
   for (int g = 0; g < num_groups(inputs); g++, x += sizeof(Group), w += GROUP * F::BYTES_PER_INPUT) {
-    if constexpr (ROWS == 1) fetch_ahead<F, STRIPS>(w, strip);
+    if constexpr (ROWS == 1) fetch_ahead<STRIPS>(w, strip, GROUP * F::BYTES_PER_INPUT);
     multiply_group<F, ROWS, STRIPS>(x, x_stride, w, strip, part);
   }
   UNROLL for (int r = 0; r < ROWS; r++)
@@ -223,25 +243,25 @@ static __attribute__((noinline)) void multiply_part(const char* x, int64_t x_str
 }
 
 // A tile's strips, as many at once as registers hold.
-template <typename F, int ROWS, int STRIPS>
-INLINE void multiply_strips(const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs, Floats* acc,
-                            int width) {
+template <int ROWS, int STRIPS, typename F>
+INLINE void multiply_strips(F f, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+                            Floats* acc, int width) {
   constexpr int AT_ONCE = PART_SUMS / ROWS < STRIPS ? PART_SUMS / ROWS : STRIPS, LEFT = STRIPS % AT_ONCE;
   int s = 0;
   for (; s + AT_ONCE <= STRIPS; s += AT_ONCE)
-    multiply_part<F, ROWS, AT_ONCE>(x, x_stride, w + s * strip, strip, inputs, acc + s, width);
-  if constexpr (LEFT != 0) multiply_part<F, ROWS, LEFT>(x, x_stride, w + s * strip, strip, inputs, acc + s, width);
+    multiply_part<ROWS, AT_ONCE>(f, x, x_stride, w + s * strip, strip, inputs, acc + s, width);
+  if constexpr (LEFT != 0) multiply_part<ROWS, LEFT>(f, x, x_stride, w + s * strip, strip, inputs, acc + s, width);
 }
 
-template <typename F, int ROWS, int STRIPS>
-INLINE void multiply_quantized(const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
+template <int ROWS, int STRIPS, typename F>
+INLINE void multiply_quantized(F f, const char* x, int64_t x_stride, const char* w, int64_t strip, int inputs,
                                Floats (*acc)[STRIPS]) {
   constexpr int AT_ONCE = ROWS < PART_ROWS ? ROWS : PART_ROWS, LEFT = ROWS % AT_ONCE;
   int r = 0;
   for (; r + AT_ONCE <= ROWS; r += AT_ONCE)
-    multiply_strips<F, AT_ONCE, STRIPS>(x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
+    multiply_strips<AT_ONCE, STRIPS>(f, x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
   if constexpr (LEFT != 0)
-    multiply_strips<F, LEFT, STRIPS>(x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
+    multiply_strips<LEFT, STRIPS>(f, x + r * x_stride, x_stride, w, strip, inputs, acc[r], STRIPS);
 }
 
 }  // namespace MILLRACE_ISA

@@ -37,7 +37,8 @@ class Rounded:
 def keep_rounded(stored: StoredMatrix) -> Rounded:
     """Return a checkpoint's integers as they are.
 
-    Raises ValueError unless groups are of a multiple of GROUP inputs.
+    The weights of groups with a scale below SMALLEST count as zeros. Raises ValueError unless groups are of a
+    multiple of GROUP inputs.
     """
     group = stored.group or GROUP
     if group % GROUP:
@@ -45,7 +46,9 @@ def keep_rounded(stored: StoredMatrix) -> Rounded:
     values = functional.pad(stored.values, (0, -stored.values.shape[1] % group))
     if stored.group is None:
         return Rounded(values, stored.scales[:, 0])
-    return Rounded(values, stored.scales, group, stored.zeros)
+    # The native path keeps sixteenths of scales, which must be exact.
+    scales = torch.where(stored.scales.abs() < SMALLEST, 0.0, stored.scales)
+    return Rounded(values, scales, group, stored.zeros)
 
 
 def round_int8(weight: Tensor) -> Rounded:

@@ -20,6 +20,8 @@ SUMS = 64
 """Number of columns whose sums a product keeps for each row, between two blocks of inputs."""
 EXPERT_ROWS = 48
 """Number of rows of an expert that are gathered at once."""
+WIDE_BYTES = 4 * 256 * LANES * 4 // 16 * 17
+"""The memory in which a product widens strips of 8-bit floats."""
 
 
 class Type(enum.IntEnum):
@@ -37,6 +39,10 @@ class Format(enum.IntEnum):
     DENSE_BFLOAT16 = 1
     INT8 = 2
     INT4 = 3
+    INT4_GROUPS = 4
+    INT4_ZEROS = 5
+    FP8_FLOAT32 = 6
+    FP8_BFLOAT16 = 7
 
 
 class Kind(enum.IntEnum):
@@ -78,6 +84,7 @@ class Matrix(Structure):
         ("inputs", c_int32),
         ("outputs", c_int32),
         ("is_gated", c_int32),
+        ("group", c_int32),
     )
 
 
@@ -189,11 +196,23 @@ class Sampling(Structure):
 class Group(Structure):
     """Rounded inputs with one scale."""
 
-    _fields_ = (("values", c_int8 * GROUP), ("scale", c_float), ("start", c_int32))
+    _fields_ = (("values", c_int8 * GROUP), ("scale", c_float), ("start", c_int32), ("sum", c_int32))
 
 
 _STRUCTURES = (Matrix, Op, Step, Exchange, Program, Sampling, Group)
-_NUMBERS = (LINE, LANES, GROUP, BLOCK_SIZE, SLACK, TASK_ROWS, TILE_KEYS, SPAN_KEYS, SUMS, EXPERT_ROWS)
+_NUMBERS = (
+    LINE,
+    LANES,
+    GROUP,
+    BLOCK_SIZE,
+    SLACK,
+    TASK_ROWS,
+    TILE_KEYS,
+    SPAN_KEYS,
+    SUMS,
+    EXPERT_ROWS,
+    WIDE_BYTES,
+)
 _SIZES = (*map(ctypes.sizeof, _STRUCTURES), PARAMETERS.itemsize, *_NUMBERS)
 """The sizes of sizes.cpp, in the same order."""
 

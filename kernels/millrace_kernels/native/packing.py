@@ -8,13 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.format import Format
+from millrace_kernels.linear.format import Format, Number
+from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import LANES
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.stored_strips import fit_form
 from millrace_kernels.native.strips import Strips, allocate_strips
 from millrace_kernels.step import Part
 
 CHUNK_BYTES = 64 << 20
+_TYPE_NAMES = {torch.float32: "FLOAT32", torch.bfloat16: "BFLOAT16"}
 
 
 class Arena:
@@ -55,7 +59,7 @@ class PackedMatrix:
     data: Tensor
     """In the format's layout of native/strips.py; outputs past the last are 0."""
     scales: Tensor | None
-    """INT8: float32 [strips, 16]"""
+    """float32 [strips, 16] of INT8, and of FP8 without groups"""
     bias: Tensor | None
     """float32 [outputs]"""
     inputs: int
@@ -63,14 +67,19 @@ class PackedMatrix:
     form: Format
     is_gated: bool
     """Whether strips of the first and of the second half of the outputs alternate."""
+    dtype: torch.dtype
+    """The type of its inputs, unless they are rounded."""
+    order: Tensor | None = None
+    """int32 [inputs]: the input that each column multiplies; None: as they come."""
 
     @property
     def layout(self) -> abi.Format:
         """The format by its number in the library."""
-        if self.form != Format.DENSE:
+        if self.form in {Format.INT8, Format.INT4}:
             return abi.Format[self.form.number.name]
-        is_float = self.data.dtype == torch.float32
-        return abi.Format.DENSE_FLOAT32 if is_float else abi.Format.DENSE_BFLOAT16
+        if self.form.number is Number.INT4:
+            return abi.Format.INT4_ZEROS if self.form.has_zeros else abi.Format.INT4_GROUPS
+        return abi.Format[f"{self.form.number.name}_{_TYPE_NAMES[self.dtype]}"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +118,7 @@ class NativePacker:
         form: Format | None = None,
     ) -> PackedMatrix:
         """Pack parts as consecutive strips. Raises RecordError for a width or a format without a kernel."""
-        return self._pack(form or self.form, parts, outputs, inputs, bias)
+        return self._pack(form, parts, outputs, inputs, bias)
 
     def pack_gated(
         self,
@@ -134,13 +143,11 @@ class NativePacker:
         self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
     ) -> PackedExperts:
         """Pack the strips of one expert after the other."""
-        num_strips, form = -(-outputs // LANES), form or self.form
-        strips = self._allocate(form, num_experts * num_strips, inputs)
+        num_strips = -(-outputs // LANES)
+        building = self._begin(form, num_experts * num_strips, outputs, inputs)
         for number, part in enumerate(parts):
-            strips.write(number * num_strips * LANES, part)
-        shape = (inputs, outputs, form)
-        matrix = PackedMatrix(strips.data, strips.scales, None, *shape, is_gated=False)
-        return PackedExperts(matrix, num_experts)
+            building.write(building.strips, number * num_strips * LANES, part)
+        return PackedExperts(building.finish(None, is_gated=False), num_experts)
 
     def pack_gated_experts(
         self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
@@ -158,26 +165,80 @@ class NativePacker:
         form: Format | None,
     ) -> PackedMatrix:
         """Pack `count` pairs of parts of a shape [outputs, inputs], each pair as alternating strips."""
-        (outputs, inputs), form = shape, form or self.form
+        outputs, inputs = shape
         num_strips = -(-outputs // 2 // LANES)
-        strips = self._allocate(form, 2 * count * num_strips, inputs)
+        building = self._begin(form, 2 * count * num_strips, outputs, inputs)
         for number, part in enumerate(parts):
-            strips.every_other(number % 2).write(number // 2 * num_strips * LANES, part)
-        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=True)
+            half = building.strips.every_other(number % 2)
+            building.write(half, number // 2 * num_strips * LANES, part)
+        return building.finish(bias, is_gated=True)
 
     def _pack(
-        self, form: Format, parts: Iterable[Part], outputs: int, inputs: int, bias: Tensor | None
+        self, form: Format | None, parts: Iterable[Part], outputs: int, inputs: int, bias: Tensor | None
     ) -> PackedMatrix:
-        strips = self._allocate(form, -(-outputs // LANES), inputs)
+        building = self._begin(form, -(-outputs // LANES), outputs, inputs)
         begin = 0
         for part in parts:
-            strips.write(begin, part)
+            building.write(building.strips, begin, part)
             begin += part.shape[0]
-        return PackedMatrix(strips.data, strips.scales, _widen(bias), inputs, outputs, form, is_gated=False)
+        return building.finish(bias, is_gated=False)
 
-    def _allocate(self, form: Format, count: int, inputs: int) -> Strips:
-        return allocate_strips(self._arena.allocate, form, self.dtype, count, inputs)
+    def _begin(self, form: Format | None, count: int, outputs: int, inputs: int) -> "_Building":
+        fitting = fit_form(form or self.form)
+        strips = allocate_strips(self._arena.allocate, fitting, self.dtype, count, inputs)
+        return _Building(strips, (inputs, outputs), self.dtype, fitting, form)
 
 
-def _widen(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.float().contiguous()
+@dataclass(slots=True)
+class _Building:
+    """A matrix whose parts are being written."""
+
+    strips: Strips
+    shape: tuple[int, int]
+    """Inputs, outputs"""
+    dtype: torch.dtype
+    form: Format
+    stored_form: Format | None
+    """Of its parts, if they are quantised."""
+    first: StoredMatrix | None = None
+    """The first quantised part."""
+
+    def write(self, strips: Strips, begin: int, part: Part) -> None:
+        """Write a part. Raises RecordError if a quantised one differs from the others in form or order."""
+        if isinstance(part, StoredMatrix):
+            if part.form != self.stored_form:
+                raise RecordError(
+                    f"a part in {part.form} of a matrix in {self.stored_form}: parts have one format"
+                )
+            self.first = self.first or part
+            _require_order(self.first.order, part.order)
+        strips.write(begin, part)
+
+    def finish(self, bias: Tensor | None, *, is_gated: bool) -> PackedMatrix:
+        """Return the matrix."""
+        wide = None if bias is None else bias.float().contiguous()
+        order = None if self.first is None else _narrow_order(self.first, self.form, self.shape[0])
+        strips = self.strips
+        return PackedMatrix(
+            strips.data, strips.scales, wide, *self.shape, self.form, is_gated, self.dtype, order
+        )
+
+
+def _require_order(first: Tensor | None, order: Tensor | None) -> None:
+    is_same = order is first or (order is not None and first is not None and torch.equal(order, first))
+    if not is_same:
+        raise RecordError(
+            "parts of one matrix have different orders of inputs (desc_act): pack them as several matrices"
+        )
+
+
+def _narrow_order(stored: StoredMatrix, form: Format, inputs: int) -> Tensor | None:
+    """Return the order for the kernels, which read inputs by it. Raises RecordError for what is none."""
+    order = stored.order
+    if order is None:
+        return None
+    if not form.rounds_inputs:
+        raise RecordError(f"an order of inputs (desc_act) of a matrix in {form}: only integers may have one")
+    if not torch.equal(order.sort().values, torch.arange(inputs)):
+        raise RecordError(f"an order of inputs (desc_act) that is no order of {inputs} inputs")
+    return order.to(torch.int32)

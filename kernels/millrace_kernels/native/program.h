@@ -7,7 +7,16 @@ namespace MILLRACE_ISA {
 
 enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, GROUPS = 2 };  // GROUPS: see linear/quantized.h
 
-enum Format : int32_t { DENSE_FLOAT32 = 0, DENSE_BFLOAT16 = 1, INT8 = 2, INT4 = 3 };
+enum Format : int32_t {
+  DENSE_FLOAT32 = 0,
+  DENSE_BFLOAT16 = 1,
+  INT8 = 2,
+  INT4 = 3,  // with a bfloat16 scale for each group of inputs
+  INT4_GROUPS = 4,
+  INT4_ZEROS = 5,  // the same with zero points
+  FP8_FLOAT32 = 6,
+  FP8_BFLOAT16 = 7,  // by the type of the inputs
+};
 
 enum Kind : int32_t {
   EMBED = 0,
@@ -42,12 +51,13 @@ struct Rows {
 // A matrix [outputs, inputs], packed as in linear/README.md.
 struct Matrix {
   const void* data;
-  const float* scales;  // INT8: one for each packed column; else null
+  const float* scales;  // one for each packed column, or null
   const float* bias;  // null without one
   int32_t format;
   int32_t inputs;
   int32_t outputs;
   int32_t is_gated;  // strips of gate and up columns alternate
+  int32_t group;     // INT4_*, FP8_*: inputs with one scale in the strips; 0: none there
 };
 
 struct Op {
@@ -57,7 +67,8 @@ struct Op {
   Rows routes;  // EXPERTS_*: y of ROUTE. Each row has its experts' numbers, ascending, and then their weights
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2],
-                       // or null: not rotated. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's
+                       // or null: not rotated. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's.
+                       // QUANTIZE: int32 [inputs], the input that each column of the matrix multiplies, or null: as they come
   const void *query_norm, *key_norm;  // ROTARY_KV_WRITE: [head_dim] of the rows' type, or null: not normalised
   float number;        // RMS_NORM, ROTARY_KV_WRITE: epsilon. ATTENTION: scale
   int32_t weight_type;
@@ -107,6 +118,10 @@ struct Worker {
 
 // The number of columns whose sums a product keeps there for each row, between two blocks of inputs.
 constexpr int SUMS = 64;
+
+// The inputs of four strips that a product widens at once, as floats, with a scale for every 16 of them.
+constexpr int WIDE_INPUTS = 256;
+constexpr int64_t WIDE_BYTES = 4 * WIDE_INPUTS * LANES * 4 / 16 * 17;
 
 // The number of rows of an expert that are gathered at once.
 constexpr int EXPERT_ROWS = 48;

@@ -200,12 +200,20 @@ class NativeProgram:
         if (matrix := operation.matrix) is not None:
             bias = None if matrix.bias is None else matrix.bias.data_ptr()
             scales = None if matrix.scales is None else matrix.scales.data_ptr()
-            shape = (matrix.layout, matrix.inputs, matrix.outputs, int(matrix.is_gated))
+            shape = (
+                matrix.layout,
+                matrix.inputs,
+                matrix.outputs,
+                int(matrix.is_gated),
+                matrix.form.group or 0,
+            )
             structure = abi.Matrix(matrix.data.data_ptr(), scales, bias, *shape)
             self._structures.append(structure)
             op.matrix = ctypes.pointer(structure)
         if operation.weight is not None:
             op.weight, op.weight_type = operation.weight.data_ptr(), TYPES[operation.weight.dtype]
+        if operation.order is not None:
+            op.weight = operation.order.data_ptr()
         if (heads := operation.heads) is not None:
             op.heads, op.kv_heads, op.head_dim = heads.num_heads, heads.num_kv_heads, heads.head_dim
         if (layer := operation.layer) is not None:
@@ -264,7 +272,7 @@ def _spans_bytes(record: Record, sizes: Sizes) -> int:
 
 def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     """Return the scratch memory of each thread, in bytes: for a product's sums, or a task of attention."""
-    needs = [sizes.num_tokens * abi.SUMS * 4]
+    needs = [sizes.num_tokens * abi.SUMS * 4 + abi.WIDE_BYTES]
     needs += [one.count_sorted_bytes(sizes.num_tokens) for one in record.operations]
     for heads in record.heads_by_layer.values():
         rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)

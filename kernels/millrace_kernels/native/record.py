@@ -58,6 +58,8 @@ class Recorded:
     """The parts of a row: its experts', or what is rounded on its own."""
     num_experts: int = 0
     """The matrices that follow each other in `matrix`."""
+    order: Tensor | None = None
+    """int32 [inputs]: the input that each rounded column is; None: as they come."""
     routing: Routing | None = None
 
     @property
@@ -70,7 +72,7 @@ class Recorded:
         if self.routes is None or self.x is None:
             return 0
         row = self.x.width * self.x.dtype.itemsize + 2 * LINE
-        gathered = abi.EXPERT_ROWS * (abi.SUMS * 4 + row + 16)
+        gathered = abi.EXPERT_ROWS * (abi.SUMS * 4 + row + 16) + abi.WIDE_BYTES
         return gathered + 4 * (self.num_experts + num_tokens * self.parts) + 2 * LINE
 
 

@@ -54,16 +54,16 @@ class Recorder:
     _registers: dict[int, Register] = field(default_factory=dict)
     _tensors: list[Tensor] = field(default_factory=list)
     """Kept alive, so that no id is reused."""
-    _rounded: dict[Register, Tensor] = field(default_factory=dict)
-    """By register: its rows, rounded for quantised products."""
+    _rounded: dict[Register, dict[bytes, Tensor]] = field(default_factory=dict)
+    """By register, and then by the order of inputs: its rows, rounded for quantised products."""
 
     def embed(self, table: Matrix, shares: Shares | None = None) -> Tensor:
         """Record a lookup of the tokens' rows, as residuals."""
         if isinstance(table, SideBySide):
             raise RecordError("an embedding is one matrix: pack it as a table")
         packed = find_packed(table, is_gated=False)
-        if packed.form == Format.INT4:
-            raise RecordError("an embedding in INT4 has no kernel: pack it as a table")
+        if packed.form not in {Format.DENSE, Format.INT8} or packed.order is not None:
+            raise RecordError(f"an embedding in {packed.form} has no kernel: pack it as a table")
         total = Register(packed.inputs, torch.float32, is_drawn=False)
         if shares is None or self.num_workers == 1:
             return self._write(Recorded(abi.Kind.EMBED, None, total, packed))
@@ -244,21 +244,23 @@ class Recorder:
         )
 
     def _fit(self, x: Tensor, matrix: PackedMatrix, parts: int = 1, advice: str = _OF_PRODUCTS) -> Tensor:
-        """Return x in the matrix's input type; for a rounded matrix x is rounded, once for all products.
+        """Return x in the matrix's input type; for integers x is rounded, once for all products of one order.
 
         x may have several parts, each with the matrix's inputs.
         """
         register = self._find(x)
-        is_dense = matrix.form == Format.DENSE
-        dtype = matrix.data.dtype if is_dense else register.dtype
+        dtype = register.dtype if matrix.form.rounds_inputs else matrix.dtype
         require_rows(register, dtype, parts * matrix.inputs, f"a product: {advice}")
-        if is_dense:
+        if not matrix.form.rounds_inputs:
             return x
-        if register not in self._rounded:
+        rounded, order = self._rounded.setdefault(register, {}), matrix.order
+        key = b"" if order is None else order.numpy().tobytes()
+        if key not in rounded:
             num_bytes = parts * -(-matrix.inputs // GROUP) * ctypes.sizeof(abi.Group)
             groups = Register(num_bytes, torch.int8, register.is_drawn)
-            self._rounded[register] = self._write(Recorded(abi.Kind.QUANTIZE, register, groups, parts=parts))
-        return self._rounded[register]
+            operation = Recorded(abi.Kind.QUANTIZE, register, groups, parts=parts, order=order)
+            rounded[key] = self._write(operation)
+        return rounded[key]
 
     def _write(self, operation: Recorded) -> Tensor:
         self._append(operation)

@@ -1,13 +1,16 @@
 """A small case that a library must pass before use: one layer, compared with the torch path."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.format import Format
+from millrace_kernels.linear.format import Format, Number
+from millrace_kernels.linear.stored_rounding import RoundingPacker
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
@@ -37,6 +40,10 @@ BOUNDS = {
     (torch.float32, Format.INT4): 0.1,
     (torch.bfloat16, Format.INT8): 0.18,
     (torch.bfloat16, Format.INT4): 0.18,
+    (torch.float32, Format(Number.INT4, 32, has_zeros=True)): 0.1,
+    (torch.bfloat16, Format(Number.INT4, 128)): 0.18,
+    (torch.float32, Format(Number.FP8, 16)): 1e-4,
+    (torch.bfloat16, Format(Number.FP8)): 6e-2,
 }
 """The largest allowed error, relative to the logits' spread.
 
@@ -140,6 +147,11 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     )
 
 
+def rounding(packer: Callable[[Format], Packer], form: Format) -> Packer:
+    """Return a packer of plain numbers in any format, of packers or of checkpoints."""
+    return packer(form) if form in Format.OF_PACKERS else RoundingPacker(packer(Format.DENSE), form)
+
+
 def check_library(library: Library) -> None:
     """Compare one step of three sequences, in both types and every format. Raises NativeError."""
     for (dtype, form), bound in BOUNDS.items():
@@ -189,7 +201,7 @@ def run_native(
     case: Case, library: Library, dtype: torch.dtype, num_threads: int = 2, form: Format = Format.DENSE
 ) -> Tensor:
     """Return the last step's logits, float32 [sequences that it computes, vocabulary]."""
-    layer = build_layer(NativePacker(dtype, form), case)
+    layer = build_layer(rounding(partial(NativePacker, dtype), form), case)
     sizes = Sizes(max(sum(step) for step in case.steps), len(case.lengths), num_threads)
     recorded = record(layer.forward, layer.logits, dtype)
     program = NativeProgram(library, recorded, sizes)
@@ -215,7 +227,7 @@ def _count_unseen(case: Case, position: int) -> int:
 
 def run_torch(case: Case, dtype: torch.dtype, form: Format = Format.DENSE) -> Tensor:
     """Return the same logits by the torch path, with all sequences complete in one step."""
-    layer = build_layer(TensorPacker(dtype, torch.device("cpu"), form), case)
+    layer = build_layer(rounding(partial(TensorPacker, dtype, torch.device("cpu")), form), case)
     tables, counts = _tables(case), torch.tensor(case.lengths)
     owners = torch.tensor(tables.slots).repeat_interleave(counts)
     positions = torch.cat([torch.arange(count) for count in case.lengths])

@@ -12,6 +12,6 @@ extern "C" __attribute__((visibility("default"))) void millrace_sizes(int32_t* s
                          sizeof(Sampling),   sizeof(Group),    sizeof(Parameters),
                          sizeof(Arrivals),   LANES,            GROUP,        BLOCK,
                          SLACK,              TASK_ROWS,        TILE,         SPAN,             SUMS,
-                         EXPERT_ROWS};
+                         EXPERT_ROWS,        (int32_t)WIDE_BYTES};
   memcpy(sizes, all, sizeof(all));
 }

@@ -1,25 +1,21 @@
 """Writes rows as strips of 16 outputs, in each format's layout (linear/README.md)."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.format import GROUP, Format
+from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.quantized_reference import keep_rounded, round_int4, round_int8
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.lanes import Allocate, cut, put
+from millrace_kernels.native.stored_strips import Fp8Strips, Int4GroupStrips
 from millrace_kernels.step import Part, require_plain
 
 SCALES_BYTES = 2 * LANES
-AT_ONCE = 1 << 18
-"""Numbers rounded in one pass, which needs a few megabytes."""
-
-Allocate = Callable[[int], Tensor]
-"""Takes a number of bytes. Returns zeros."""
 
 
 class Strips(Protocol):
@@ -41,12 +37,16 @@ class Strips(Protocol):
 
 
 def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count: int, inputs: int) -> Strips:
-    """Return strips of zeros. Raises RecordError for a width or a format without a kernel."""
+    """Return strips of zeros in a format of `fit_form`. Raises RecordError for a width without a kernel."""
+    if not form.rounds_inputs:
+        _require_pairs(dtype, inputs)
     if form == Format.DENSE:
         return DenseStrips(_allocate_dense(allocate, dtype, count, inputs))
-    if form not in {Format.INT8, Format.INT4}:
-        raise RecordError(f"a matrix in {form}, for which there is no native kernel")
+    if form.number is Number.FP8:
+        return Fp8Strips.allocate(allocate, form, count, inputs)
     groups = -(-inputs // GROUP)
+    if form.number is Number.INT4 and form != Format.INT4:
+        return Int4GroupStrips.allocate(allocate, form, count, inputs)
     if form == Format.INT4:
         group_bytes = SCALES_BYTES + GROUP // 2 * LANES
         return Int4Strips(allocate(count * groups * group_bytes).view(count, groups, group_bytes))
@@ -54,12 +54,15 @@ def allocate_strips(allocate: Allocate, form: Format, dtype: torch.dtype, count:
     return Int8Strips(data, allocate(count * LANES * 4).view(torch.float32).view(count, LANES))
 
 
-def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: int) -> Tensor:
-    pairs = 2 if dtype == torch.bfloat16 else 1
-    if inputs % pairs:
+def _require_pairs(dtype: torch.dtype, inputs: int) -> None:
+    if dtype == torch.bfloat16 and inputs % 2:
         raise RecordError(
             f"a matrix of {inputs} inputs in bfloat16, but native products read pairs: use float32"
         )
+
+
+def _allocate_dense(allocate: Allocate, dtype: torch.dtype, count: int, inputs: int) -> Tensor:
+    pairs = 2 if dtype == torch.bfloat16 else 1
     memory = allocate(count * inputs * LANES * dtype.itemsize).view(dtype)
     return memory.view(count, inputs // pairs, LANES, pairs)
 
@@ -79,7 +82,7 @@ class DenseStrips:
     def write(self, begin: int, rows: Part) -> None:
         """Copy the rows."""
         plain = require_plain(rows)
-        _put(self.data.permute(0, 2, 1, 3), begin, plain.reshape(len(plain), -1, self.data.shape[3]))
+        put(self.data.permute(0, 2, 1, 3), begin, plain.reshape(len(plain), -1, self.data.shape[3]))
 
 
 @dataclass(slots=True)
@@ -97,11 +100,11 @@ class Int8Strips:
 
     def write(self, begin: int, rows: Part) -> None:
         """Round plain rows, and write bytes and scales."""
-        for at, some in _cut(rows):
+        for at, some in cut(rows):
             rounded = keep_rounded(some) if isinstance(some, StoredMatrix) else round_int8(some)
             values = (rounded.values.view(torch.uint8) ^ 128).view(len(some), -1, 4)
-            _put(self.data.permute(0, 2, 1, 3), begin + at, values)
-            _put(self.scales, begin + at, rounded.scales)
+            put(self.data.permute(0, 2, 1, 3), begin + at, values)
+            put(self.scales, begin + at, rounded.scales)
 
 
 @dataclass(slots=True)
@@ -121,45 +124,9 @@ class Int4Strips:
         nibbles = self.data[..., SCALES_BYTES:].view(*self.data.shape[:2], GROUP // 8, LANES, 4)
         nibbles = nibbles.permute(0, 3, 1, 2, 4)
         scales = self.data[..., :SCALES_BYTES].view(torch.bfloat16).permute(0, 2, 1)
-        for at, some in _cut(rows):
+        for at, some in cut(rows):
             rounded = round_int4(require_plain(some))
             values = (rounded.values + 8).view(torch.uint8).view(len(some), -1, GROUP // 8, 2, 4)
-            _put(nibbles, begin + at, values[..., 0, :] | values[..., 1, :] << 4)
+            put(nibbles, begin + at, values[..., 0, :] | values[..., 1, :] << 4)
             # The kernels multiply nibbles in the upper half of a byte.
-            _put(scales, begin + at, rounded.scales / 16)
-
-
-def _cut(rows: Part) -> Iterator[tuple[int, Part]]:
-    count = max(AT_ONCE // rows.shape[1] // LANES, 1) * LANES
-    for at in range(0, rows.shape[0], count):
-        yield at, rows[at : at + count]
-
-
-def _put(lanes: Tensor, begin: int, rows: Tensor) -> None:
-    """Write rows [count, …] into lanes [strips, 16, …], from output `begin` on."""
-    for strip, lane, first, count in _split(begin, rows.shape[0]):
-        part = rows[first : first + count]
-        if lane == 0 and count % LANES == 0:
-            lanes[strip : strip + count // LANES] = part.view(-1, LANES, *part.shape[1:])
-        else:
-            lanes[strip, lane : lane + count] = part
-
-
-class _Segment(NamedTuple):
-    """Rows of one write: whole strips, or lanes of one strip."""
-
-    strip: int
-    lane: int
-    first_row: int
-    num_rows: int
-
-
-def _split(begin: int, count: int) -> Iterator[_Segment]:
-    """Yield the segments of `count` rows from output `begin` on."""
-    row = 0
-    while row < count:
-        strip, lane = divmod(begin + row, LANES)
-        left = count - row
-        size = left // LANES * LANES if lane == 0 and left >= LANES else min(LANES - lane, left)
-        yield _Segment(strip, lane, row, size)
-        row += size
+            put(scales, begin + at, rounded.scales / 16)
