@@ -140,8 +140,7 @@ def measure_operations(bench: Bench) -> Iterator[Row]:
             call = operation.make(Arena(bench.where), dtype, **shape)
             seconds = _median(bench, partial(function, *call.arguments))
             result = call.read(function(*call.arguments))
-            tensors = [one for one in call.arguments if isinstance(one, Tensor) and one is not call.changed]
-            read = sum(one.numel() * one.itemsize for one in tensors)
+            read = sum(one.nbytes for one in call.tensors() if one is not call.changed)
             written = read if call.changed is not None else result.nbytes
             facts = {"share_of_bandwidth": (read + written) / seconds / bandwidth}
             told = " ".join(str(value) for value in shape.values())

@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.gpu import experts, inputs, quantized_linear
 from benchmarks.gpu.inputs import Call
 from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
@@ -92,7 +93,7 @@ def linear_add_exact(x: Tensor, weight: Tensor, bias: Tensor | None, residual: T
 
 def plan_attention(  # noqa: PLR0917  as the definition has it
     query: Tensor,
-    kv_cache: Tensor,
+    kv_cache: KvCache,
     starts: Tensor,
     contexts: Tensor,
     tables: Tensor,
@@ -102,7 +103,7 @@ def plan_attention(  # noqa: PLR0917  as the definition has it
     """Plan a step's attention as the product does, once for all layers. Return what one layer calls."""
     slots = torch.arange(contexts.shape[0], device=query.device)
     rows = QueryRows(starts.tolist(), contexts.tolist(), starts, contexts, slots)
-    shape = (kv_cache.shape[2], kv_cache.shape[3])
+    shape = (kv_cache.num_kv_heads, kv_cache.block_size)
     attend_layer = select_triton().plan_attention(rows, tables, *shape, window)
     return partial(attend_layer, query, kv_cache, scale)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.arena import Arena
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.sampling.state import SlotState, pack_bias
@@ -64,6 +64,17 @@ class Call(NamedTuple):
     noted: Tensor | None = None
     """The argument in which it notes its result too."""
 
+    def tensors(self) -> list[Tensor]:
+        """Return its arguments' tensors."""
+        return [one for argument in self.arguments for one in _list_tensors(argument)]
+
+
+def _list_tensors(argument: Any) -> list[Tensor]:
+    if isinstance(argument, KvCache):
+        return _list_tensors((argument.data, argument.scales))
+    parts = argument if isinstance(argument, tuple) else (argument,)
+    return [one for one in parts if isinstance(one, Tensor)]
+
 
 def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     arena: Arena,
@@ -96,7 +107,7 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     integers = (_int32(arena, starts), _int32(arena, contexts))
     # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
     query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)
-    arguments = (query, cache, *integers, tables, head_dim**-0.5, window)
+    arguments = (query, KvCache(cache), *integers, tables, head_dim**-0.5, window)
     bounds = list(pairwise(starts))
     return Call(arguments, rows=lambda output, row: output[slice(*bounds[row])], num_rows=len(queries))
 
@@ -142,7 +153,7 @@ def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
     query, key = (arena.normal((head_dim,), dtype) for _ in "qk")
     norms = HeadNorms(query, key, 1e-6) if is_normed else None
     return Call(
-        (qkv, shape, positions, table, cache, slots, norms),
+        (qkv, shape, positions, table, KvCache(cache), slots, norms),
         read=lambda query: torch.cat((query.flatten(), cache.flatten())),
         changed=cache,
     )

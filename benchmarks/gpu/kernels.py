@@ -127,9 +127,7 @@ def check_memory(case: Case) -> Check | None:
 
 def _kept(call: Call) -> list[Tensor]:
     """Return the arguments that the operation may not change: all but those with its result."""
-    parts = [part for one in call.arguments for part in (one if isinstance(one, tuple) else (one,))]
-    tensors = [one for one in parts if isinstance(one, Tensor)]
-    return [one for one in tensors if one is not call.changed and one is not call.noted]
+    return [one for one in call.tensors() if one is not call.changed and one is not call.noted]
 
 
 def check_bits(case: Case) -> Check | None:

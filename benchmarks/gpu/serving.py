@@ -7,12 +7,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.weights import RandomWeights, build_model
 from millrace_kernels.linear.format import Format
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.graphs import Repeat
@@ -91,10 +90,12 @@ class Served:
         with patch.multiple(model_runner, select_kernels=lambda _: select_triton(), MIN_GEMM_ROWS=0):
             return TensorRunner(self.model, self.device, recorder=StandInRecorder())
 
-    def _fill_cache(self, num_blocks: int) -> list[Tensor]:
+    def _fill_cache(self, num_blocks: int) -> list[KvCache]:
         counts = [num_blocks] * len(self.architecture.groups)
         caches = allocate_cache(self.architecture, counts, self.dtype, self.device)
-        return [cache.normal_() for cache in caches]
+        for cache in caches:
+            cache.data.normal_()
+        return caches
 
 
 class StandInRecorder:

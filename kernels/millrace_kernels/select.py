@@ -18,6 +18,7 @@ from millrace_kernels.experts.reference import (
 )
 from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.spans import count_spans
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.rms_norm.reference import rms_norm_reference
@@ -28,7 +29,7 @@ from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import HeadNorms, Heads, Routing
 
-Attend = Callable[[Tensor, Tensor, float], Tensor]
+Attend = Callable[[Tensor, KvCache, float], Tensor]
 """Takes query, a layer's kv_cache and scale; returns the output. Layers that are alike share it."""
 
 
@@ -80,7 +81,7 @@ class Kernels(NamedTuple):
 
     plan_attention: PlanAttention
     rotary_kv_write: Callable[
-        [Tensor, Heads, Tensor, Tensor | None, Tensor, Tensor, HeadNorms | None], Tensor
+        [Tensor, Heads, Tensor, Tensor | None, KvCache, Tensor, HeadNorms | None], Tensor
     ]
     """Takes qkv, heads, positions, a table of angles, a layer's kv_cache, cache slots, and norms."""
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]

@@ -12,6 +12,7 @@ from millrace_kernels.linear.format import Format
 from millrace_kernels.linear.gpu_choice import Capability
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, find_capability, pack_for_gpu
 from millrace_kernels.linear.stored import stack
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import (
     Angles,
@@ -163,8 +164,8 @@ class TensorStep:
     """int64 [tokens], each in its sequence"""
     cache_slots: Sequence[Tensor]
     """By KV group, int64 [real tokens]: block * block_size + offset of each token's KV."""
-    kv_caches: Sequence[Tensor]
-    """A layer's [blocks, 2, kv_heads, block_size, head_dim], by layer."""
+    kv_caches: Sequence[KvCache]
+    """By layer."""
     attention_of: Callable[[CacheLayer, Heads], Attend]
     """The step's attention, planned over its rows' block tables."""
     on_layer: Callable[[], None]

@@ -125,4 +125,4 @@ def allocate_sizes(folder: Path, weights: str) -> Sizes:
     cache = allocate_cache(
         plan.architecture, [NUM_BLOCKS] * len(plan.architecture.groups), plan.dtype, torch.device("cpu")
     )
-    return Sizes(count_bytes(models[0]), sum(layer.untyped_storage().nbytes() for layer in cache))
+    return Sizes(count_bytes(models[0]), sum(layer.data.untyped_storage().nbytes() for layer in cache))

@@ -15,6 +15,7 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.paged_attention.cache import KvCache
 from tests.kernels.libraries import INSTRUCTION_SETS, PORTABLE, find_once, load_once
 
 
@@ -69,9 +70,13 @@ class Paged:
             self.cache[self.tables[row, :num_unseen].long()] = float("nan")
             self.tables[row, :num_unseen] = len(self.cache) - 1
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
+    @property
+    def kv(self) -> KvCache:
+        return KvCache(self.cache)
+
+    def tensors(self) -> tuple[Any, ...]:
         integers = (torch.tensor(part, dtype=torch.int32) for part in (self.starts, self.contexts))
-        return (self.query, self.cache, *integers, self.tables)
+        return (self.query, self.kv, *integers, self.tables)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from torch.nn.functional import rms_norm
 
 from millrace_kernels.linear.gpu import linear_add
 from millrace_kernels.linear.reference import linear_reference
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
@@ -67,8 +68,8 @@ def test_rotary_kv_write(load_kernel: Load, layer: Layer, dtype: torch.dtype) ->
     norms = HeadNorms(weights[1], weights[2], 1e-2) if layer.is_normed else None
     caches = [torch.full((3, 2, heads.num_kv_heads, 16, heads.head_dim), 99.0, dtype=dtype) for _ in "12"]
     inputs = (heads, positions, table if layer.is_turned else None)
-    expected = rotary_kv_write_reference(qkv.contiguous(), *inputs, caches[0], slots[:3], norms)
-    close(load_kernel("rotary_kv_write")(qkv, *inputs, caches[1], slots, norms), expected)
+    expected = rotary_kv_write_reference(qkv.contiguous(), *inputs, KvCache(caches[0]), slots[:3], norms)
+    close(load_kernel("rotary_kv_write")(qkv, *inputs, KvCache(caches[1]), slots, norms), expected)
     close(caches[1], caches[0])
     assert torch.equal(caches[1] == 99.0, caches[0] == 99.0)
 

@@ -28,7 +28,7 @@ from millrace_kernels.native.selfcheck import (
     measure_error,
     run_native,
 )
-from millrace_kernels.paged_attention.cache import SLACK
+from millrace_kernels.paged_attention.cache import SLACK, KvCache
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.step import Heads, Packer, Step
@@ -154,7 +154,7 @@ def test_layers_of_a_model_may_differ_in_all_of_attention(library: Library, dtyp
     recorded = record(partial(forward, layers=layers), layers[0].logits, dtype)
     program = NativeProgram(library, recorded, Sizes(599, 1, 2))
     program.poison()
-    program.set_caches([poisoned(38, case.heads, dtype) for case in cases])
+    program.set_caches([KvCache(poisoned(38, case.heads, dtype)) for case in cases])
     for begin, count in ((0, 599), (599, 1)):
         batch = Batch(*(np.array([number], dtype=np.int32) for number in (0, begin, count)))
         found = program.run(batch, [0], tokens, [blocks])
@@ -166,7 +166,7 @@ def test_layers_of_a_model_may_differ_in_all_of_attention(library: Library, dtyp
         tokens=tokens[0],
         positions=positions,
         cache_slots=[blocks[0, positions // 16] * 16 + positions % 16],
-        kv_caches=[poisoned(38, case.heads, dtype) for case in cases],
+        kv_caches=[KvCache(poisoned(38, case.heads, dtype)) for case in cases],
         attention_of=StepAttention(kernels, [rows], [blocks], 16),
         on_layer=lambda: None,
     )
@@ -188,7 +188,7 @@ def test_a_step_writes_the_keys_and_values_of_its_own_positions_alone(
     layer = build_layer(NativePacker(dtype), case)
     program = NativeProgram(library, record(layer.forward, layer.logits, dtype), Sizes(16, 1, 2))
     cache = poisoned(1, case.heads, dtype)
-    program.set_caches([cache])
+    program.set_caches([KvCache(cache)])
     tokens, blocks = torch.arange(16)[None], torch.zeros(1, 1, dtype=torch.int64)
 
     def compute(begin: int, count: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from _pytest.mark import ParameterSet
 
 from millrace_kernels.paged_attention import spans, triton_kernel
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.paged_attention.spans import MOST_SPANS, bound_spans, count_spans, span_keys
 from millrace_kernels.paged_attention.tiled import TiledAttention
@@ -54,7 +55,7 @@ def on_gpu(batch: Any, query: torch.Tensor | None = None) -> torch.Tensor:
     shuffled = torch.full((len(slots) + 2, tables.shape[1]), -1, dtype=torch.int64)
     shuffled[slots] = tables.long()
     rows = QueryRows(batch.starts, batch.contexts, starts.long(), contexts.long(), slots)
-    attend = select_triton().plan_attention(rows, shuffled, cache.shape[2], 16)
+    attend = select_triton().plan_attention(rows, shuffled, cache.num_kv_heads, 16)
     return attend(batch.query if query is None else query, cache, batch.scale)
 
 
@@ -114,7 +115,7 @@ def test_triton_attends_in_layers_of_different_heads_by_one_plan(paged: Any) -> 
             cache[to[:count]] = layer.cache[origin[:count]]
         query = torch.full((13, *layer.query.shape[1:]), float("nan"))
         query[:11] = layer.query
-        found = attend(query, cache, layer.scale)
+        found = attend(query, KvCache(cache), layer.scale)
         expected = paged_attention_reference(*layer.tensors(), layer.scale)
         torch.testing.assert_close(found[:11], expected, atol=1e-5, rtol=1e-5)
         assert not found[11:].any()
@@ -156,7 +157,7 @@ def test_triton_gives_a_decode_the_same_bits_alone_and_in_any_crowd(paged: Any) 
             QueryRows([0, 1], contexts[row : row + 1], torch.tensor([0, 1]), torch.tensor([contexts[row]]),
                       torch.tensor([row])),
             crowd.tables, 2, 16,
-        )(crowd.query[row : row + 1], crowd.cache, crowd.scale)  # fmt: skip
+        )(crowd.query[row : row + 1], crowd.kv, crowd.scale)  # fmt: skip
         assert torch.equal(mine[0], expected[row])
 
 
@@ -170,7 +171,7 @@ def test_triton_gives_a_prompt_the_same_bits_in_any_chunks(paged: Any, chunk: in
         end = begin + chunk
         rows = QueryRows([0, chunk], [end], torch.tensor([0, chunk]), torch.tensor([end]), torch.tensor([0]))
         attend = select_triton().plan_attention(rows, whole.tables, 2, 16)
-        assert torch.equal(attend(whole.query[begin:end], whole.cache, whole.scale), expected[begin:end])
+        assert torch.equal(attend(whole.query[begin:end], whole.kv, whole.scale), expected[begin:end])
 
 
 def test_a_row_without_keys_pads_and_its_neighbours_have_the_same_bits(paged: Any) -> None:
@@ -237,7 +238,7 @@ def test_decode_agrees_where_spans_grow(paged: Any, context: int, monkeypatch: p
 
 def tiled(batch: Any) -> torch.Tensor:
     plan = TiledAttention(batch.starts, batch.contexts, batch.tables, batch.cache.shape[2], 16)
-    output: torch.Tensor = plan(batch.query, batch.cache, batch.scale)
+    output: torch.Tensor = plan(batch.query, batch.kv, batch.scale)
     return output
 
 
@@ -270,7 +271,7 @@ def test_tiles_give_the_same_bits_alone_crowded_and_in_any_chunks(
         for begin in begins:
             end = min(begin + chunk, length)
             plan = TiledAttention([0, end - begin], [end], whole.tables[:1], kv_heads, 16)
-            mine = plan(whole.query[begin:end], whole.cache, whole.scale)
+            mine = plan(whole.query[begin:end], whole.kv, whole.scale)
             assert torch.equal(mine, expected[begin:end]), (chunk, begin)
 
 
@@ -284,7 +285,7 @@ def test_tiles_give_a_decode_the_same_bits_in_any_crowd(
         plan = TiledAttention(
             [0, 1], crowd.contexts[row : row + 1], crowd.tables[row : row + 1], kv_heads, 16
         )
-        mine = plan(crowd.query[row : row + 1], crowd.cache, crowd.scale)
+        mine = plan(crowd.query[row : row + 1], crowd.kv, crowd.scale)
         assert torch.equal(mine[0], expected[row])
 
 

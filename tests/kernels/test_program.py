@@ -16,7 +16,7 @@ from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
 from millrace_kernels.native.selfcheck import Case, build_layer
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
 
 LENGTH = 40
 """Positions of the rotary table; there are 3 blocks a slot, and tables as wide."""
@@ -38,10 +38,10 @@ def program(good: Path) -> NativeProgram:
 
 def cache_of(
     num_heads: int = 2, block_size: int = BLOCK_SIZE, dtype: torch.dtype = DTYPE, slack: int = SLACK
-) -> torch.Tensor:
+) -> KvCache:
     shape = (6, 2, num_heads, block_size, 8)
     flat = torch.zeros(np.prod(shape) + slack, dtype=dtype)
-    return flat[: np.prod(shape)].view(shape)
+    return KvCache(flat[: np.prod(shape)].view(shape))
 
 
 def run(program: NativeProgram, rows: list[tuple[int, int, int]], draws: int = 1, length: int = 48) -> Any:
@@ -123,10 +123,10 @@ def test_what_the_kernels_would_misread_is_our_own_bug(program: NativeProgram, n
         [cache_of(block_size=32)],
         [cache_of(dtype=torch.bfloat16)],
         [cache_of(slack=SLACK - 1)],
-        [cache_of().transpose(0, 1)],
+        [KvCache(cache_of().data.transpose(0, 1))],
     ],
 )
-def test_caches_of_another_shape_are_our_own_bug(program: NativeProgram, caches: list[torch.Tensor]) -> None:
+def test_caches_of_another_shape_are_our_own_bug(program: NativeProgram, caches: list[KvCache]) -> None:
     with pytest.raises(AssertionError):
         program.set_caches(caches)
 

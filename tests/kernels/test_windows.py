@@ -28,7 +28,7 @@ def attend(kernels: Kernels, batch: Any, window: int | None) -> torch.Tensor:
     starts, contexts = torch.tensor(batch.starts), torch.tensor(batch.contexts)
     rows = QueryRows(batch.starts, batch.contexts, starts, contexts, torch.arange(len(batch.contexts)))
     planned = kernels.plan_attention(rows, batch.tables, batch.cache.shape[2], 16, window)
-    return planned(batch.query, batch.cache, batch.scale)
+    return planned(batch.query, batch.kv, batch.scale)
 
 
 def part(batch: Any, row: int, begin: int, end: int) -> Any:
@@ -120,7 +120,7 @@ def test_a_graph_repeats_windows_at_any_lengths(
     rows = QueryRows((), (), starts, lengths, torch.tensor([0, 1, 2, 0, 0]), bounds)
     query = torch.full((num_tokens, 4, 8), float("nan"))
     query[: len(batch.query)] = batch.query
-    padded = select_triton().plan_attention(rows, batch.tables, 2, 16, 300)(query, batch.cache, batch.scale)
+    padded = select_triton().plan_attention(rows, batch.tables, 2, 16, 300)(query, batch.kv, batch.scale)
     assert torch.equal(padded[: len(batch.query)], alone)
     assert not padded[len(batch.query) :].any()
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
 from millrace_kernels.step import Heads
 
 
@@ -24,8 +24,9 @@ def check_tables(tokens: Tensor, blocks: Sequence[Tensor]) -> None:
     assert len({table.stride(0) for table in blocks}) == 1, "the block tables of all KV groups are alike"
 
 
-def check_cache(cache: Tensor, heads: Heads, dtype: torch.dtype) -> None:
+def check_cache(kv_cache: KvCache, heads: Heads, dtype: torch.dtype) -> None:
     """Assert that the kernels can use a layer's KV cache."""
+    cache = kv_cache.data
     shape = (cache.shape[0], 2, heads.num_kv_heads, BLOCK_SIZE, heads.head_dim)
     assert cache.shape == shape, f"{tuple(cache.shape)} is not {shape}"
     assert cache.dtype == dtype, f"{cache.dtype} is not {dtype}"

@@ -18,7 +18,7 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.inputs import check_cache, check_tables, require_room
 from millrace_kernels.native.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.step import Scoring
 
 
@@ -82,15 +82,16 @@ class NativeProgram:
         self._num_positions = record.num_positions or sys.maxsize
         self._dtype, self._heads = record.dtype, record.heads_by_layer
         self._num_groups = record.num_groups
-        self._caches: list[Tensor] = []
+        self._caches: list[KvCache] = []
 
-    def set_caches(self, kv_caches: Sequence[Tensor]) -> None:
+    def set_caches(self, kv_caches: Sequence[KvCache]) -> None:
         """Set the caches, one for each layer, in the layout of paged_attention/cache.h."""
         assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
         for layer, cache in enumerate(kv_caches):
             check_cache(cache, self._heads[layer], self._dtype)
         self._caches = list(kv_caches)
-        self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*(one.data_ptr() for one in kv_caches))
+        places = (one.data.data_ptr() for one in kv_caches)
+        self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*places)
 
     def poison(self) -> None:
         """Fill a step's memory with NaN, so that a read of unwritten memory shows in the result."""

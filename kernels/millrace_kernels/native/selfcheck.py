@@ -16,7 +16,7 @@ from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
@@ -189,12 +189,12 @@ def _tables(case: Case) -> Tables:
     )
 
 
-def _caches(case: Case, dtype: torch.dtype) -> list[Tensor]:
+def _caches(case: Case, dtype: torch.dtype) -> list[KvCache]:
     """Return one layer's cache, poisoned with NaN where nothing was written."""
     num_blocks = _tables(case).blocks.numel()
     shape = (num_blocks, 2, case.heads.num_kv_heads, BLOCK_SIZE, case.heads.head_dim)
     flat = torch.full((math.prod(shape) + SLACK,), float("nan"), dtype=dtype)
-    return [flat[:-SLACK].view(shape)]
+    return [KvCache(flat[:-SLACK].view(shape))]
 
 
 def run_native(
@@ -216,7 +216,7 @@ def run_native(
         logits = program.run(batch, emits, tables.tokens, [tables.blocks]).clone()
         begin += batch.count
         for slot, position in zip(tables.slots, begin.tolist(), strict=True):
-            caches[0][tables.blocks[slot, : _count_unseen(case, position)]] = float("nan")
+            caches[0].data[tables.blocks[slot, : _count_unseen(case, position)]] = float("nan")
     return logits
 
 

@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+from millrace_kernels.paged_attention.cache import KvCache
+
 
 def paged_attention_reference(  # noqa: PLR0917
     query: Tensor,
-    kv_cache: Tensor,
+    kv_cache: KvCache,
     query_starts: Tensor,
     context_lengths: Tensor,
     block_tables: Tensor,
@@ -15,7 +17,7 @@ def paged_attention_reference(  # noqa: PLR0917
 ) -> Tensor:
     """Attend causally, each row to its own sequence.
 
-    query [num_tokens, heads, head_dim]; kv_cache [blocks, 2, kv_heads, block_size, head_dim];
+    query [num_tokens, heads, head_dim]; kv_cache a layer's;
     query_starts [rows + 1], context_lengths [rows] (this step's tokens included), block_tables
     [rows, blocks of the longest]. With a window a query sees its own key and the `window` - 1 before it, and
     the table's entries before the first key of a row's first query have no meaning.
@@ -35,11 +37,11 @@ def paged_attention_reference(  # noqa: PLR0917
     return output
 
 
-def _gather(kv_cache: Tensor, table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+def _gather(kv_cache: KvCache, table: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return a sequence's keys and values, each float32 [positions, kv_heads, head_dim]."""
-    block_size = kv_cache.shape[3]
+    block_size = kv_cache.block_size
     blocks = table.long()[positions // block_size]
-    pair = kv_cache[blocks, :, :, positions % block_size].float()
+    pair = kv_cache.data[blocks, :, :, positions % block_size].float()
     return pair[:, 0], pair[:, 1]
 
 

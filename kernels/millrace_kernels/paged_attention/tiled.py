@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
+from millrace_kernels.paged_attention.cache import KvCache
 
 TILE_KEYS = 256
 HEAD_DIM_UNIT = 4
@@ -95,7 +96,7 @@ class TiledAttention:
         pieces = list(_cut(query_starts, context_lengths, window))
         self._groups = [self._plan_group(group) for group in _group(pieces, num_kv_heads)]
 
-    def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
+    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float) -> Tensor:
         """Attend; shapes as in `paged_attention_reference`. Tokens of no row get zeros."""
         output = torch.zeros_like(query)
         for group in self._groups:
@@ -140,7 +141,7 @@ class TiledAttention:
         keys = blocks[:, None, :] * (2 * self._kv_heads) + heads
         return torch.stack((keys, keys + self._kv_heads)).flatten()
 
-    def _attend(self, group: Group, query: Tensor, kv_cache: Tensor) -> Tensor:
+    def _attend(self, group: Group, query: Tensor, kv_cache: KvCache) -> Tensor:
         """Return [sequences * tokens, heads, head_dim] in float32."""
         folded, num_rows = _fold(query, group.num_sequences, self._kv_heads)
         best = total = mixed = torch.empty(0)
@@ -163,10 +164,10 @@ class TiledAttention:
             best[:size] = now
         return _unfold(mixed.div_(total)[:, :num_rows], group.num_sequences, self._kv_heads, query.shape)
 
-    def _load(self, tile: Tile, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
+    def _load(self, tile: Tile, kv_cache: KvCache) -> tuple[Tensor, Tensor]:
         """Return the tile's keys and values, each float32 [sequences * kv_heads, 256, padded head_dim]."""
-        head_dim = kv_cache.shape[-1]
-        lines = kv_cache.view(-1, kv_cache.shape[3] * head_dim).index_select(0, tile.gather)
+        head_dim = kv_cache.head_dim
+        lines = kv_cache.data.view(-1, kv_cache.block_size * head_dim).index_select(0, tile.gather)
         pair = lines.float().view(2, tile.num_sequences, self._kv_heads, TILE_KEYS, head_dim)
         for number, keys_of_others in tile.foreign:
             pair[1, number, :, keys_of_others].zero_()

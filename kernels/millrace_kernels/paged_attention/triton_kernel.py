@@ -7,6 +7,7 @@ import torch
 import triton
 from torch import Tensor
 
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS, spans_of
 from millrace_kernels.paged_attention.tiles import (
     WARPS_PER_PROCESSOR,
@@ -79,10 +80,10 @@ class TritonAttention:
         self._partial: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._outputs: dict[torch.Size, Tensor] = {}
 
-    def __call__(self, query: Tensor, kv_cache: Tensor, scale: float) -> Tensor:
+    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float) -> Tensor:
         """Attend; shapes as in `paged_attention_reference`. Without `has_padding` each token needs a row.
 
-        The last dimension of query and kv_cache must be contiguous. With `has_padding` the next call
+        The last dimension of query and kv_cache's data must be contiguous. With `has_padding` the next call
         overwrites the output.
         """
         output = self._find_output(query)
@@ -93,16 +94,17 @@ class TritonAttention:
             self._prefill(query, kv_cache, output, scale_of_two)
         return output
 
-    def _decode(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float, work: Work) -> None:
+    def _decode(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float, work: Work) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
-        kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
+        kv_heads, data = kv_cache.num_kv_heads, kv_cache.data
+        group = num_heads // kv_heads
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
         tile = choose_decode_tile(query.dtype, head_dim, group)
         _decode_kernel[(_count_programs(query.device, tile),)](
-            query, kv_cache, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
+            query, data, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *data.stride()[:4],
             rows.tables.stride(0),
-            KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3],
+            KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             WINDOW=self._window, LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
             BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
@@ -138,17 +140,18 @@ class TritonAttention:
             self._tiles[block_q] = Work.list_parts(counts, most)
         return self._tiles[block_q]
 
-    def _prefill(self, query: Tensor, kv_cache: Tensor, output: Tensor, scale: float) -> None:
+    def _prefill(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
-        kv_heads, group = kv_cache.shape[2], num_heads // kv_cache.shape[2]
+        kv_heads, data = kv_cache.num_kv_heads, kv_cache.data
+        group = num_heads // kv_heads
         tile = choose_prefill_tile(query.dtype, head_dim, group)
         block_q = tile.rows // group
         work = self._find_tiles(block_q)
         _prefill_kernel[(work.owners.shape[0], kv_heads)](
-            query, kv_cache, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *kv_cache.stride()[:4],
+            query, data, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *data.stride()[:4],
             output.stride(0), output.stride(1), rows.tables.stride(0),
-            WINDOW=self._window, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.shape[3],
+            WINDOW=self._window, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             BLOCK_Q=block_q, BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
             DOT_IN_FLOAT32=_is_interpreted(),
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.step import HeadNorms, Heads
 
@@ -12,15 +13,15 @@ def rotary_kv_write_reference(  # noqa: PLR0917
     heads: Heads,
     positions: Tensor,
     table: Tensor | None,
-    kv_cache: Tensor,
+    kv_cache: KvCache,
     cache_slots: Tensor,
     norms: HeadNorms | None = None,
 ) -> Tensor:
     """Normalise and rotate queries and keys, store keys and values. Returns the queries.
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim]; positions int64 [tokens], not negative; table float32
-    [2, length, head_dim / 2], cosines and sines, or None for no rotation; kv_cache [blocks, 2, kv_heads,
-    block_size, head_dim], changed in place; cache_slots int64 [at most tokens], block * block_size + offset,
+    [2, length, head_dim / 2], cosines and sines, or None for no rotation; kv_cache a layer's, changed
+    in place; cache_slots int64 [at most tokens], block * block_size + offset,
     negative for padding. The queries are [tokens, heads * head_dim].
     """
     packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
@@ -46,10 +47,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-def write_kv(key: Tensor, value: Tensor, kv_cache: Tensor, cache_slots: Tensor) -> None:
+def write_kv(key: Tensor, value: Tensor, kv_cache: KvCache, cache_slots: Tensor) -> None:
     """Store tokens' keys and values [tokens, kv_heads, head_dim] in the cache, without padding."""
     written = (cache_slots >= 0).nonzero()[:, 0]
-    slots, block_size = cache_slots[written], kv_cache.shape[3]
+    slots, block_size = cache_slots[written], kv_cache.block_size
     blocks, offsets = slots // block_size, slots % block_size
-    kv_cache[blocks, 0, :, offsets] = key[written].to(kv_cache.dtype)
-    kv_cache[blocks, 1, :, offsets] = value[written].to(kv_cache.dtype)
+    data = kv_cache.data
+    data[blocks, 0, :, offsets] = key[written].to(data.dtype)
+    data[blocks, 1, :, offsets] = value[written].to(data.dtype)

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.step import HeadNorms, Heads
 
 HEADS_AT_ONCE = 8
@@ -88,7 +89,7 @@ def rotary_kv_write(  # noqa: PLR0917
     heads: Heads,
     positions: Tensor,
     table: Tensor | None,
-    kv_cache: Tensor,
+    kv_cache: KvCache,
     cache_slots: Tensor,
     norms: HeadNorms | None = None,
 ) -> Tensor:
@@ -100,11 +101,12 @@ def rotary_kv_write(  # noqa: PLR0917
     query = torch.empty((num_tokens, heads.num_heads * heads.head_dim), dtype=qkv.dtype, device=qkv.device)
     scales = (qkv, qkv, 0.0) if norms is None else norms  # any memory: the kernel reads none of it
     sines = 0 if table is None else table.stride(0)
+    data = kv_cache.data
     _rotary_kv_write_kernel[(num_tokens, triton.cdiv(num_all, HEADS_AT_ONCE))](
-        qkv, query, kv_cache, positions, qkv if table is None else table, cache_slots, *scales, qkv.stride(0),
-        sines, *kv_cache.stride()[:4], HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads,
+        qkv, query, data, positions, qkv if table is None else table, cache_slots, *scales, qkv.stride(0),
+        sines, *data.stride()[:4], HEADS=heads.num_heads, KV_HEADS=heads.num_kv_heads,
         HALF=heads.head_dim // 2, HAS_NORMS=norms is not None, HAS_ANGLES=table is not None,
-        BLOCK_SIZE=kv_cache.shape[3], BLOCK_HEADS=HEADS_AT_ONCE,
+        BLOCK_SIZE=kv_cache.block_size, BLOCK_HEADS=HEADS_AT_ONCE,
         BLOCK=triton.next_power_of_2(heads.head_dim // 2), enable_fp_fusion=False,
     )  # fmt: skip
     return query

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from millrace_fit import kv_cache as fit
 from millrace_fit.kv_cache import Budget, CacheGroup, bound_recordings, count_bytes, share_out
 from millrace_kernels.native.packing import map_zeros
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
 from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.models.model import Architecture, KvShape
@@ -31,8 +30,8 @@ def list_groups(model: Architecture, dtype: torch.dtype) -> tuple[CacheGroup, ..
 
 def allocate_cache(
     model: Architecture, num_blocks: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> list[Tensor]:
-    """Return each layer's zeros [blocks of its group, 2, kv_heads, block_size, head_dim].
+) -> list[KvCache]:
+    """Return each layer's zeros, of the blocks of its group.
 
     On a CPU a block takes memory once it is written. Raises CapacityError.
     """
@@ -45,14 +44,15 @@ def allocate_cache(
         ) from error
 
 
-def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> KvCache:
     """Return zeros, with SLACK numbers of the same memory after the last block."""
     count = num_blocks * _numbers(shape) + SLACK
     if device.type == "cpu":
         flat = map_zeros(count * dtype.itemsize).view(dtype)  # torch.zeros writes them, at 1.5 s a gigabyte
     else:
         flat = torch.zeros(count, dtype=dtype, device=device)
-    return flat[:-SLACK].view(num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
+    data = flat[:-SLACK].view(num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
+    return KvCache(data)
 
 
 def _numbers(shape: KvShape) -> int:

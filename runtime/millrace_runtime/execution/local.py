@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from millrace_kernels.compilations import Compilations
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.transfer import upload
 from millrace_runtime.execution.applied_plan import AppliedPlan
 from millrace_runtime.execution.device_queue import Stopwatch, open_queue
@@ -69,7 +69,7 @@ class LocalExecutor:
         slots: SlotTable,
         limits: Limits,
         device: torch.device,
-        allocate_caches: Callable[[], list[Tensor]],
+        allocate_caches: Callable[[], list[KvCache]],
         *,
         placement: Placement,
         speculation: Speculation | None = None,

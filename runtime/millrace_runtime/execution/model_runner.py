@@ -10,7 +10,7 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.linear.reference import MIN_GEMM_ROWS
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.paged_attention.spans import bound_spans, count_spans
 from millrace_kernels.sampling.columns import Draws, Sampled
 from millrace_kernels.sampling.sampler import Sampler
@@ -48,14 +48,14 @@ class Computed(NamedTuple):
 class Runner(Protocol):
     """Owns a model and its KV tensors."""
 
-    kv_caches: list[Tensor]
+    kv_caches: list[KvCache]
     """By layer; empty while the executor sleeps."""
 
     @property
     def progress(self) -> int:
         """A number that grows while a step is computed."""
 
-    def set_caches(self, kv_caches: list[Tensor]) -> None:
+    def set_caches(self, kv_caches: list[KvCache]) -> None:
         """Replace the KV tensors, one for each layer. Without tensors no step may follow."""
 
     sampler: Sampler
@@ -102,7 +102,7 @@ class TensorRunner:
         """`group` is for a model that several workers share. Without a `recorder`, CUDA records."""
         self._model, self._device = model, device
         self._group = group or Alone()
-        self.kv_caches: list[Tensor] = []
+        self.kv_caches: list[KvCache] = []
         self._kernels = select_kernels(device)
         self.sampler = self._kernels.sampler
         self._min_tokens = MIN_GEMM_ROWS if device.type == "cpu" else 0
@@ -115,7 +115,7 @@ class TensorRunner:
         """The layers that were computed, or at least their attention."""
         return self._num_layers_done
 
-    def set_caches(self, kv_caches: list[Tensor]) -> None:
+    def set_caches(self, kv_caches: list[KvCache]) -> None:
         """Replace the KV tensors, and forget the graphs of the old ones."""
         self._graphs.clear()
         self._recorder.forget()

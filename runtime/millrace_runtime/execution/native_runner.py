@@ -11,6 +11,7 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
 from millrace_kernels.native.recorder import record
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
@@ -37,7 +38,7 @@ class NativeRunner:
         """`exchange` is for a model that several workers share."""
         num_workers = 1 if exchange is None else exchange.count
         recorded = record(model.forward, model.logits, dtype, num_workers)
-        self.kv_caches: list[Tensor] = []
+        self.kv_caches: list[KvCache] = []
         self._program = NativeProgram(library, recorded, sizes, exchange)
         native = NativeSampler(library, recorded.logits.width, self._program.pool)
         self.sampler = Sampler(storing(native.sample), top_logprobs_reference)
@@ -47,7 +48,7 @@ class NativeRunner:
         """The operations that were run."""
         return self._program.progress
 
-    def set_caches(self, kv_caches: list[Tensor]) -> None:
+    def set_caches(self, kv_caches: list[KvCache]) -> None:
         """Hand the caches to the recorded program."""
         self.kv_caches = kv_caches
         self._program.set_caches(kv_caches)

@@ -102,7 +102,7 @@ def test_a_length_without_room_is_refused(make_model: Make, settings: dict[str, 
 def test_a_cache_on_a_cpu_takes_memory_as_its_blocks_are_written() -> None:
     shape = SimpleNamespace(kv_shapes=[KvShape(8, 64, 0)])
     before = resident()
-    [cache] = allocate_cache(shape, [8192], torch.float32, torch.device("cpu"))
+    cache = allocate_cache(shape, [8192], torch.float32, torch.device("cpu"))[0].data
     assert cache.nbytes == 8192 * 2 * 8 * 16 * 64 * 4  # half a gigabyte
     assert resident() - before < 64 << 20
     assert not cache[8191].any()

@@ -32,7 +32,7 @@ def run(driver: Any, chunk: int, count: int, slot: int = 0) -> list[tuple[Any, A
 @torch.inference_mode()
 def poison(driver: Any, blocks: list[int] | None = None) -> None:
     for cache in driver.executor._runner.kv_caches:
-        cache[slice(None) if blocks is None else blocks] = float("nan")
+        cache.data[slice(None) if blocks is None else blocks] = float("nan")
 
 
 @pytest.fixture

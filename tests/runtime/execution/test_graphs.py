@@ -90,15 +90,13 @@ def test_rows_that_pad_change_no_keys(make_model: MakeModel, graphs: CountingRec
     driver = Driver(executor)
     driver.start(0, prompt(20, 0))
     driver.advance(512)
-    before = [cache.clone() for cache in executor._runner.kv_caches]
+    caches = [one.data for one in executor._runner.kv_caches]
+    before = [cache.clone() for cache in caches]
     executor.control(Record(StepSize(4)))
-    assert all(map(torch.equal, before, executor._runner.kv_caches))
+    assert all(map(torch.equal, before, caches))
     driver.advance(512)
     assert graphs.num_repeated == 1
-    changed = [
-        int((cache != old).any(dim=-1).sum())
-        for cache, old in zip(executor._runner.kv_caches, before, strict=True)
-    ]
+    changed = [int((cache != old).any(dim=-1).sum()) for cache, old in zip(caches, before, strict=True)]
     assert changed == [2 * 2] * 2  # a key and a value, of two heads, in each layer
 
 

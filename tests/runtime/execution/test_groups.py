@@ -121,7 +121,7 @@ def poison_free_blocks(scheduler: Scheduler, executor: LocalExecutor) -> None:
     pools = [group.pool for group in scheduler._residency._groups]
     free = [[*pool._free, *range(pool._num_touched, pool.num_blocks)] for pool in pools]
     for cache, shape in zip(executor._runner.kv_caches, ARCHITECTURE.kv_shapes, strict=True):
-        cache[free[shape.group]] = float("nan")
+        cache.data[free[shape.group]] = float("nan")
 
 
 class Text(NamedTuple):

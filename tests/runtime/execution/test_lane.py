@@ -196,7 +196,7 @@ def test_sleep_gives_the_memory_back_and_wake_serves_again(executor: LocalExecut
     with pytest.raises(PlanError, match="1 steps are in flight"):
         executor.control(Sleep())
     executor.collect()
-    caches = [weakref.ref(cache) for cache in executor._runner.kv_caches]
+    caches = [weakref.ref(cache.data) for cache in executor._runner.kv_caches]
     executor.control(Sleep())
     gc.collect()
     assert [cache() for cache in caches] == [None, None]

@@ -203,7 +203,7 @@ def test_auto_is_the_type_that_the_config_says_or_else_the_stored_one(
     path, logged = make_model(**changes), list[str]()
     rewrite(path, lambda weights: weights.update({name: value.to(stored) for name, value in weights.items()}))
     executor = build_executor(ExecutionSettings(model_path=path, device="cpu"), logged.append)
-    assert executor._runner.kv_caches[0].dtype is served
+    assert executor._runner.kv_caches[0].data.dtype is served
     lines = [f"the weights are stored as {type_name(stored)} and served as {type_name(served)}"]
     assert logged[:-2] == (lines if stored is not served else [])
 
@@ -215,7 +215,7 @@ def test_the_stored_type_is_that_of_most_numbers_not_of_most_tensors_or_the_firs
 
     path = make_model(dtype=None)
     rewrite(path, round_large)
-    assert build(path)._runner.kv_caches[0].dtype is torch.bfloat16
+    assert build(path)._runner.kv_caches[0].data.dtype is torch.bfloat16
 
 
 def test_the_placement_is_what_was_loaded_and_not_what_was_asked_for(make_model: Make) -> None:

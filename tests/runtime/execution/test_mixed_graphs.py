@@ -78,7 +78,7 @@ def test_padding_changes_no_keys(
     make_model: MakeModel, graphs: CountingRecorder, open_driver: OpenDriver
 ) -> None:
     driver = open_driver(make_model(num_hidden_layers=1), mixed=(8,))
-    caches = driver.executor._runner.kv_caches
+    caches = [one.data for one in driver.executor._runner.kv_caches]
     before = [cache.clone() for cache in caches]
     record_all(driver)
     assert all(map(torch.equal, before, caches)), "nor does recording"

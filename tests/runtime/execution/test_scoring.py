@@ -147,7 +147,7 @@ def test_a_score_that_is_not_finite_is_a_fault_of_its_row(
     driver.run({0: 9, 1: 9})
     with torch.inference_mode():
         for cache in driver.executor._runner.kv_caches:
-            cache[driver.held[1][0]] = float("nan")
+            cache.data[driver.held[1][0]] = float("nan")
     ours, theirs = driver.run({0: 5, 1: 5})
     assert [token.position for token in unpack(ours.prompt_logprobs)] == [10, 11, 12, 13, 14]
     assert theirs.prompt_logprobs is None
