@@ -21,6 +21,8 @@ from millrace_kernels.linear.gpu_matrix import unit_of
 from millrace_kernels.linear.triton_widened import TYPES as DOTS
 from millrace_kernels.linear.triton_widened import choose_tile as choose_linear_tile
 from millrace_kernels.linear.triton_widened import choose_unit
+from millrace_kernels.paged_attention.cache import KvFormat
+from millrace_kernels.paged_attention.rounding import LARGEST, SMALLEST
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
@@ -36,12 +38,16 @@ WIDEST = {"bf16": ((256, 64),), "fp32": ((128, 64),)}
 """Such, too. In float32 64 heads of 256 need 100 KiB, one more than the smallest processors have."""
 WINDOWED = ((128, 4, 4096), (256, 4, 1000))
 """With a window of so many keys, too: prefill has one more loop over tiles."""
+ROUNDED = {KvFormat.INT8: "*i8", KvFormat.FP8: "*fp8e4nv"}
+"""The types of a rounded cache's numbers."""
+ROUNDED_SHAPES = ((64, 4), (128, 8), (256, 4))
 SPANS = {"LEAST_KEYS": LEAST_KEYS, "MOST_SPANS": MOST_SPANS, "KEYS_UNIT": KEYS_UNIT}
 DECODE = {"KV_HEADS": KV_HEADS, "BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False} | SPANS
 PREFILL = {"BLOCK_SIZE": 16, "DOT_IN_FLOAT32": False}
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 ROTARY = [
     {"HEADS": 8, "KV_HEADS": 2, "HALF": 64, "BLOCK_SIZE": 16, "BLOCK_HEADS": 8, "BLOCK": 64}
+    | {"LARGEST": 0, "SMALLEST": SMALLEST}
     | {"HAS_NORMS": has_norms, "HAS_ANGLES": has_angles}
     for has_norms in (False, True)
     for has_angles in (False, True)
@@ -58,18 +64,39 @@ class Case(NamedTuple):
     """Arguments that differ from step to step: it must not be compiled anew for some of their values."""
     num_warps: int = 4
     num_stages: int = 3
+    kv: KvFormat = KvFormat.MODEL
+
+    def runs_on(self, target: GPUTarget) -> bool:
+        """Float8 needs a compute capability of 8.9."""
+        return self.kv is not KvFormat.FP8 or target.arch >= 89
 
 
-def attention_cases(dtype: torch.dtype, head_dim: int, group: int, window: int = 0) -> list[Case]:
+def attention_cases(
+    dtype: torch.dtype, head_dim: int, group: int, window: int = 0, kv: KvFormat = KvFormat.MODEL
+) -> list[Case]:
     package, rows = "paged_attention", frozenset({"num_rows"})
     one, many = choose_decode_tile(dtype, head_dim, group), choose_prefill_tile(dtype, head_dim, group)
-    decode = DECODE | block_sizes(one, head_dim, group) | {"WINDOW": window}
-    prefill = PREFILL | block_sizes(many, head_dim, group) | {"BLOCK_Q": many.rows // group, "WINDOW": window}
+    has_scales = {"HAS_SCALES": kv is not KvFormat.MODEL}
+    decode = DECODE | has_scales | block_sizes(one, head_dim, group) | {"WINDOW": window}
+    prefill = (
+        PREFILL
+        | has_scales
+        | block_sizes(many, head_dim, group)
+        | {"BLOCK_Q": many.rows // group, "WINDOW": window}
+    )
     merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim}
     return [
-        Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages),
+        Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages, kv),
         Case(f"{package}.triton_decode", "merge", merge, num_warps=MERGE_WARPS),
-        Case(f"{package}.triton_prefill", "prefill", prefill, rows, many.warps, many.stages),
+        Case(f"{package}.triton_prefill", "prefill", prefill, rows, many.warps, many.stages, kv),
+    ]
+
+
+def rounded_cases(dtype: torch.dtype, kv: KvFormat) -> list[Case]:
+    write = ROTARY[-1] | {"LARGEST": LARGEST[kv]}
+    return [
+        *(case for shape in ROUNDED_SHAPES for case in attention_cases(dtype, *shape, 4096, kv)),
+        Case("rotary_kv_write.triton_kernel", "rotary_kv_write", write, kv=kv),
     ]
 
 
@@ -188,6 +215,7 @@ def cases(dtype: str, target: GPUTarget) -> list[Case]:
         *(case for shape in SHAPES + WIDEST[dtype] for case in attention_cases(TYPES[dtype], *shape)),
         *(case for shape in WINDOWED for case in attention_cases(TYPES[dtype], *shape)),
         *(Case("rotary_kv_write.triton_kernel", "rotary_kv_write", constants) for constants in ROTARY),
+        *(case for kv in ROUNDED for case in rounded_cases(TYPES[dtype], kv)),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
         *(case for rows in (16, 64) for case in expert_cases(TYPES[dtype], rows)),
@@ -217,6 +245,8 @@ FLOATS = {"scale": "fp32", "epsilon": "fp32", "table_ptr": "*fp32", "sums_ptr": 
 
 
 def argument_type(case: Case, name: str, dtype: str) -> str:
+    if case.kv is not KvFormat.MODEL and name in {"kv_ptr", "scales_ptr"}:
+        return ROUNDED[case.kv] if name == "kv_ptr" else "*bf16"
     package = case.module.partition(".")[0]
     known = SAMPLING if package == "sampling" else NUMBERS | FLOATS
     if package == "linear" or "NUMBER" in case.constants:
@@ -263,5 +293,5 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
 
 if __name__ == "__main__":
     for target in TARGETS:
-        for case in cases(sys.argv[1], target):
+        for case in filter(lambda one: one.runs_on(target), cases(sys.argv[1], target)):
             compile_for(case, sys.argv[1], target)

@@ -9,6 +9,7 @@ before it was watched.
 import ctypes
 import sys
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import NativeProgram
 from millrace_kernels.native.record import Recorded, Register
 from millrace_kernels.native.workspace import Place, row_stride
+from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.sampling.selfcheck import check_sampler
 from tests.kernels.layer_shapes import SHAPES
 
@@ -89,6 +91,9 @@ def main(path: Path, mode: str) -> None:
         check_sampler(library, case.vocabulary)
         for (dtype, form), bound in selfcheck.BOUNDS.items():
             assert selfcheck.measure_error(case, library, dtype, form) < bound, (name, dtype, form)
+        for dtype, bound in selfcheck.CACHE_BOUNDS.items():
+            rounded = replace(case, kv=KvFormat.INT8)
+            assert selfcheck.measure_error(rounded, library, dtype) < bound, (name, dtype, "KV")
     print("clean")  # noqa: T201  its only answer
 
 

@@ -158,6 +158,7 @@ class Program(Structure):
         ("num_forward_ops", c_int32),
         ("workspace", c_void_p),
         ("kv_caches", POINTER(c_void_p)),
+        ("kv_scales", POINTER(c_void_p)),
         ("kv_type", c_int32),
         ("spans", c_void_p),
         ("spans_bytes", c_int64),

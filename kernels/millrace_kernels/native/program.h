@@ -102,7 +102,8 @@ struct Program {
   int32_t num_ops, num_forward_ops;  // the others compute logits, if a step emits any
   char* workspace;
   char* const* kv_caches;  // by layer
-  int32_t kv_type;
+  bf16* const* kv_scales;  // by layer, beside int8; null for a cache of kv_type
+  int32_t kv_type;         // the model's
   char* spans;  // the sums of long sequences' attention, where threads share it
   int64_t spans_bytes;
   uint32_t* spans_done;  // by row and KV head; 0 between operations

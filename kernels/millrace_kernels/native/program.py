@@ -21,6 +21,9 @@ from millrace_kernels.native.workspace import LINE, Place, place_parts, place_re
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.step import Scoring
 
+HALVES_BYTES = 32
+"""Of a row in 16 bits, beside its bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -87,11 +90,13 @@ class NativeProgram:
     def set_caches(self, kv_caches: Sequence[KvCache]) -> None:
         """Set the caches, one for each layer, in the layout of paged_attention/cache.h."""
         assert not kv_caches or len(kv_caches) == len(self._heads), "a cache for each layer, or none at all"
+        assert len({one.format for one in kv_caches}) <= 1, "one format for all layers"
         for layer, cache in enumerate(kv_caches):
             check_cache(cache, self._heads[layer], self._dtype)
         self._caches = list(kv_caches)
-        places = (one.data.data_ptr() for one in kv_caches)
-        self._program.kv_caches = (ctypes.c_void_p * len(kv_caches))(*places)
+        self._program.kv_caches = _list_addresses([one.data for one in kv_caches])
+        scales = [one.scales for one in kv_caches if one.scales is not None]
+        self._program.kv_scales = _list_addresses(scales) if scales else None
 
     def poison(self) -> None:
         """Fill a step's memory with NaN, so that a read of unwritten memory shows in the result."""
@@ -183,7 +188,7 @@ class NativeProgram:
         ops = (abi.Op * len(operations))(*(self._op(one, places) for one in operations))
         workspace, kv_type = self._workspace.data_ptr(), TYPES[self._record.dtype]
         spans = (self._spans.data_ptr(), self._spans.shape[0], self._spans_done.data_ptr())
-        program = abi.Program(ops, len(ops), num_forward, workspace, None, kv_type, *spans)
+        program = abi.Program(ops, len(ops), num_forward, workspace, None, None, kv_type, *spans)
         if (shared := self._exchange) is not None:
             addresses = (shared.memory, shared.worker_bytes, shared.arrivals)
             program.exchange = ctypes.pointer(abi.Exchange(*addresses, shared.index, shared.count))
@@ -245,6 +250,10 @@ class NativeProgram:
         return self._workspace.view(register.dtype).as_strided(shape, strides, place.offset // itemsize)
 
 
+def _list_addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(one.data_ptr() for one in tensors))
+
+
 def _check_rows(batch: Batch, emits: Sequence[int]) -> None:
     # The bitwise or of three numbers is negative if one of them is: one pass instead of three.
     assert (batch.slot | batch.begin | batch.count).min(initial=0) >= 0, "a slot, begin or count below zero"
@@ -278,7 +287,8 @@ def _scratch_bytes(record: Record, sizes: Sizes) -> int:
     for heads in record.heads_by_layer.values():
         rows = max(abi.TASK_ROWS, heads.num_heads // heads.num_kv_heads)
         width = _whole_vectors(heads.head_dim)
-        needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS) + 16 * 64)
+        halves = 2 * (HALVES_BYTES + width + abi.TILE_KEYS)  # quads.h
+        needs.append(rows * (8 + 4 * 4 + 2 * 4 * width + 2 * 4 * abi.TILE_KEYS + halves) + 20 * 64)
     return max(needs)
 
 

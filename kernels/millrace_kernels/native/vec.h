@@ -51,6 +51,9 @@ INLINE Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
 INLINE void store(float* p, Floats x) { _mm512_storeu_ps(p, x.v); }
 INLINE Floats widen(__m256i x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))}; }
 INLINE Floats load(const bf16* p) { return widen(_mm256_loadu_si256((const __m256i*)p)); }
+INLINE Floats load(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)))};
+}
 INLINE __m256i narrow(Floats x) {
 #if defined(__AVX512BF16__)
   return (__m256i)_mm512_cvtneps_pbh(x.v);
@@ -129,6 +132,10 @@ INLINE __m256 widen(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_m
 INLINE Floats load(const bf16* p) {
   return {widen(_mm_loadu_si128((const __m128i*)p)), widen(_mm_loadu_si128((const __m128i*)(p + 8)))};
 }
+INLINE __m256 widen_bytes(const int8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+INLINE Floats load(const int8_t* p) { return {widen_bytes(p), widen_bytes(p + 8)}; }
 INLINE __m256i narrow(__m256 x) {
   __m256i bits = _mm256_castps_si256(x);
   __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -214,6 +221,7 @@ INLINE Floats load(const float* p, int n) { Floats r; EACH r.v[i] = i < n ? p[i]
 INLINE void store(float* p, Floats x) { memcpy(p, x.v, 64); }
 INLINE void store(float* p, Floats x, int n) { EACH if (i < n) p[i] = x.v[i]; }
 INLINE Floats load(const bf16* p) { Floats r; EACH r.v[i] = widen(p[i]); return r; }
+INLINE Floats load(const int8_t* p) { Floats r; EACH r.v[i] = p[i]; return r; }
 INLINE Floats load(const bf16* p, int n) { Floats r; EACH r.v[i] = i < n ? widen(p[i]) : 0; return r; }
 INLINE void store(bf16* p, Floats x) { EACH p[i] = narrow(x.v[i]); }
 INLINE void store(bf16* p, Floats x, int n) { EACH if (i < n) p[i] = narrow(x.v[i]); }
@@ -274,6 +282,18 @@ INLINE Floats dot(Floats acc, Pairs x, Pairs y) {
   return fma(upper(x), upper(y), fma(lower(x), lower(y), acc));
 #endif
 }
+
+// Pairs of two vectors' numbers that bfloat16 holds exactly, for the same products.
+#if defined(__AVX512BF16__)
+typedef Pairs WidePairs;
+INLINE WidePairs pair_up(Floats first, Floats second) {
+  return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first.v), 16), _mm512_castps_si512(second.v))};
+}
+#else
+struct WidePairs { Floats first, second; };
+INLINE WidePairs pair_up(Floats first, Floats second) { return {first, second}; }
+INLINE Floats dot(Floats acc, WidePairs x, Pairs y) { return fma(x.second, upper(y), fma(x.first, lower(y), acc)); }
+#endif
 
 // e^x to about one unit in the last place; 0 below -87, and NaN of NaN.
 //

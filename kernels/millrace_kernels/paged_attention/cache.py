@@ -6,12 +6,15 @@
 import enum
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 BLOCK_SIZE = 16
 """Tokens in a block."""
 SLACK = 64
 """Numbers after a layer's last block: the CPU kernels read whole vectors, beyond the end of a narrow head."""
+SCALE_TYPE = torch.bfloat16
+"""Half of float32's memory, and as good: what is rounded is divided by the scale as it is kept."""
 
 
 class KvFormat(enum.Enum):
@@ -24,6 +27,10 @@ class KvFormat(enum.Enum):
     FP8 = "Fp8"
     """float8_e4m3, with such scales."""
 
+    def stored_type(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type of the cache's numbers, for a model of a type."""
+        return {KvFormat.INT8: torch.int8, KvFormat.FP8: torch.float8_e4m3fn}.get(self, dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
@@ -33,7 +40,7 @@ class KvCache:
     """[blocks, 2, kv_heads, BLOCK_SIZE, head_dim], and SLACK numbers of the same memory after it: keys, then
     values."""
     scales: Tensor | None = None
-    """float32 [blocks, 2, kv_heads, BLOCK_SIZE]; None in the model's own type."""
+    """SCALE_TYPE [blocks, 2, kv_heads, BLOCK_SIZE]; None in the model's own type."""
     format: KvFormat = KvFormat.MODEL
 
     @property
@@ -50,3 +57,16 @@ class KvCache:
     def head_dim(self) -> int:
         """Numbers of a head."""
         return self.data.shape[4]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data and scales."""
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def poison(self, blocks: Tensor | list[int] | slice = slice(None)) -> None:
+        """Fill blocks with what spoils every row that reads it: NaN, or NaN as their scales."""
+        if self.scales is None:
+            self.data[blocks] = float("nan")
+        else:
+            self.data.view(torch.int8)[blocks] = 0x55
+            self.scales[blocks] = float("nan")

@@ -21,18 +21,32 @@ static void scale_by(float* mixed, int64_t width, float factor) {
   for (int64_t d = 0; d < width; d += LANES) store(mixed + d, mul(load(mixed + d), splat(factor)));
 }
 
+// The scales of a tile's keys and values, by block.
+struct Scales {
+  const bf16 *keys[TILE / BLOCK], *values[TILE / BLOCK];
+};
+
+// Give a row no weights.
+template <typename T, typename S>
+INLINE void hide_row(const Task<T, S>& t, int r) {
+  if constexpr (is_in_quads<T, S>) {
+    memset(t.halves[r].high, 0, TILE), memset(t.halves[r].low, 0, TILE);
+    t.halves[r].scale = 0, t.halves[r].high_bias = t.halves[r].low_bias = 0;
+  } else {
+    memset(t.weights + r * TILE, 0, TILE * sizeof(T));
+  }
+}
+
 // Turn a row's scores into weights under the running maximum, and rescale its sums to it.
-template <typename T>
-static void weigh_row(const Task<T>& t, int r, int first_key) {
+template <typename T, typename S>
+static void weigh_row(const Task<T, S>& t, int r, int first_key, const Scales& scales) {
   T* weights = t.weights + r * TILE;
   int before = t.before(r, first_key), until = t.until(r, first_key);
-  if (before >= until) {
-    memset(weights, 0, TILE * sizeof(T));
-    return;
-  }
+  if (before >= until) return hide_row(t, r);
   Floats score[TILE / LANES], best = splat(-__builtin_inff());
   for (int v = 0; v < TILE / LANES; v++) {
     score[v] = mul(load(t.scores + r * TILE + v * LANES), splat(t.scale));
+    if constexpr (is_rounded<S>) score[v] = mul(score[v], load(scales.keys[v]));
     score[v] = within(score[v], before - v * LANES, until - v * LANES, splat(-__builtin_inff()));
     best = max(best, score[v]);
   }
@@ -45,21 +59,33 @@ static void weigh_row(const Task<T>& t, int r, int first_key) {
   }
   Floats sums = splat(0.0f);
   for (int v = 0; v < TILE / LANES; v++) {
-    store(weights + v * LANES, exp(sub(score[v], splat(t.now.best[r]))));
-    sums = add(sums, load(weights + v * LANES));  // as they were rounded
+    Floats weight = exp(sub(score[v], splat(t.now.best[r])));
+    if constexpr (is_rounded<S>) {
+      sums = add(sums, weight);
+      weight = mul(weight, load(scales.values[v]));  // which may be unwritten and NaN where the weight is 0
+      weight = within(weight, before - v * LANES, until - v * LANES, splat(0.0f));
+      if constexpr (is_in_quads<T, S>) store(t.scores + r * TILE + v * LANES, weight);
+      else store(weights + v * LANES, weight);
+    } else {
+      store(weights + v * LANES, weight);
+      sums = add(sums, load(weights + v * LANES));  // as they were rounded
+    }
   }
+#if defined(__AVX512VNNI__)
+  if constexpr (is_in_quads<T, S>) round_halves(t.scores + r * TILE, TILE, t.halves + r);
+#endif
   t.now.total[r] += sum(sums);
 }
 
-template <typename T>
-static void begin_span(const Task<T>& t) {
+template <typename T, typename S>
+static void begin_span(const Task<T, S>& t) {
   for (int r = 0; r < t.num_rows; r++) t.now.best[r] = -__builtin_inff(), t.now.total[r] = 0;
   memset(t.now.mixed, 0, t.num_rows * t.width * 4);
 }
 
 // Merge a row's sums of the span into those of earlier spans.
-template <typename T>
-static void merge_row(const Task<T>& t, int r) {
+template <typename T, typename S>
+static void merge_row(const Task<T, S>& t, int r) {
   float* all = t.all.mixed + r * t.width;
   const float* mine = t.now.mixed + r * t.width;
   float best = t.now.best[r] > t.all.best[r] ? t.now.best[r] : t.all.best[r];
@@ -70,8 +96,8 @@ static void merge_row(const Task<T>& t, int r) {
   t.all.best[r] = best;
 }
 
-template <typename T>
-static void end_span(const Task<T>& t, int first_key) {
+template <typename T, typename S>
+static void end_span(const Task<T, S>& t, int first_key) {
   for (int r = 0; r < t.num_rows; r++) {
     if (first_key == floor_to(SPAN, t.first_seen(r))) {
       t.all.best[r] = t.now.best[r], t.all.total[r] = t.now.total[r];
@@ -82,29 +108,55 @@ static void end_span(const Task<T>& t, int first_key) {
   }
 }
 
-template <typename T>
-static void attend_tile(const Task<T>& t, int first_key) {
-  const T *keys[TILE / BLOCK], *values[TILE / BLOCK];
+// The block of a tile's keys from 16 · b on. Outside of what is seen scores are masked, and values are not read.
+template <typename T, typename S>
+INLINE int64_t block_of(const Task<T, S>& t, int first_key, int b) {
+  return t.blocks[larger(t.first_seen(0) / BLOCK, smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK))];
+}
+
+// Fetch a tile while the one before it is computed: blocks lie apart, and no CPU foresees where.
+template <typename T, typename S>
+static void prefetch_tile(const Task<T, S>& t, int first_key) {
+  int64_t num_bytes = BLOCK * t.cache.head_dim * sizeof(S);
+  for (int b = 0; b < TILE / BLOCK; b++) {
+    int64_t block = block_of(t, first_key, b);
+    const char *keys = (const char*)t.cache.keys(block, t.head), *values = (const char*)t.cache.values(block, t.head);
+    for (int64_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(keys + at), __builtin_prefetch(values + at);
+  }
+}
+
+template <typename T, typename S>
+static void attend_tile(const Task<T, S>& t, int first_key) {
+  const S *keys[TILE / BLOCK], *values[TILE / BLOCK];
+  Scales scales;
   int seen = t.first_seen(0);
-  for (int b = 0; b < TILE / BLOCK; b++) {  // outside of these blocks scores are masked, and values are not read
-    int64_t block = t.blocks[larger(seen / BLOCK, smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK))];
+  for (int b = 0; b < TILE / BLOCK; b++) {
+    int64_t block = block_of(t, first_key, b);
     keys[b] = t.cache.keys(block, t.head), values[b] = t.cache.values(block, t.head);
+    if constexpr (is_rounded<S>) {
+      scales.keys[b] = t.cache.scales + t.cache.keys_at(block, t.head);
+      scales.values[b] = t.cache.scales + t.cache.values_at(block, t.head);
+    }
   }
   score_tile(t, keys);
-  for (int r = 0; r < t.num_rows; r++) weigh_row(t, r, first_key);
+  for (int r = 0; r < t.num_rows; r++) weigh_row(t, r, first_key, scales);
   mix_tile(t, values, {larger(0, floor_to(2, seen) - first_key), smaller(TILE, t.num_keys - first_key)});
 }
 
-template <typename T>
-static void attend_span(const Task<T>& t, int first_key) {
+template <typename T, typename S>
+static void attend_span(const Task<T, S>& t, int first_key) {
   begin_span(t);
   int key = larger(first_key, floor_to(TILE, t.first_seen(0)));
-  for (; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
+  int end = smaller(first_key + SPAN, t.num_keys);
+  for (; key < end; key += TILE) {
+    if (key + TILE < end) prefetch_tile(t, key + TILE);
+    attend_tile(t, key);
+  }
 }
 
 // Compute a whole task in this thread.
-template <typename T>
-static bool attend(const Task<T>& t) {
+template <typename T, typename S>
+static bool attend(const Task<T, S>& t) {
   for (int span = floor_to(SPAN, t.first_seen(0)); span < t.num_keys; span += SPAN) {
     attend_span(t, span);
     end_span(t, span);
@@ -121,14 +173,22 @@ INLINE V* carve(char*& scratch, int64_t count) {
 
 INLINE int64_t whole_vectors(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
 
+INLINE Halves* carve_halves(char*& scratch, int num_rows, int64_t width) {
+  Halves* rows = carve<Halves>(scratch, num_rows);
+  int8_t* bytes = carve<int8_t>(scratch, 2 * num_rows * width);
+  for (int r = 0; r < num_rows; r++) rows[r].high = bytes + 2 * r * width, rows[r].low = rows[r].high + width;
+  return rows;
+}
+
 INLINE Sums carve_sums(char*& memory, int num_rows, int64_t width) {
   return {carve<float>(memory, num_rows), carve<float>(memory, num_rows), carve<float>(memory, num_rows * width)};
 }
 
-template <typename T>
-static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
+template <typename T, typename S>
+static Task<T, S> prepare(const Program& p, const Step& step, const Op& op, int seq, int head, int first, int count,
                        char* scratch) {
-  Task<T> t = {{(T*)p.kv_caches[op.layer], op.kv_heads, op.head_dim}, step.blocks[op.group] + step.slot[seq] * step.blocks_stride};
+  bf16* scales = is_rounded<S> ? p.kv_scales[op.layer] : nullptr;
+  Task<T, S> t = {{(S*)p.kv_caches[op.layer], scales, op.kv_heads, op.head_dim}, step.blocks[op.group] + step.slot[seq] * step.blocks_stride};
   t.head = head, t.group = op.heads / op.kv_heads, t.num_rows = count * t.group;
   t.first_position = step.begin[seq] + first, t.num_keys = t.first_position + count;
   t.window = op.window > 0 ? op.window : t.num_keys;
@@ -140,11 +200,21 @@ static Task<T> prepare(const Program& p, const Step& step, const Op& op, int seq
     int token = step.start[seq] + first + r / t.group;
     t.query[r] = row<const T>(p, op.x, token) + (head * t.group + r % t.group) * op.head_dim;
   }
+#if defined(__AVX512VNNI__)
+  if constexpr (is_in_quads<T, S>) {
+    t.queries = carve_halves(scratch, t.num_rows, t.width), t.halves = carve_halves(scratch, t.num_rows, TILE);
+    float wide[t.width];
+    for (int r = 0; r < t.num_rows; r++) {
+      for (int d = 0; d < op.head_dim; d += LANES) store(wide + d, load(t.query[r] + d, op.head_dim - d));
+      round_halves(wide, t.width, t.queries + r);
+    }
+  }
+#endif
   return t;
 }
 
-template <typename T>
-static void write_rows(const Program& p, const Step& step, const Op& op, const Task<T>& t, int seq, int first) {
+template <typename T, typename S>
+static void write_rows(const Program& p, const Step& step, const Op& op, const Task<T, S>& t, int seq, int first) {
   for (int r = 0; r < t.num_rows; r++) {
     int token = step.start[seq] + first + r / t.group;
     T* to = row<T>(p, op.y, token) + (t.head * t.group + r % t.group) * op.head_dim;
@@ -181,8 +251,8 @@ static Shared share_spans(const Program& p, const Step& step, const Op& op, int 
 }
 
 // Compute one span of a task; the thread of the last span merges all. Return whether this one did.
-template <typename T>
-static bool attend_shared(Task<T>& t, const Shared& shared, int span) {
+template <typename T, typename S>
+static bool attend_shared(Task<T, S>& t, const Shared& shared, int span) {
   t.now = shared.sums(t.head, span, t.num_rows, t.width);
   attend_span(t, shared.first_key + span * SPAN);
   uint32_t* num_done = shared.num_done + t.head;
@@ -195,7 +265,7 @@ static bool attend_shared(Task<T>& t, const Shared& shared, int span) {
   return true;
 }
 
-template <typename T>
+template <typename T, typename S>
 static void attention_of(const Program& p, const Step& step, const Op& op, const Worker& w) {
   int tokens = larger(1, TASK_ROWS / (op.heads / op.kv_heads));
   int64_t used = 0;
@@ -209,7 +279,7 @@ static void attention_of(const Program& p, const Step& step, const Op& op, const
         for (int part = 0; part < num_parts; part++) {
           if (number++ % w.count != w.index) continue;
           int count = smaller(tokens, step.count[seq] - first);
-          Task<T> t = prepare<T>(p, step, op, seq, head, first, count, w.scratch);
+          Task<T, S> t = prepare<T, S>(p, step, op, seq, head, first, count, w.scratch);
           bool is_done = shared.memory == nullptr ? attend(t) : attend_shared(t, shared, part);
           if (is_done) write_rows(p, step, op, t, seq, first);
         }
@@ -217,7 +287,10 @@ static void attention_of(const Program& p, const Step& step, const Op& op, const
 }
 
 void attention(const Program& p, const Step& step, const Op& op, const Worker& w) {
-  p.kv_type == FLOAT32 ? attention_of<float>(p, step, op, w) : attention_of<bf16>(p, step, op, w);
+  bool is_wide = p.kv_type == FLOAT32;
+  if (p.kv_scales != nullptr)
+    is_wide ? attention_of<float, int8_t>(p, step, op, w) : attention_of<bf16, int8_t>(p, step, op, w);
+  else is_wide ? attention_of<float, float>(p, step, op, w) : attention_of<bf16, bf16>(p, step, op, w);
 }
 
 }  // namespace MILLRACE_ISA

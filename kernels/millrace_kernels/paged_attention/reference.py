@@ -41,8 +41,17 @@ def _gather(kv_cache: KvCache, table: Tensor, positions: Tensor) -> tuple[Tensor
     """Return a sequence's keys and values, each float32 [positions, kv_heads, head_dim]."""
     block_size = kv_cache.block_size
     blocks = table.long()[positions // block_size]
-    pair = kv_cache.data[blocks, :, :, positions % block_size].float()
+    where = blocks, slice(None), slice(None), positions % block_size
+    pair = _widen(kv_cache.data, where)
+    if kv_cache.scales is not None:
+        pair = pair * kv_cache.scales[where].float()[..., None]
     return pair[:, 0], pair[:, 1]
+
+
+def _widen(data: Tensor, where: tuple[Tensor | slice, ...]) -> Tensor:
+    """Return entries in float32, by their bytes if torch cannot index their type."""
+    is_byte = data.dtype.itemsize == 1
+    return (data.view(torch.uint8)[where].view(data.dtype) if is_byte else data[where]).float()
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, is_hidden: Tensor) -> Tensor:

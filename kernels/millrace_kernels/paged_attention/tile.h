@@ -1,7 +1,7 @@
 // A task of attention, and the two matrix products over one of its tiles: scores of keys, and mixed values.
 #pragma once
 
-#include "cache.h"
+#include "quads.h"
 
 namespace MILLRACE_ISA {
 
@@ -18,9 +18,9 @@ struct Sums {
   float *best, *total, *mixed;  // [rows], [rows], [rows, width]
 };
 
-template <typename T>
+template <typename T, typename S>  // of queries and weights, and of the cache's numbers
 struct Task {
-  Cache<T> cache;
+  Cache<S> cache;
   const int64_t* blocks;
   int head, num_rows, group;
   int first_position;  // of the rows' first token
@@ -32,6 +32,7 @@ struct Task {
   Sums now, all;       // of the span, and of the spans before
   float* scores;       // [rows, TILE]
   T* weights;          // [rows, TILE]
+  Halves *queries, *halves;  // in quads: the queries and the weights, by row
 
   INLINE_MEMBER int position(int r) const { return first_position + r / group; }
   // The first key that the row sees. Memory before the one of row 0 may belong to other sequences.
@@ -45,11 +46,14 @@ struct Task {
 // The first key of a key's pair, tile or span, which has `size` keys.
 INLINE int floor_to(int size, int key) { return key / size * size; }
 
-template <int ROWS, int VECTORS>
-INLINE void score(const Task<bf16>& t, int r, const bf16* const* keys, Floats acc[ROWS][VECTORS]) {
+INLINE Pairs key_pairs(const bf16* at) { return load_pairs(at); }
+INLINE WidePairs key_pairs(const int8_t* at) { return pair_up(load(at), load(at + BLOCK)); }
+
+template <int ROWS, int VECTORS, typename S>
+INLINE void score(const Task<bf16, S>& t, int r, const S* const* keys, Floats acc[ROWS][VECTORS]) {
   for (int d = 0; d < t.cache.head_dim; d += 2) {
-    Pairs key[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load_pairs(keys[v] + d * BLOCK);
+    decltype(key_pairs(keys[0])) key[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; v++) key[v] = key_pairs(keys[v] + d * BLOCK);
     UNROLL for (int i = 0; i < ROWS; i++) {
       Pairs query = splat_pair(t.query[r + i] + d);
       UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], key[v], query);
@@ -57,8 +61,8 @@ INLINE void score(const Task<bf16>& t, int r, const bf16* const* keys, Floats ac
   }
 }
 
-template <int ROWS, int VECTORS>
-INLINE void score(const Task<float>& t, int r, const float* const* keys, Floats acc[ROWS][VECTORS]) {
+template <int ROWS, int VECTORS, typename S>
+INLINE void score(const Task<float, S>& t, int r, const S* const* keys, Floats acc[ROWS][VECTORS]) {
   for (int d = 0; d < t.cache.head_dim; d++) {
     Floats key[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; v++) key[v] = load(keys[v] + d * BLOCK);
@@ -69,8 +73,12 @@ INLINE void score(const Task<float>& t, int r, const float* const* keys, Floats 
   }
 }
 
-template <typename T, int ROWS>
-static __attribute__((noinline)) void score_rows(const Task<T>& t, int r, const T* const* keys) {
+template <int ROWS, typename T, typename S>
+static __attribute__((noinline)) void score_rows(const Task<T, S>& t, int r, const S* const* keys) {
+#if defined(__AVX512VNNI__)
+  if constexpr (is_in_quads<T, S>)
+    return score_quads<ROWS>(t.queries + r, t.cache.head_dim, keys, t.scores + r * TILE);
+#endif
   for (int v = 0; v < TILE / BLOCK; v += VECTORS_AT_ONCE) {
     Floats acc[ROWS][VECTORS_AT_ONCE];
     UNROLL for (int i = 0; i < ROWS; i++)
@@ -86,16 +94,27 @@ struct Keys {
   int begin, end;  // `begin` is even: the first key of a pair
 };
 
+// Values at 16 · VECTORS dimensions from d on, of a block's tokens `key` and `key` + 1. The second may be unwritten: if
+// the first is the last, its NaN must not count, because 0 · NaN is not 0. An integer is never NaN, and its weight is 0.
+template <int VECTORS>
+INLINE void value_pairs(const bf16* block, int key, int d, int64_t head_dim, bool is_last, Pairs value[VECTORS]) {
+  const bf16* line = block + (key / 2 * head_dim + d) * 2;
+  UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
+  if (is_last) UNROLL for (int v = 0; v < VECTORS; v++) value[v] = first_of_pairs(value[v]);
+}
+template <int VECTORS>
+INLINE void value_pairs(const int8_t* block, int key, int d, int64_t head_dim, bool, WidePairs value[VECTORS]) {
+  const int8_t *first = block + key * head_dim + d, *second = first + head_dim;
+  UNROLL for (int v = 0; v < VECTORS; v++) value[v] = pair_up(load(first + v * LANES), load(second + v * LANES));
+}
+
 // acc += weights · values over a tile's keys, at 16 · VECTORS dimensions from d on.
-template <int ROWS, int VECTORS>
-INLINE void add_values(const Task<bf16>& t, int r, int d, const bf16* const* values, Keys keys,
+template <int ROWS, int VECTORS, typename S>
+INLINE void add_values(const Task<bf16, S>& t, int r, int d, const S* const* values, Keys keys,
                        Floats acc[ROWS][VECTORS]) {
   for (int key = keys.begin; key < keys.end; key += 2) {
-    const bf16* line = values[key / BLOCK] + ((key % BLOCK) / 2 * t.cache.head_dim + d) * 2;
-    Pairs value[VECTORS];
-    UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load_pairs(line + v * LANES * 2);
-    if (key + 1 == keys.end)  // the second's values may be unwritten and hold NaN, and 0 · NaN is not 0
-      UNROLL for (int v = 0; v < VECTORS; v++) value[v] = first_of_pairs(value[v]);
+    decltype(key_pairs(values[0])) value[VECTORS];
+    value_pairs<VECTORS>(values[key / BLOCK], key % BLOCK, d, t.cache.head_dim, key + 1 == keys.end, value);
     UNROLL for (int i = 0; i < ROWS; i++) {
       Pairs weight = splat_pair(t.weights + (r + i) * TILE + key);
       UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = dot(acc[i][v], value[v], weight);
@@ -103,11 +122,11 @@ INLINE void add_values(const Task<bf16>& t, int r, int d, const bf16* const* val
   }
 }
 
-template <int ROWS, int VECTORS>
-INLINE void add_values(const Task<float>& t, int r, int d, const float* const* values, Keys keys,
+template <int ROWS, int VECTORS, typename S>
+INLINE void add_values(const Task<float, S>& t, int r, int d, const S* const* values, Keys keys,
                        Floats acc[ROWS][VECTORS]) {
   for (int key = keys.begin; key < keys.end; key++) {
-    const float* line = values[key / BLOCK] + key % BLOCK * t.cache.head_dim + d;
+    const S* line = values[key / BLOCK] + key % BLOCK * t.cache.head_dim + d;
     Floats value[VECTORS];
     UNROLL for (int v = 0; v < VECTORS; v++) value[v] = load(line + v * LANES);
     UNROLL for (int i = 0; i < ROWS; i++) {
@@ -117,8 +136,8 @@ INLINE void add_values(const Task<float>& t, int r, int d, const float* const* v
   }
 }
 
-template <typename T, int ROWS, int VECTORS>
-static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, const T* const* values, Keys keys) {
+template <int ROWS, int VECTORS, typename T, typename S>
+static __attribute__((noinline)) void mix_rows(const Task<T, S>& t, int r, int d, const S* const* values, Keys keys) {
   Floats acc[ROWS][VECTORS];
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int v = 0; v < VECTORS; v++) acc[i][v] = load(t.now.mixed + (r + i) * t.width + d + v * LANES);
@@ -127,31 +146,42 @@ static __attribute__((noinline)) void mix_rows(const Task<T>& t, int r, int d, c
     UNROLL for (int v = 0; v < VECTORS; v++) store(t.now.mixed + (r + i) * t.width + d + v * LANES, acc[i][v]);
 }
 
-template <typename T, int ROWS>
-static void mix_width(const Task<T>& t, int r, const T* const* values, Keys keys) {
+template <int ROWS, typename T, typename S>
+static void mix_width(const Task<T, S>& t, int r, const S* const* values, Keys keys) {
   int d = 0;
+#if defined(__AVX512VNNI__)
+  if constexpr (is_in_quads<T, S>) {
+    float* mixed = t.now.mixed + r * t.width;
+    int dim = t.cache.head_dim;
+    for (; d + QUAD_VECTORS * LANES <= t.width; d += QUAD_VECTORS * LANES)
+      mix_quads<ROWS, QUAD_VECTORS>(t.halves + r, dim, d, values, keys.begin, keys.end, mixed, t.width);
+    for (; d < t.width; d += LANES)
+      mix_quads<ROWS, 1>(t.halves + r, dim, d, values, keys.begin, keys.end, mixed, t.width);
+    return;
+  }
+#endif
   for (; d + VECTORS_AT_ONCE * LANES <= t.width; d += VECTORS_AT_ONCE * LANES)
-    mix_rows<T, ROWS, VECTORS_AT_ONCE>(t, r, d, values, keys);
-  for (; d < t.width; d += LANES) mix_rows<T, ROWS, 1>(t, r, d, values, keys);
+    mix_rows<ROWS, VECTORS_AT_ONCE>(t, r, d, values, keys);
+  for (; d < t.width; d += LANES) mix_rows<ROWS, 1>(t, r, d, values, keys);
 }
 
 // Run F<ROWS> over all rows of a task, a few at a time.
-template <typename T>
-static void score_tile(const Task<T>& t, const T* const* keys) {
+template <typename T, typename S>
+static void score_tile(const Task<T, S>& t, const S* const* keys) {
   int r = 0;
-  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) score_rows<T, ROWS_AT_ONCE>(t, r, keys);
-  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return score_rows<T, 3>(t, r, keys);
-  for (; r + 2 <= t.num_rows; r += 2) score_rows<T, 2>(t, r, keys);
-  if (r < t.num_rows) score_rows<T, 1>(t, r, keys);
+  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) score_rows<ROWS_AT_ONCE>(t, r, keys);
+  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return score_rows<3>(t, r, keys);
+  for (; r + 2 <= t.num_rows; r += 2) score_rows<2>(t, r, keys);
+  if (r < t.num_rows) score_rows<1>(t, r, keys);
 }
 
-template <typename T>
-static void mix_tile(const Task<T>& t, const T* const* values, Keys keys) {
+template <typename T, typename S>
+static void mix_tile(const Task<T, S>& t, const S* const* values, Keys keys) {
   int r = 0;
-  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) mix_width<T, ROWS_AT_ONCE>(t, r, values, keys);
-  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return mix_width<T, 3>(t, r, values, keys);
-  for (; r + 2 <= t.num_rows; r += 2) mix_width<T, 2>(t, r, values, keys);
-  if (r < t.num_rows) mix_width<T, 1>(t, r, values, keys);
+  for (; r + ROWS_AT_ONCE <= t.num_rows; r += ROWS_AT_ONCE) mix_width<ROWS_AT_ONCE>(t, r, values, keys);
+  if (t.num_rows - r == 3 && ROWS_AT_ONCE > 3) return mix_width<3>(t, r, values, keys);
+  for (; r + 2 <= t.num_rows; r += 2) mix_width<2>(t, r, values, keys);
+  if (r < t.num_rows) mix_width<1>(t, r, values, keys);
 }
 
 }  // namespace MILLRACE_ISA

@@ -169,6 +169,9 @@ class TiledAttention:
         head_dim = kv_cache.head_dim
         lines = kv_cache.data.view(-1, kv_cache.block_size * head_dim).index_select(0, tile.gather)
         pair = lines.float().view(2, tile.num_sequences, self._kv_heads, TILE_KEYS, head_dim)
+        if (scales := kv_cache.scales) is not None:
+            mine = scales.view(-1, kv_cache.block_size).index_select(0, tile.gather)
+            pair *= mine.float().view(*pair.shape[:-1], 1)
         for number, keys_of_others in tile.foreign:
             pair[1, number, :, keys_of_others].zero_()
         keys, values = _fill_up(pair).flatten(1, 2).unbind()

@@ -18,6 +18,7 @@ with 4."""
 def _decode_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
     sums_ptr: tl.tensor,
     mixed_ptr: tl.tensor,
     starts_ptr: tl.tensor,
@@ -34,6 +35,9 @@ def _decode_kernel(  # noqa: PLR0917
     kv_stride_part: tl.tensor,
     kv_stride_head: tl.tensor,
     kv_stride_offset: tl.tensor,
+    scales_stride_block: tl.tensor,
+    scales_stride_part: tl.tensor,
+    scales_stride_head: tl.tensor,
     tables_stride: tl.tensor,
     KV_HEADS: tl.constexpr,  # noqa: N803
     GROUP: tl.constexpr,  # noqa: N803
@@ -47,6 +51,7 @@ def _decode_kernel(  # noqa: PLR0917
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_D: tl.constexpr,  # noqa: N803
     DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
+    HAS_SCALES: tl.constexpr,  # noqa: N803
 ) -> None:
     lanes = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, BLOCK_D)
@@ -83,18 +88,21 @@ def _decode_kernel(  # noqa: PLR0917
         position = tl.zeros((BLOCK_M,), tl.int32) + context - 1
         table_ptr = tables_ptr + slot * tables_stride
         mine_ptr = kv_ptr + kv_head * kv_stride_head
+        my_scales_ptr = scales_ptr + kv_head * scales_stride_head
         whole = begin + (stop - begin) // BLOCK_N * BLOCK_N
         for tile in range(begin, whole, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, tile, tile, stop, table_ptr, mine_ptr, scale,
-                kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, True,
+                query, best, total, mixed, position, tile, tile, stop, table_ptr, mine_ptr,
+                my_scales_ptr, scale, kv_stride_block, kv_stride_part, kv_stride_offset,
+                scales_stride_block, scales_stride_part, HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, True,
+                HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
         if whole < stop:
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, whole, whole, stop, table_ptr, mine_ptr, scale,
-                kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, False,
+                query, best, total, mixed, position, whole, whole, stop, table_ptr, mine_ptr,
+                my_scales_ptr, scale, kv_stride_block, kv_stride_part, kv_stride_offset,
+                scales_stride_block, scales_stride_part, HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, 0, False,
+                HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
 
         line = (span * KV_HEADS * GROUP + heads).to(tl.int64)

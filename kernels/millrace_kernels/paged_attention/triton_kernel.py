@@ -53,6 +53,23 @@ class Work(NamedTuple):
         return cls(ends, torch.searchsorted(ends, numbers, right=True, out_int32=True))
 
 
+class CacheArguments(NamedTuple):
+    """What kernels take of a layer's cache."""
+
+    data: Tensor
+    scales: Tensor
+    """Any memory if the cache has none: the kernels read none of it."""
+    strides: tuple[int, ...]
+    """Of the data's first four dimensions, and the scales' first three."""
+
+
+def launch_cache(kv_cache: KvCache) -> CacheArguments:
+    """Return a cache's arguments for a launch."""
+    data, scales = kv_cache.data, kv_cache.scales
+    strides = (0, 0, 0) if scales is None else scales.stride()[:3]
+    return CacheArguments(data, data if scales is None else scales, (*data.stride()[:4], *strides))
+
+
 class TritonAttention:
     """A step's planned attention, called once for each layer. It never waits for the device."""
 
@@ -96,17 +113,18 @@ class TritonAttention:
 
     def _decode(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float, work: Work) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
-        kv_heads, data = kv_cache.num_kv_heads, kv_cache.data
+        kv_heads, (data, scales, strides) = kv_cache.num_kv_heads, launch_cache(kv_cache)
         group = num_heads // kv_heads
         sums, mixed = self._find_partial(num_heads, head_dim, query.device)
         tile = choose_decode_tile(query.dtype, head_dim, group)
         _decode_kernel[(_count_programs(query.device, tile),)](
-            query, data, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *data.stride()[:4],
+            query, data, scales, sums, mixed, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *strides,
             rows.tables.stride(0),
             KV_HEADS=kv_heads, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             WINDOW=self._window, LEAST_KEYS=LEAST_KEYS, MOST_SPANS=MOST_SPANS, KEYS_UNIT=KEYS_UNIT,
-            BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim, DOT_IN_FLOAT32=_is_interpreted(),
+            BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
+            DOT_IN_FLOAT32=_is_interpreted(), HAS_SCALES=kv_cache.scales is not None,
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
@@ -142,18 +160,18 @@ class TritonAttention:
 
     def _prefill(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float) -> None:
         rows, (_, num_heads, head_dim) = self._rows, query.shape
-        kv_heads, data = kv_cache.num_kv_heads, kv_cache.data
+        kv_heads, (data, scales, strides) = kv_cache.num_kv_heads, launch_cache(kv_cache)
         group = num_heads // kv_heads
         tile = choose_prefill_tile(query.dtype, head_dim, group)
         block_q = tile.rows // group
         work = self._find_tiles(block_q)
         _prefill_kernel[(work.owners.shape[0], kv_heads)](
-            query, data, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *data.stride()[:4],
+            query, data, scales, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
+            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *strides,
             output.stride(0), output.stride(1), rows.tables.stride(0),
             WINDOW=self._window, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             BLOCK_Q=block_q, BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
-            DOT_IN_FLOAT32=_is_interpreted(),
+            DOT_IN_FLOAT32=_is_interpreted(), HAS_SCALES=kv_cache.scales is not None,
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
 

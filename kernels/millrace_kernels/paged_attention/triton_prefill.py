@@ -12,6 +12,7 @@ from millrace_kernels.paged_attention.triton_tile import visit_tile
 def _prefill_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
     output_ptr: tl.tensor,
     starts_ptr: tl.tensor,
     contexts_ptr: tl.tensor,
@@ -27,6 +28,9 @@ def _prefill_kernel(  # noqa: PLR0917
     kv_stride_part: tl.tensor,
     kv_stride_head: tl.tensor,
     kv_stride_offset: tl.tensor,
+    scales_stride_block: tl.tensor,
+    scales_stride_part: tl.tensor,
+    scales_stride_head: tl.tensor,
     output_stride_token: tl.tensor,
     output_stride_head: tl.tensor,
     tables_stride: tl.tensor,
@@ -39,6 +43,7 @@ def _prefill_kernel(  # noqa: PLR0917
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_D: tl.constexpr,  # noqa: N803
     DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
+    HAS_SCALES: tl.constexpr,  # noqa: N803
 ) -> None:
     # The last tile of a row has the most keys: it starts first, so that it does not end long after the
     # others.
@@ -79,6 +84,7 @@ def _prefill_kernel(  # noqa: PLR0917
         mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         table_ptr = tables_ptr + slot * tables_stride
         mine_ptr = kv_ptr + kv_head * kv_stride_head
+        my_scales_ptr = scales_ptr + kv_head * scales_stride_head
         first_key = 0
         seen_by_all = 0
         whole = (before + 1) // BLOCK_N * BLOCK_N
@@ -87,21 +93,24 @@ def _prefill_kernel(  # noqa: PLR0917
             seen_by_all = tl.cdiv(tl.maximum(stop - WINDOW, 0), BLOCK_N) * BLOCK_N
             for begin in range(first_key // BLOCK_N * BLOCK_N, seen_by_all, BLOCK_N):
                 best, total, mixed = visit_tile(
-                    query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
-                    kv_stride_block, kv_stride_part, kv_stride_offset,
-                    HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, False,
+                    query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr,
+                    my_scales_ptr, scale, kv_stride_block, kv_stride_part, kv_stride_offset,
+                    scales_stride_block, scales_stride_part, HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D,
+                    WINDOW, False, HAS_SCALES, query_ptr.dtype.element_ty,
                 )  # fmt: skip
         for begin in range(seen_by_all, whole, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
-                kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, True,
+                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr,
+                my_scales_ptr, scale, kv_stride_block, kv_stride_part, kv_stride_offset,
+                scales_stride_block, scales_stride_part, HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D,
+                WINDOW, True, HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
         for begin in range(tl.maximum(seen_by_all, whole), stop, BLOCK_N):
             best, total, mixed = visit_tile(
-                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr, scale,
-                kv_stride_block, kv_stride_part, kv_stride_offset,
-                HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, WINDOW, False,
+                query, best, total, mixed, position, begin, first_key, stop, table_ptr, mine_ptr,
+                my_scales_ptr, scale, kv_stride_block, kv_stride_part, kv_stride_offset,
+                scales_stride_block, scales_stride_part, HEAD_DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D,
+                WINDOW, False, HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
 
         tl.store(

@@ -16,16 +16,21 @@ def visit_tile(  # noqa: PLR0917
     stop: tl.tensor,
     table_ptr: tl.tensor,
     kv_ptr: tl.tensor,
+    scales_ptr: tl.tensor,
     scale: tl.tensor,
     kv_stride_block: tl.tensor,
     kv_stride_part: tl.tensor,
     kv_stride_offset: tl.tensor,
+    scales_stride_block: tl.tensor,
+    scales_stride_part: tl.tensor,
     HEAD_DIM: tl.constexpr,  # noqa: N803
     BLOCK_SIZE: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_D: tl.constexpr,  # noqa: N803
     WINDOW: tl.constexpr,  # noqa: N803
     IS_SEEN: tl.constexpr,  # noqa: N803
+    HAS_SCALES: tl.constexpr,  # noqa: N803
+    WEIGHTS: tl.constexpr,  # noqa: N803  the type that weights are rounded to: the model's
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Return the maxima, sums and mixed values, updated with the tile that begins at key `begin`.
 
@@ -45,9 +50,15 @@ def visit_tile(  # noqa: PLR0917
         wanted = wanted & is_read[:, None]
     line = block.to(tl.int64) * kv_stride_block + (at % BLOCK_SIZE) * kv_stride_offset
     where = kv_ptr + line[:, None] + dims[None, :]
+    scale_line = scales_ptr + block.to(tl.int64) * scales_stride_block + at % BLOCK_SIZE
     key = tl.load(where, mask=wanted, other=0.0).to(query.dtype)
     value = tl.load(where + kv_stride_part, mask=wanted, other=0.0).to(query.dtype)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+    if HAS_SCALES:
+        if IS_SEEN:
+            scores = scores * tl.load(scale_line).to(tl.float32)[None, :]
+        else:
+            scores = scores * tl.load(scale_line, mask=is_read, other=0.0).to(tl.float32)[None, :]
     if not IS_SEEN:
         is_key = at[None, :] <= position[:, None]
         if WINDOW:
@@ -59,7 +70,13 @@ def visit_tile(  # noqa: PLR0917
     weights = tl.exp2(tl.fma(scores, scale, -now[:, None]))
     shrink = tl.exp2(best - now)
     total = total * shrink + tl.sum(weights, 1)
-    # Rounded to the values' type: the interpreter's dot is float32, and must round like a GPU's.
-    rounded = weights.to(kv_ptr.dtype.element_ty).to(value.dtype)
+    if HAS_SCALES:
+        scale_line += scales_stride_part
+        if IS_SEEN:
+            weights = weights * tl.load(scale_line).to(tl.float32)[None, :]
+        else:
+            weights = weights * tl.load(scale_line, mask=is_read, other=0.0).to(tl.float32)[None, :]
+    # Rounded to the model's type: the interpreter's dot is float32, and must round like a GPU's.
+    rounded = weights.to(WEIGHTS).to(value.dtype)
     mixed = mixed * shrink[:, None] + tl.dot(rounded, value, input_precision="ieee")
     return now, total, mixed

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.paged_attention.cache import KvCache
+from millrace_kernels.paged_attention.rounding import round_heads
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.step import HeadNorms, Heads
 
@@ -21,7 +22,7 @@ def rotary_kv_write_reference(  # noqa: PLR0917
 
     qkv [tokens, (heads + 2 kv_heads) * head_dim]; positions int64 [tokens], not negative; table float32
     [2, length, head_dim / 2], cosines and sines, or None for no rotation; kv_cache a layer's, changed
-    in place; cache_slots int64 [at most tokens], block * block_size + offset,
+    in place and rounded to its format; cache_slots int64 [at most tokens], block * block_size + offset,
     negative for padding. The queries are [tokens, heads * head_dim].
     """
     packed = qkv.view(qkv.shape[0], -1, heads.head_dim)
@@ -52,6 +53,10 @@ def write_kv(key: Tensor, value: Tensor, kv_cache: KvCache, cache_slots: Tensor)
     written = (cache_slots >= 0).nonzero()[:, 0]
     slots, block_size = cache_slots[written], kv_cache.block_size
     blocks, offsets = slots // block_size, slots % block_size
-    data = kv_cache.data
-    data[blocks, 0, :, offsets] = key[written].to(data.dtype)
-    data[blocks, 1, :, offsets] = value[written].to(data.dtype)
+    for part, given in enumerate((key[written], value[written])):
+        if kv_cache.scales is None:
+            kv_cache.data[blocks, part, :, offsets] = given.to(kv_cache.data.dtype)
+            continue
+        values, scales = round_heads(given, kv_cache.format)
+        kv_cache.data.view(torch.int8)[blocks, part, :, offsets] = values.view(torch.int8)
+        kv_cache.scales[blocks, part, :, offsets] = scales
