@@ -1,4 +1,4 @@
-"""`python -m benchmarks.quality`: what rounding a model's weights costs; a table, then one JSON line.
+"""`python -m benchmarks.quality`: what rounding a model's numbers costs; a table, then one JSON line.
 
 The shipped model reads held-out generated documents. Each format is compared with float32, token by token:
 the perplexity, the mean KL divergence of its distributions from float32's, and how often both think the same
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from millrace_kernels.linear.format import Format
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import CHOICES, select_cpu_path
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.checkpoint import CheckpointWeights
@@ -51,13 +52,26 @@ from testing.checkpoints.quantized import (
 )
 
 CPU = torch.device("cpu")
+
+
+class Kind(NamedTuple):
+    """How the model is read."""
+
+    dtype: torch.dtype
+    """Of activations, and of weights and KV that are not rounded."""
+    weights: Format = Format.DENSE
+    kv: KvFormat = KvFormat.MODEL
+
+
 KINDS = {
-    "float32": (torch.float32, Format.DENSE),
-    "bfloat16": (torch.bfloat16, Format.DENSE),
-    "Int8": (torch.bfloat16, Format.INT8),
-    "Int4": (torch.bfloat16, Format.INT4),
+    "float32": Kind(torch.float32),
+    "float32, KV Int8": Kind(torch.float32, kv=KvFormat.INT8),
+    "bfloat16": Kind(torch.bfloat16),
+    "KV Int8": Kind(torch.bfloat16, kv=KvFormat.INT8),
+    "Int8": Kind(torch.bfloat16, Format.INT8),
+    "Int4": Kind(torch.bfloat16, Format.INT4),
 }
-"""The type of activations and KV, and the weights' format: as `--weights` serves this bfloat16 checkpoint."""
+"""As `--dtype`, `--weights` and `--kv-cache` serve this bfloat16 checkpoint."""
 PUBLISHED: dict[str, Form] = {
     "FP8 in blocks": fp8_blocks(),
     "FP8 of channels": fp8_channels(),
@@ -71,9 +85,8 @@ PUBLISHED: dict[str, Form] = {
 class Reading:
     """The shipped model in one format; it reads documents side by side, a token of each in a step."""
 
-    def __init__(
-        self, dtype: torch.dtype, form: Format, path: str, texts: list[list[int]], folder: Path = FOLDER
-    ) -> None:
+    def __init__(self, kind: Kind, path: str, texts: list[list[int]], folder: Path = FOLDER) -> None:
+        dtype, form, kv = kind
         num_blocks = -(-max(map(len, texts)) // BLOCK_SIZE)
         length, count = num_blocks * BLOCK_SIZE, len(texts)
         architecture = find_model(folder, read_config(folder))
@@ -81,7 +94,7 @@ class Reading:
         packer = NativePacker(dtype, form) if library else TensorPacker(dtype, CPU, form)
         weights = CheckpointWeights(Reader(folder), packer, architecture.quantization)
         model = architecture.build(weights, length)
-        caches = allocate_cache(architecture, [count * num_blocks], dtype, CPU)
+        caches = allocate_cache(architecture, [count * num_blocks], dtype, CPU, kv)
         group = KvGroup(count * num_blocks)
         limits = Limits((group,), BLOCK_SIZE, count, 1, length, architecture.vocabulary_size, count)
         self.slots = SlotTable(limits, CPU)
@@ -139,7 +152,7 @@ def read_documents(count: int) -> list[list[int]]:
 
 def measure(texts: list[list[int]], path: str) -> dict[str, dict[str, float]]:
     """Return every format's figures."""
-    readings = {name: Reading(dtype, form, path, texts) for name, (dtype, form) in KINDS.items()}
+    readings = {name: Reading(kind, path, texts) for name, kind in KINDS.items()}
     return compare(texts, readings, "float32")
 
 
@@ -150,8 +163,8 @@ def measure_published(texts: list[list[int]], path: str) -> dict[str, dict[str, 
         with tempfile.TemporaryDirectory() as place:
             folder = write_quantized(FOLDER, Path(place), form)
             readings = {
-                name: Reading(torch.bfloat16, Format.DENSE, path, texts, folder),
-                "twin": Reading(torch.float32, Format.DENSE, path, texts, folder / "twin"),
+                name: Reading(Kind(torch.bfloat16), path, texts, folder),
+                "twin": Reading(Kind(torch.float32), path, texts, folder / "twin"),
             }
             found[name] = compare(texts, readings, "twin")[name]
     return found
@@ -179,9 +192,9 @@ def main(argv: list[str]) -> int:
     torch.set_num_threads(1)
     texts = read_documents(arguments.documents)
     figures = measure(texts, arguments.path) | measure_published(texts, arguments.path)
-    print(f"{'weights':16}{'perplexity':>12}{'KL':>12}{'same first':>12}")
+    print(f"{'numbers':18}{'perplexity':>12}{'KL':>12}{'same first':>12}")
     for name, row in figures.items():
-        print(f"{name:16}{row['perplexity']:12.4f}{row['kl']:12.6f}{row['same_first']:12.4f}")
+        print(f"{name:18}{row['perplexity']:12.4f}{row['kl']:12.6f}{row['same_first']:12.4f}")
     print(json.dumps({"documents": arguments.documents, **figures}))
     return 0
 

@@ -23,6 +23,9 @@ from millrace_kernels.step import Heads
 ROUNDS = 10
 DECODES = ((64, 4096), (32, 8192), (16, 16384), (8, 32768))
 """Sequences and tokens of each: 1 GiB of keys and values, far more than caches hold."""
+ROUNDED_DECODES = {"Fp8": ((64, 4096), (8, 32768)), "Int8": ((8, 32768),)}
+"""By the cache's format."""
+ROUNDED_SPEED = at_least(1.6)
 PROMPT = 4096
 CONTEXT, WINDOW, CHUNK = 8192, 1024, 2048
 """Tokens of sequences whose layers have windows, and of a chunk of such a prompt."""
@@ -36,10 +39,12 @@ def _heads(bench: Bench) -> Heads:
     return bench.sized(Heads(32, 8, 128), Heads(4, 2, 8))
 
 
-def _attention(bench: Bench, queries: list[int], contexts: list[int], window: int | None = None) -> Call:
+def _attention(
+    bench: Bench, queries: list[int], contexts: list[int], window: int | None = None, kv: str = "Model"
+) -> Call:
     heads = _heads(bench)
     shape = (heads.num_heads, heads.num_kv_heads, heads.head_dim)
-    return make_attention(Arena(bench.where), torch.bfloat16, queries, contexts, *shape, window)
+    return make_attention(Arena(bench.where), torch.bfloat16, queries, contexts, *shape, window, kv)
 
 
 def measure_decode_attention(bench: Bench) -> Iterator[Row]:
@@ -58,6 +63,26 @@ def measure_decode_attention(bench: Bench) -> Iterator[Row]:
         facts = {"kv_bytes": moved, "seconds": seconds, "torch_seconds": torch_seconds}
         yield Figure(f"{name}: share of bandwidth", moved / seconds / bandwidth, "", aim, facts)
         yield Figure(f"{name}: speed over torch's", torch_seconds / seconds, "", at_least(1.0))
+
+
+def measure_rounded_attention(bench: Bench) -> Iterator[Row]:
+    """Compare decode over a cache of 8 bits with the same over one in bfloat16, and with the bandwidth."""
+    bandwidth, heads = measure_bandwidth(bench), _heads(bench)
+    for kv, decodes in ROUNDED_DECODES.items():
+        for count, context in bench.sized(decodes, ((2, 20),)):
+            seconds, plain = (
+                _median(
+                    bench,
+                    plan_attention(*_attention(bench, [1] * count, [context] * count, kv=one).arguments),
+                )
+                for one in (kv, "Model")
+            )
+            moved = 2 * count * heads.num_kv_heads * (heads.head_dim + BF16_BYTES) * context
+            name = f"decode attention {count}x{context}, KV {kv}"
+            facts = {"kv_bytes": moved, "seconds": seconds, "bfloat16_seconds": plain}
+            aim = ROUNDED_SPEED if kv == "Fp8" and context > PROMPT else None
+            yield Figure(f"{name}: speed over bfloat16's", plain / seconds, "", aim, facts)
+            yield Figure(f"{name}: share of bandwidth", moved / seconds / bandwidth, "")
 
 
 def _dense_decodes(

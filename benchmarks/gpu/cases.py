@@ -136,6 +136,9 @@ DRAWS: tuple[Shape, ...] = tuple(
 """The times of draws."""
 LARGE: Shape = {"heads": 32, "kv_heads": 8, "head_dim": 128}
 WINDOWED: Shape = {"queries": [1, 300, 1, 1, 40], "contexts": [8192, 2000, 700, 1, 40], **LARGE}
+KV = ("Int8", "Fp8")
+SHORT: Shape = {"queries": [1, 9], "contexts": [35, 40], "heads": 4, "kv_heads": 2, "head_dim": 8}
+ROUNDED: Shape = {"queries": [1, 300, 1, 40], "contexts": [33, 4000, 9000, 40], **LARGE}
 PAGED = Shapes(
     real=(
         {"queries": [1] * 3, "contexts": [1, 16, 35], **LARGE},
@@ -148,11 +151,13 @@ PAGED = Shapes(
         {"queries": [3, 1, 17], "contexts": [3, 20, 300], "heads": 3, "kv_heads": 3, "head_dim": 80},
         {"queries": [2, 1], "contexts": [19, 4], "heads": 8, "kv_heads": 1, "head_dim": 256},
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
+        *({**shape, "kv": kv} for shape in (ROUNDED, {**WINDOWED, "window": 1024}) for kv in KV),
     ),
     dry=(
         {"queries": [1, 1], "contexts": [1, 35], "heads": 4, "kv_heads": 2, "head_dim": 8},
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
-        {"queries": [1, 9], "contexts": [35, 40], "heads": 4, "kv_heads": 2, "head_dim": 8, "window": 7},
+        {**SHORT, "window": 7},
+        *({**SHORT, "kv": kv} for kv in KV),
     ),
 )
 
@@ -187,6 +192,8 @@ OPERATIONS: dict[str, Operation] = {
                 {"tokens": 33, "heads": 3, "kv_heads": 3, "head_dim": 80, "is_normed": True},
                 {"tokens": 64, **NORMED_HEADS, "is_turned": False},
                 {"tokens": 64, **PLAIN_HEADS, "is_turned": False},
+                # Not turned: such numbers may be rounded the other way, to the next integer.
+                *({"tokens": 64, **PLAIN_HEADS, "is_turned": False, "kv": kv} for kv in KV),
             ),
             dry=tuple(
                 {"tokens": 5, "heads": 3, "kv_heads": 1, "head_dim": 10} | kind

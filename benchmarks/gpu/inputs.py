@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.arena import Arena
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache, KvFormat
+from millrace_kernels.paged_attention.rounding import round_heads
 from millrace_kernels.sampling.columns import NO_MASK, PARAMETERS, Draws, Sampled, pack_parameters
 from millrace_kernels.sampling.logprobs import TopLogprobs
 from millrace_kernels.sampling.state import SlotState, pack_bias
@@ -39,6 +40,8 @@ NEUTRAL: dict[str, Any] = {
     "top_k": 0, "top_p": 1.0, "min_p": 0.0, "frequency": 0.0, "presence": 0.0, "repetition": 1.0,
     "has_fixed_mask": False,
 }  # fmt: skip
+ROUNDED_AT_ONCE = 1024
+"""Blocks of a cache that are rounded at a time: in float32 they are 128 MiB."""
 NUM_KNOWN = 96
 """Tokens that each slot knows: a third is the prompt."""
 NUM_BIASES = 1024
@@ -85,10 +88,12 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     kv_heads: int,
     head_dim: int,
     window: int | None = None,
+    kv: str = "Model",
 ) -> Call:
     """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN.
 
-    Blocks before a row's window are NaN too, and its table does not name them.
+    `kv` is the format of the cache, in which NaN becomes a scale. Blocks before a row's window are NaN too,
+    and its table does not name them.
     """
     starts = [sum(queries[:row]) for row in range(len(queries) + 1)]
     counts = [-(-context // BLOCK_SIZE) for context in contexts]
@@ -107,9 +112,19 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     integers = (_int32(arena, starts), _int32(arena, contexts))
     # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
     query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)
-    arguments = (query, KvCache(cache), *integers, tables, head_dim**-0.5, window)
+    arguments = (query, round_cache(arena, cache, KvFormat(kv)), *integers, tables, head_dim**-0.5, window)
     bounds = list(pairwise(starts))
     return Call(arguments, rows=lambda output, row: output[slice(*bounds[row])], num_rows=len(queries))
+
+
+def round_cache(arena: Arena, cache: Tensor, form: KvFormat) -> KvCache:
+    """Return a cache of these numbers. A head with a NaN has the scale NaN."""
+    if form is KvFormat.MODEL:
+        return KvCache(cache)
+    parts = [round_heads(part, form) for part in torch.split(cache, ROUNDED_AT_ONCE)]
+    values = arena.copy(torch.cat([part.values.view(torch.int8) for part in parts]))
+    scales = arena.copy(torch.cat([part.scales for part in parts]))
+    return KvCache(values.view(form.stored_type(cache.dtype)), scales, form)
 
 
 def _fill_blocks(arena: Arena, cache: Tensor, blocks: Tensor, context: int) -> None:
@@ -139,6 +154,7 @@ def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
     *,
     is_normed: bool = False,
     is_turned: bool = True,
+    kv: str = "Model",
 ) -> Call:
     """Make a projection of all heads. Every fifth token pads, and the cache's other lines are NaN."""
     shape = Heads(heads, kv_heads, head_dim)
@@ -149,14 +165,22 @@ def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them
     num_blocks = -(-tokens // BLOCK_SIZE) + 3
     slots = arena.copy(arena.permutation(num_blocks * BLOCK_SIZE)[:tokens])
     slots[4::5] = -1
-    cache = arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype)
+    cache = round_cache(
+        arena, arena.empty((num_blocks, 2, kv_heads, BLOCK_SIZE, head_dim), dtype), KvFormat(kv)
+    )
     query, key = (arena.normal((head_dim,), dtype) for _ in "qk")
     norms = HeadNorms(query, key, 1e-6) if is_normed else None
     return Call(
-        (qkv, shape, positions, table, KvCache(cache), slots, norms),
-        read=lambda query: torch.cat((query.flatten(), cache.flatten())),
-        changed=cache,
+        (qkv, shape, positions, table, cache, slots, norms),
+        read=lambda query: torch.cat((query.flatten(), *_read_cache(cache, dtype))),
+        changed=cache.data,
+        noted=cache.scales,
     )
+
+
+def _read_cache(cache: KvCache, dtype: torch.dtype) -> list[Tensor]:
+    """Return the cache's numbers and scales."""
+    return [one.flatten().float().to(dtype) for one in (cache.data, cache.scales) if one is not None]
 
 
 def make_rms_norm(arena: Arena, dtype: torch.dtype, rows: int, width: int) -> Call:

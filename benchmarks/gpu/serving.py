@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.weights import RandomWeights, build_model
 from millrace_kernels.linear.format import Format
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache, KvFormat
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.graphs import Repeat
@@ -59,6 +59,8 @@ class Served:
         max_batched_tokens: int,
         recordable: Sequence[int] = (),
         mixed: Sequence[int] = (),
+        *,
+        kv: KvFormat = KvFormat.MODEL,
     ) -> LocalExecutor:
         """Return an executor. Its KV cache is full of random numbers: zeros would flatter the device.
 
@@ -77,7 +79,7 @@ class Served:
                 sorted((*map(StepSize, recordable), *(StepSize(one, is_mixed=True) for one in mixed)))
             ),
         )
-        slots, fill = SlotTable(limits, self.device), partial(self._fill_cache, num_blocks)
+        slots, fill = SlotTable(limits, self.device), partial(self._fill_cache, num_blocks, kv)
         placement = Placement(
             self.device.type, "a campaign's", str(self.dtype).removeprefix("torch."), "FromCheckpoint", 1
         )
@@ -90,11 +92,15 @@ class Served:
         with patch.multiple(model_runner, select_kernels=lambda _: select_triton(), MIN_GEMM_ROWS=0):
             return TensorRunner(self.model, self.device, recorder=StandInRecorder())
 
-    def _fill_cache(self, num_blocks: int) -> list[KvCache]:
+    def _fill_cache(self, num_blocks: int, kv: KvFormat) -> list[KvCache]:
         counts = [num_blocks] * len(self.architecture.groups)
-        caches = allocate_cache(self.architecture, counts, self.dtype, self.device)
+        caches = allocate_cache(self.architecture, counts, self.dtype, self.device, kv)
         for cache in caches:
-            cache.data.normal_()
+            if cache.scales is None:
+                cache.data.normal_()
+            else:  # as the bytes of integers below 64, or of float8 numbers below 0.12
+                cache.data.view(torch.int8).random_(0, 32 if kv is KvFormat.FP8 else 64)
+                cache.scales.fill_(1 / 32)
         return caches
 
 

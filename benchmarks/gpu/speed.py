@@ -7,6 +7,7 @@ from benchmarks.gpu.attention_speed import (
     measure_experts,
     measure_operations,
     measure_prefill_attention,
+    measure_rounded_attention,
     measure_windowed_attention,
 )
 from benchmarks.gpu.bench import Step
@@ -18,6 +19,7 @@ from benchmarks.gpu.whole_steps import (
     measure_decode,
     measure_host_time,
     measure_prefill,
+    measure_rounded_decode,
     measure_step_gaps,
 )
 
@@ -25,6 +27,8 @@ STEPS: dict[str, Step] = {
     "limits": tell_limits,
     **{f"decode, batch {count}": partial(measure_decode, count) for count in BATCHES},
     "decode attention": measure_decode_attention,
+    "rounded decode": measure_rounded_decode,
+    "rounded attention": measure_rounded_attention,
     "prefill": measure_prefill,
     "prefill attention": measure_prefill_attention,
     "windowed attention": measure_windowed_attention,

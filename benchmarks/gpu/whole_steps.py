@@ -17,6 +17,7 @@ from benchmarks.gpu.serving import Driver, Served, record, serve
 from benchmarks.gpu.timeline import measure_gaps, read_operations
 from benchmarks.gpu.weights import LLAMA_8B, TINY
 from millrace_kernels.linear.format import Format
+from millrace_kernels.paged_attention.cache import KvFormat
 
 ROUNDS = 7
 BATCHES = (1, 64)
@@ -25,6 +26,7 @@ CONTEXT = 1024
 OF_BANDWIDTH, OF_MATRIX_RATE = at_least(0.85), at_least(0.6)
 HOST_MILLISECONDS, GAP = at_most(0.3), at_most(0.03)
 PROMPT = 4096
+ROUNDED_SPEED = at_least(1.35)
 
 
 class Shape(NamedTuple):
@@ -43,13 +45,21 @@ def serve_large(bench: Bench, shape: Shape = LLAMA, form: Format | None = None) 
     return serve(bench, bench.sized(*shape), torch.bfloat16, length, form)
 
 
-def open_decoding(bench: Bench, served: Served, num_sequences: int, *, is_recorded: bool = True) -> Driver:
-    """Return a driver whose sequences decode, by a graph if it `is_recorded`.
+def open_decoding(
+    bench: Bench,
+    served: Served,
+    num_sequences: int,
+    *,
+    is_recorded: bool = True,
+    context: int | None = None,
+    kv: KvFormat = KvFormat.MODEL,
+) -> Driver:
+    """Return a driver whose sequences decode, by a graph if it `is_recorded`, each with `context` tokens.
 
     All but their last token is taken to be in the KV cache.
     """
-    context, blocks = bench.sized(CONTEXT, 20), num_sequences * -(-served.length // 16)
-    executor = served.open(num_sequences, blocks, 256, recordable=[num_sequences] * is_recorded)
+    context, blocks = context or bench.sized(CONTEXT, 20), num_sequences * -(-served.length // 16)
+    executor = served.open(num_sequences, blocks, 256, recordable=[num_sequences] * is_recorded, kv=kv)
     record(executor)
     driver = Driver(executor)
     for slot in range(num_sequences):
@@ -101,6 +111,22 @@ def measure_decode(batch: int, bench: Bench, shape: Shape = LLAMA, aim: Aim = OF
         yield Figure(f"{name}: time", wall * 1e3, "ms")
         yield Figure(f"{name}: own time", statistics.median(one.own_seconds for one in paces) * 1e3, "ms")
         yield Figure(f"{name}: tokens", num_sequences / wall, "tokens/s")
+
+
+def measure_rounded_decode(bench: Bench) -> Iterator[Row]:
+    """Compare a decode step of long sequences over a KV cache in FP8 with the same over one in bfloat16."""
+    count, context = bench.sized((8, 32768), (2, 20))
+    num_rounds, num_steps = bench.sized((ROUNDS, 20), (1, 2))
+    served = serve(bench, bench.sized(*LLAMA), torch.bfloat16, context + 16 + 10 + num_rounds * num_steps)
+    seconds = {}
+    for kv in (KvFormat.FP8, KvFormat.MODEL):
+        driver = open_decoding(bench, served, count, context=context, kv=kv)
+        paces = [measure_pace(bench, driver, num_steps).seconds for _ in range(num_rounds)]
+        seconds[kv] = statistics.median(paces)
+        yield Figure(f"decode, {count}x{context}, KV {kv.value}: time", seconds[kv] * 1e3, "ms")
+        del driver  # its cache has up to half of the memory
+    share = seconds[KvFormat.MODEL] / seconds[KvFormat.FP8]
+    yield Figure(f"decode, {count}x{context}, KV Fp8: speed over bfloat16's", share, "", ROUNDED_SPEED)
 
 
 def measure_host_time(bench: Bench) -> Iterator[Row]:

@@ -71,11 +71,12 @@ DRAFTS_SINGLE, DRAFTS_FAIL, DRAFTS_C32 = (
 )
 ITL_BESIDE, TTFT_BESIDE = "itl_p99_beside_prefill_over_alone", "ttft_beside_decoders_over_alone"
 CONTINUOUS = "continuous_over_static"
+KV_INT8 = "kv_int8_decode_8k_over_bf16"
 LOAD_FIGURES = (
     *(SHARED_PREFIX_OVER_BEST, SECOND_TURN, DRAFTS_SINGLE, DRAFTS_FAIL, DRAFTS_C32),
-    *(ITL_BESIDE, TTFT_BESIDE, CONTINUOUS),
+    *(ITL_BESIDE, TTFT_BESIDE, CONTINUOUS, KV_INT8),
 )
-"""Of the parts `chats`, `turns`, `drafts`, `beside` and `waves`."""
+"""Of the parts `chats`, `turns`, `drafts`, `beside`, `waves` and `kv`."""
 
 
 OVER_OWN = {
@@ -130,6 +131,7 @@ AIMS = {
     },
     **{f"{name}_{case}_over_best": Aim(at_least=1.1) for name, case in OVER_OWN if name != "fp8"},
     **{LOAD_SECONDS.format(name): Aim(at_most=1.2) for name in ("awq", "w8a8", "fp8")},
+    KV_INT8: Aim(at_least=1.3),
     **dict.fromkeys(OVER_ENGINE, Aim(at_least=0.95)),
     **{
         name_over_best(subject, *row): Aim(at_least=1.1)

@@ -16,6 +16,7 @@ from benchmarks.runtime.published import (
     DRAFTS_FAIL,
     DRAFTS_SINGLE,
     ITL_BESIDE,
+    KV_INT8,
     MANNERS_COMPARED,
     SECOND_TURN,
     SHARED_PREFIX_OVER_BEST,
@@ -59,6 +60,7 @@ MEANINGS = {
     ITL_BESIDE: "8 streams beside a prompt of 7,168 tokens: p99 of the time between tokens / without it",
     TTFT_BESIDE: "that prompt's time to its first token / without the streams",
     CONTINUOUS: "128 requests of mixed lengths, 8 at once: output tokens a second / in waves of 8",
+    KV_INT8: "decode of 8 sequences of 8,064 tokens: KV cache in 8 bits / in bfloat16",
     "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
     **{
         name_over_engine(case, precision): (

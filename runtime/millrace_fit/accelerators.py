@@ -28,6 +28,8 @@ class Accelerator:
     device: Device = "cuda"
     has_bfloat16: bool = True
     """GPUs below compute capability 8.0 have none."""
+    has_fp8: bool = True
+    """GPUs below compute capability 8.9 have none."""
     maker: str = "NVIDIA"
 
     @property
@@ -37,9 +39,10 @@ class Accelerator:
 
 
 def _gpu(
-    name: str, gib: float, *, has_bfloat16: bool = True, maker: str = "NVIDIA"
+    name: str, gib: float, *, has_bfloat16: bool = True, has_fp8: bool = True, maker: str = "NVIDIA"
 ) -> tuple[str, Accelerator]:
-    return name, Accelerator(name, int(gib * GIB), has_bfloat16=has_bfloat16, maker=maker)
+    num_bytes = int(gib * GIB)
+    return name, Accelerator(name, num_bytes, has_bfloat16=has_bfloat16, has_fp8=has_fp8, maker=maker)
 
 
 # A device's total capacity that torch reports, from people's out-of-memory messages; the least of several
@@ -51,14 +54,14 @@ GPUS: Final[Mapping[str, Accelerator]] = dict(
         _gpu("h100-94g", 93.0),
         _gpu("h200-141g", 139.7),
         _gpu("b200-180g", 178.3),
-        _gpu("a100-80g", 79.1),
-        _gpu("a100-40g", 39.3),
-        _gpu("a10-24g", 22.0),
+        _gpu("a100-80g", 79.1, has_fp8=False),
+        _gpu("a100-40g", 39.3, has_fp8=False),
+        _gpu("a10-24g", 22.0, has_fp8=False),
         _gpu("l4-24g", 22.0),
         _gpu("l40s-48g", 44.3),
         _gpu("rtx4090-24g", 23.5),
-        _gpu("t4-16g", 14.6, has_bfloat16=False),
-        _gpu("v100-32g", 31.7, has_bfloat16=False),
+        _gpu("t4-16g", 14.6, has_bfloat16=False, has_fp8=False),
+        _gpu("v100-32g", 31.7, has_bfloat16=False, has_fp8=False),
         _gpu("mi300x-192g", 191.9, maker="AMD"),
         _gpu("1g.5gb", 4.7),
         _gpu("1g.10gb", 9.5),
@@ -119,8 +122,8 @@ def read_labels(labels: Mapping[str, str]) -> Accelerator | None:
         return known
     total = int(megabytes) << 20
     free = total - _RESERVED_BYTES - int(total * _RESERVED_SHARE)
-    has_bfloat16 = known.has_bfloat16 if known else True
-    return Accelerator(product or f"a GPU of {megabytes} MiB", max(0, free), has_bfloat16=has_bfloat16)
+    name, like = product or f"a GPU of {megabytes} MiB", known or Accelerator("a GPU", 0)
+    return Accelerator(name, max(0, free), has_bfloat16=like.has_bfloat16, has_fp8=like.has_fp8)
 
 
 def _find_product(product: str) -> Accelerator | None:

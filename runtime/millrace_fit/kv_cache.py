@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from millrace_fit.errors import NoRoomError
+from millrace_fit.settings import MODEL_TYPE
 
 SHARE_OF_LIMIT: Final = 0.8
 """Of the free memory within a cgroup's limit, beside the text worker. Activations and HTTP need the rest."""
@@ -72,6 +73,8 @@ def share_out(free: int, step: int, recordings: int = 0) -> Budget:
 
 BLOCK_SIZE: Final = 16
 """Tokens in a block, as `paged_attention/cache.h` has them."""
+SCALE_BYTES: Final = 2
+"""Of each token's key of a head in 8 bits, and of its value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,17 @@ class CacheDemand:
 def block_numbers(num_layers: int, num_kv_heads: int, head_dim: int) -> int:
     """Return the count of numbers in a block over so many layers: keys and values of each token."""
     return num_layers * 2 * num_kv_heads * head_dim * BLOCK_SIZE
+
+
+def block_bytes(num_layers: int, num_kv_heads: int, head_dim: int, item_bytes: int, form: str) -> int:
+    """Return the bytes of a block over so many layers, in one of `settings.KV_CACHES`.
+
+    `item_bytes` are those of a number in the model's own type.
+    """
+    numbers = block_numbers(num_layers, num_kv_heads, head_dim)
+    if form == MODEL_TYPE:
+        return numbers * item_bytes
+    return numbers + SCALE_BYTES * block_numbers(num_layers, num_kv_heads, 1)
 
 
 def plan_cache(demand: CacheDemand, budget: Budget) -> CacheShape:

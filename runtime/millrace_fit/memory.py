@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace_fit.dtypes import ITEM_BYTES
-from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_numbers, count_blocks, count_bytes
+from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
 from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes
 from millrace_fit.module_schemes import ModuleSchemes
 from millrace_fit.modules import GROUP
@@ -76,7 +76,15 @@ class Weights:
 
     def _count_block(self, window: int | None) -> int:
         """Return the bytes of a block over all layers with this window."""
-        return self.item_bytes * max(_count_block(self.shape, window, shard) for shard in self.shards)
+        return max(self._count_block_of(shard, window) for shard in self.shards)
+
+    def _count_block_of(self, shard: Shard, window: int | None) -> int:
+        form = self.settings.kv_cache
+        return sum(
+            block_bytes(count, _cut_kv_heads(heads, shard), heads.head_dim, self.item_bytes, form)
+            for heads, count in ((layer.attention, count) for layer, count in self.shape.counted)
+            if heads.window == window
+        )
 
     def count_cache(self, num_sequences: int, length: int) -> int:
         """Return the bytes of the KV cache that so many sequences fill, on that device."""
@@ -88,15 +96,6 @@ class Weights:
     def token_bytes(self) -> int:
         """Bytes of the KV cache for each token within all windows, on that device."""
         return sum(group.block_bytes for group in self.groups) // BLOCK_SIZE
-
-
-def _count_block(shape: DecoderShape, window: int | None, shard: Shard) -> int:
-    """Return the count of numbers in a block over all layers with this window, on one device."""
-    return sum(
-        block_numbers(count, _cut_kv_heads(layer.attention, shard), layer.attention.head_dim)
-        for layer, count in shape.counted
-        if layer.attention.window == window
-    )
 
 
 def _cut_kv_heads(attention: AttentionShape, shard: Shard) -> int:

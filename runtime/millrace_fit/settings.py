@@ -11,6 +11,9 @@ MAX_BATCHED_TOKENS: Final[dict[Device, int]] = {"cpu": 512, "cuda": 4096}
 WEIGHTS: Final = ("FromCheckpoint", "Int8", "Int4")
 """The formats of matrices: as in the files, or rounded while they are loaded."""
 FROM_CHECKPOINT: Final = WEIGHTS[0]
+KV_CACHES: Final = ("Model", "Fp8", "Int8")
+"""The formats of the KV cache: the model's own type, or 8 bits with a scale for each token and head."""
+MODEL_TYPE, FP8_CACHE, INT8_CACHE = KV_CACHES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,8 @@ class Settings:
     device: Device = "cuda"
     weights: str = FROM_CHECKPOINT
     """One of WEIGHTS."""
+    kv_cache: str = MODEL_TYPE
+    """One of KV_CACHES."""
     tensor_parallel: int = 1
     """Devices that share the model."""
     max_model_length: int | None = None
@@ -38,6 +43,11 @@ class Settings:
     def num_batched_tokens(self) -> int:
         """Tokens computed in one step."""
         return self.max_batched_tokens or max(MAX_BATCHED_TOKENS[self.device], self.num_sequences)
+
+
+def refuse_cache(form: str, device: Device) -> str | None:
+    """Return why a device has no kernels for a KV cache of this format; None if it has."""
+    return "a KV cache in Fp8 has kernels for GPUs only" if form == FP8_CACHE and device == "cpu" else None
 
 
 def can_round(device: Device) -> bool:

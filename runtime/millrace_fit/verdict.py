@@ -10,7 +10,16 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.facts import ModelFacts
 from millrace_fit.module_schemes import check_shares
 from millrace_fit.plan import MemoryPlan, plan_memory
-from millrace_fit.settings import FROM_CHECKPOINT, WEIGHTS, Settings, can_round
+from millrace_fit.settings import (
+    FP8_CACHE,
+    FROM_CHECKPOINT,
+    INT8_CACHE,
+    MODEL_TYPE,
+    WEIGHTS,
+    Settings,
+    can_round,
+    refuse_cache,
+)
 from millrace_fit.shard import MOST_GPUS, Shard
 from millrace_fit.wording import FLAGS, Wording, show_count, show_gib
 
@@ -63,7 +72,7 @@ def judge(
         return Verdict(Answer.UNSUPPORTED, facts.fault or "no replica serves this architecture")
     fault = _find_fault_of_settings(facts, settings, wording)
     fault = fault or _find_fault_of_workers(facts, settings, wording)
-    fault = fault or _find_fault_of_device(facts, settings, accelerator)
+    fault = fault or _find_fault_of_device(facts, settings, accelerator, wording)
     if fault is not None:
         return Verdict(Answer.UNSUPPORTED, fault)
     if accelerator is None:
@@ -89,6 +98,8 @@ def _find_fault_of_settings(facts: ModelFacts, settings: Settings, wording: Word
         )
     if settings.weights != FROM_CHECKPOINT and not can_round(settings.device):
         return f"weights in {settings.weights} have no kernels for GPUs yet: leave them {FROM_CHECKPOINT}"
+    if (fault := refuse_cache(settings.kv_cache, settings.device)) is not None:
+        return f"{fault}: write {wording.kv_cache.format(INT8_CACHE)}"
     if length > own:
         return f"sequences of {show_count(length)} tokens are longer than the model's own {show_count(own)}"
     if settings.num_batched_tokens < settings.num_sequences:
@@ -113,7 +124,7 @@ def _find_fault_of_workers(facts: ModelFacts, settings: Settings, wording: Wordi
 
 
 def _find_fault_of_device(
-    facts: ModelFacts, settings: Settings, accelerator: Accelerator | None
+    facts: ModelFacts, settings: Settings, accelerator: Accelerator | None, wording: Wording
 ) -> str | None:
     if accelerator is None:
         return None
@@ -121,6 +132,8 @@ def _find_fault_of_device(
         return f"replicas run on NVIDIA's GPUs and on CPUs, not on {accelerator.maker}'s"
     if accelerator.is_part and settings.tensor_parallel > 1:
         return f"{accelerator.name} is a part of a GPU, and parts can't share a model: take a larger one"
+    if settings.kv_cache == FP8_CACHE and not accelerator.has_fp8:
+        return f"{accelerator.name} has no FP8: write {wording.kv_cache.format(INT8_CACHE)}"
     if facts.served_type == "bfloat16" and not accelerator.has_bfloat16:
         return f"{accelerator.name} has no bfloat16, in which the model is served: take a newer GPU"
     return None
@@ -222,6 +235,9 @@ def _list_others(
     settings: Settings, accelerator: Accelerator, wording: Wording, *, is_quantized: bool
 ) -> Iterator[tuple[Settings, str]]:
     """Yield other settings, in words. A quantised checkpoint can't be rounded."""
+    if settings.kv_cache == MODEL_TYPE:
+        smaller = replace(settings, kv_cache=INT8_CACHE)
+        yield smaller, f"it fits with {wording.kv_cache.format(INT8_CACHE)}"
     if can_round(settings.device) and not is_quantized:
         for weights in WEIGHTS[WEIGHTS.index(settings.weights) + 1 :]:
             yield replace(settings, weights=weights), f"it fits with {wording.weights.format(weights)}"

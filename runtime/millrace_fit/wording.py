@@ -52,6 +52,8 @@ class Wording:
 
     weights: str
     """One of WEIGHTS."""
+    kv_cache: str
+    """One of KV_CACHES."""
     max_model_length: str
     """In tokens."""
     max_batched_tokens: str
@@ -65,6 +67,7 @@ class Wording:
 
 FLAGS: Final = Wording(
     weights="--weights {0}",
+    kv_cache="--kv-cache {0}",
     max_model_length="--max-model-length {0}",
     max_batched_tokens="--max-batched-tokens {0}",
     gpus="on {0} of these GPUs",

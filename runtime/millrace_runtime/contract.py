@@ -108,6 +108,7 @@ FLAG_SPECULATIVE_TOKENS: Final = "--speculative-tokens"
 FLAG_TARGET_INTER_TOKEN: Final = "--target-inter-token-seconds"  # noqa: S105  the token is a model's
 INTER_TOKEN_SECONDS: Final = (0.0001, 86400.0)  # the least and the most of the flag before
 FLAG_WEIGHTS: Final = "--weights"
+FLAG_KV_CACHE: Final = "--kv-cache"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
 FLAG_DRAIN_SECONDS: Final = "--drain-seconds"
@@ -124,7 +125,8 @@ METRIC_KV_USAGE: Final = "vllm:kv_cache_usage_perc"
 METRIC_MAX_SEQUENCES: Final = "millrace:max_sequences"  # gauge: the most sequences that a step computes
 METRIC_KV_TOKENS: Final = "millrace:kv_cache_tokens"  # gauge: tokens that the KV cache holds
 METRIC_MAX_MODEL_LENGTH: Final = "millrace:max_model_length"  # gauge: tokens of prompt and output together
-# gauge, 1; its labels are the replica's Placement: device, device_name, dtype, weights, tensor_parallel
+# gauge, 1; its labels are the replica's Placement: device, device_name, dtype, weights, tensor_parallel,
+# kv_cache
 METRIC_REPLICA: Final = "millrace:replica_info"
 METRIC_PREFIX_QUERIES: Final = "vllm:prefix_cache_queries"  # counter: tokens of prompts
 METRIC_PREFIX_HITS: Final = "vllm:prefix_cache_hits"  # counter: those of them that were not computed

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from millrace_fit.kv_cache import Budget
-from millrace_fit.settings import Settings
+from millrace_fit.settings import MODEL_TYPE, Settings
 from millrace_runtime.execution.build import LoadedModel, load_model
 from millrace_runtime.execution.collective import ALONE_RANK
 from millrace_runtime.execution.kv_cache import allocate_cache
@@ -109,20 +109,20 @@ def count_bytes(model: Any) -> int:
     return sum(tensor.nbytes for tensor in found.values() if tensor.shape[:2] != (2, LENGTH))
 
 
-def tell_sizes(folder: Path, weights: str) -> Sizes:
+def tell_sizes(folder: Path, weights: str, kv_cache: str = MODEL_TYPE) -> Sizes:
     """What is told beforehand, by config.json and the headers."""
     facts = read_facts(folder)
-    told = facts.weigh(Settings(device="cpu", weights=weights))
+    told = facts.weigh(Settings("cpu", weights, kv_cache))
     return Sizes(told.most_bytes, NUM_BLOCKS * sum(group.block_bytes for group in told.groups))
 
 
-def allocate_sizes(folder: Path, weights: str) -> Sizes:
+def allocate_sizes(folder: Path, weights: str, kv_cache: str = MODEL_TYPE) -> Sizes:
     """What the loader and the KV cache really take."""
     with keeping_models() as models:
-        loaded = load(folder, weights=weights)
+        loaded = load(folder, weights=weights, kv_cache=kv_cache)
     assert isinstance(loaded.runner, NativeRunner), "rounded weights take more where torch computes"
     plan = loaded.plan
-    cache = allocate_cache(
-        plan.architecture, [NUM_BLOCKS] * len(plan.architecture.groups), plan.dtype, torch.device("cpu")
-    )
-    return Sizes(count_bytes(models[0]), sum(layer.data.untyped_storage().nbytes() for layer in cache))
+    counts, cpu = [NUM_BLOCKS] * len(plan.architecture.groups), torch.device("cpu")
+    caches = allocate_cache(plan.architecture, counts, plan.dtype, cpu, plan.kv_format)
+    tensors = [one for cache in caches for one in (cache.data, cache.scales) if one is not None]
+    return Sizes(count_bytes(models[0]), sum(one.untyped_storage().nbytes() for one in tensors))

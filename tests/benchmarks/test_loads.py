@@ -11,6 +11,7 @@ from benchmarks.runtime.loads import setting
 from benchmarks.runtime.loads.beside_prefill import prefill_beside
 from benchmarks.runtime.loads.caller import Caller, Reply
 from benchmarks.runtime.loads.chats import CHATS, hold_chats
+from benchmarks.runtime.loads.long_decode import compute_common_rate, draw_prompts
 from benchmarks.runtime.loads.parts import OWN_LOADS
 from benchmarks.runtime.loads.second_turn import hold_two_turns
 from benchmarks.runtime.loads.waves import Request, ask_in_turn, ask_in_waves, draw_requests, measure_rate
@@ -119,6 +120,16 @@ async def test_the_gaps_are_those_while_the_prompt_is_computed_and_decoders_are_
         await prefill_beside(Streaming(), [[1], [3, 4]], [0] * 20)
 
 
+def test_the_rate_of_decode_is_of_the_time_in_which_all_decode() -> None:
+    replies = [Reply(times=[float(number) for number in range(1, 9)]), Reply(times=[3.0, 5.0, 7.0])]
+    assert compute_common_rate(replies) == (4 + 2) / 4
+    replies[1].times = [9.0]
+    with pytest.raises(EngineError, match="at the same time"):
+        compute_common_rate(replies)
+    assert {len(prompt) for prompt in draw_prompts(20)} == {20}
+    assert draw_prompts(20) == draw_prompts(20)
+
+
 def test_gaps_are_those_that_lie_at_least_partly_within_a_time() -> None:
     reply = Reply(times=[0.0, 1.0, 3.0, 6.0, 10.0])
     assert reply.list_gaps(2.0, 5.0) == [2.0, 3.0]
@@ -126,7 +137,8 @@ def test_gaps_are_those_that_lie_at_least_partly_within_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "flag"), [("drafts", "--speculative-tokens"), ("beside", "--target-inter-token-seconds")]
+    ("part", "flag"),
+    [("drafts", "--speculative-tokens"), ("beside", "--target-inter-token-seconds"), ("kv", "--kv-cache")],
 )
 def test_a_part_whose_flag_our_command_lacks_says_so(
     part: str, flag: str, monkeypatch: pytest.MonkeyPatch

@@ -147,6 +147,8 @@ def test_the_exit_status_says_whether_it_fits(tmp_path: Path, capsys: pytest.Cap
     assert main([folder, "--accelerator", "cpu", "--memory", "2Gi", "--weights", "Int8", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)["accelerators"][0]
     assert (answer["name"], answer["answer"]) == ("a pod on CPUs", "Fits")
+    assert main([folder, "--accelerator", "cpu", "--memory", "2Gi", "--kv-cache", "Fp8"]) == 1
+    assert "write --kv-cache Int8" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import select_triton
 from millrace_kernels.step import Experts, Matrix, Shares
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
@@ -183,7 +184,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
         before = peak.now
         slots = SlotTable(limits, GPU)
         kv = architecture.kv_shapes[0]
-        caches = [make(1, 2, kv.num_kv_heads, 16, kv.head_dim)] * len(architecture.kv_shapes)
+        caches = [KvCache(make(1, 2, kv.num_kv_heads, 16, kv.head_dim))] * len(architecture.kv_shapes)
         executor = LocalExecutor(
             TensorRunner(model, GPU, OneOfMany(count) if count > 1 else None),
             slots,

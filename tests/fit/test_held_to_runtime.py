@@ -41,6 +41,13 @@ def test_weights_and_kv_cache_take_what_was_told(name: str, weights: str, tmp_pa
     assert facts.num_parameters == sum(facts.stored.values())
 
 
+@pytest.mark.parametrize("name", ["llama", "bfloat16", "windows"])
+def test_so_does_a_cache_in_eight_bits(name: str, tmp_path: Path) -> None:
+    folder = write_model(tmp_path, MEDIUM | MODELS[name])
+    told, taken = (find(folder, "FromCheckpoint", "Int8") for find in (tell_sizes, allocate_sizes))
+    assert told.kv_cache < taken.kv_cache <= told.kv_cache + MEDIUM["num_hidden_layers"] * SLACK
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(("count", "name"), [(2, "biases and odd sizes"), (3, "mixture"), (8, "tied")])
 def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str, tmp_path: Path) -> None:

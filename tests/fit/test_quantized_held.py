@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from millrace_kernels.linear.gpu_choice import Capability
-from millrace_kernels.linear.gpu_matrix import pack_for_gpu
 
 from millrace_fit.accelerators import CPU
 from millrace_fit.families.registry import declare
@@ -14,6 +12,8 @@ from millrace_fit.quantization.groups import cut_group
 from millrace_fit.settings import FROM_CHECKPOINT, Settings
 from millrace_fit.shard import Cut, whole
 from millrace_fit.verdict import Answer, judge
+from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.linear.gpu_matrix import pack_for_gpu
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.packing import NativePacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights

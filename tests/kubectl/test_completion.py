@@ -63,6 +63,7 @@ def test_where_a_file_is_wanted_the_shell_names_files() -> None:
     assert complete(["status", "--kubeconfig", "/et"]) == [FILES]
     assert complete(["size", "mod"]) == [FILES]
     assert candidates("size", "--weights", "Int") == ["Int8", "Int4"]
+    assert candidates("size", "--kv-cache", "") == ["Model", "Fp8", "Int8"]
 
 
 def test_a_cluster_that_does_not_answer_leaves_the_line_as_it_is(terminal: Terminal) -> None:

@@ -9,19 +9,8 @@ from benchmarks.runtime.models.shapes import MOE, QWEN3, SMALL, Shape
 from benchmarks.runtime.workload import PRECISIONS
 
 PARTS_OF_OURS = (
-    *(
-        "memory",
-        "replicas",
-        "rows",
-        "grammars",
-        "chats",
-        "turns",
-        "drafts",
-        "beside",
-        "waves",
-        "formats",
-        "start",
-    ),
+    *("memory", "replicas", "rows", "grammars", "chats", "turns", "drafts", "beside", "waves", "kv"),
+    *("formats", "start"),
 )
 """These measure our engine, or compare with it: they are nothing without it."""
 SERVERS, LIBRARIES = ("llama.cpp", "vllm"), ("openvino", "onnxruntime")

@@ -60,6 +60,14 @@ class Weights(StrEnum):
     INT4 = "Int4"
 
 
+class KvCacheFormat(StrEnum):
+    """The number type of a model's keys and values in memory."""
+
+    MODEL = "Model"
+    FP8 = "Fp8"
+    INT8 = "Int8"
+
+
 class Quantization(Part):
     """How a model's numbers are rounded: it becomes smaller and faster, and slightly less exact."""
 
@@ -67,6 +75,12 @@ class Quantization(Part):
         default=Weights.FROM_CHECKPOINT,
         description="FromCheckpoint: as the model's files have them, quantised ones too. Int8, Int4: each "
         "replica rounds the matrices to 8 or 4 bits while it loads them; on CPUs only.",
+    )
+    kv_cache: KvCacheFormat = Field(
+        default=KvCacheFormat.MODEL,
+        description="Model: keys and values in the type that the model is served in. Fp8, Int8: in 8 bits, "
+        "so that the same memory holds nearly twice the tokens. Fp8 is for GPUs of compute capability 8.9 or "
+        "later; Int8 for every GPU and for CPUs.",
     )
 
 
@@ -131,7 +145,7 @@ class Model(Part):
         description="The name clients write in a request's `model`. Default: metadata.name.",
     )
     quantization: Quantization = Field(
-        default_factory=Quantization, description="How the model's numbers are rounded while they are loaded."
+        default_factory=Quantization, description="How the model's numbers are rounded."
     )
     speculation: Speculation | None = Field(
         default=None,
@@ -167,6 +181,13 @@ class ReplicaStatus(Part):
         max_length=32,
         pattern=PRINTABLE,
         description="How the weight matrices are kept: FromCheckpoint, Int8 or Int4.",
+    )
+    kv_cache: str = Field(
+        default="Model",
+        min_length=1,
+        max_length=32,
+        pattern=PRINTABLE,
+        description="How keys and values are kept: Model, Fp8 or Int8.",
     )
     tensor_parallel: int = Field(
         ge=1, le=MOST_WORKERS, description="How many workers hold the model together."

@@ -39,6 +39,7 @@ ANOTHER_GPU = (
 """What lifts a refusal by the nodes."""
 MANIFEST = Wording(
     weights="spec.model.quantization.weights: {0}",
+    kv_cache="spec.model.quantization.kvCache: {0}",
     max_model_length="spec.engine.maxModelLength: {0}",
     max_batched_tokens="spec.engine.maxBatchedTokens: {0}",
     gpus="on {0} of these GPUs (nvidia.com/gpu: {0} under spec.resources.limits)",
@@ -111,6 +112,7 @@ def judge_fit(spec: Spec, facts: ModelFacts, nodes: Iterable[GpuNode] = ()) -> F
     settings = Settings(
         device="cuda" if is_on_gpus else "cpu",
         weights=spec.model.quantization.weights.value,
+        kv_cache=spec.model.quantization.kv_cache.value,
         tensor_parallel=tensor,
         max_model_length=spec.engine.max_model_length,
         max_sequences=spec.engine.max_sequences,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millrace_operator.api.field_types import Part
-from millrace_operator.api.model_types import Weights
+from millrace_operator.api.model_types import KvCacheFormat, Weights
 from millrace_operator.api.pod_types import GRACE_SECONDS, PodOptions
 from millrace_operator.api.quantities import count_gpus, has_gpu
 from millrace_operator.api.scaling_types import ObjectiveMetric, Scaling
@@ -143,6 +143,8 @@ def render_arguments(service: Obj, spec: Spec, model: FoundModel | None = None) 
     arguments += [contract.FLAG_SERVED_NAME, served_name(service, spec)]
     if (weights := spec.model.quantization.weights) is not Weights.FROM_CHECKPOINT:
         arguments += [contract.FLAG_WEIGHTS, weights.value]
+    if (kv_cache := spec.model.quantization.kv_cache) is not KvCacheFormat.MODEL:
+        arguments += [contract.FLAG_KV_CACHE, kv_cache.value]
     if (speculation := spec.model.speculation) is not None:
         arguments += [contract.FLAG_SPECULATIVE_TOKENS, str(speculation.tokens)]
     if has_gpu(spec.resources.limits):

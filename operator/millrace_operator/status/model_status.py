@@ -93,8 +93,9 @@ def choose_replica(old: Json, seen: Iterable[ReplicaStatus]) -> Json:
 
 
 def _describe(replica: ReplicaStatus) -> str:
+    form = "" if replica.kv_cache == "Model" else f"KV cache {replica.kv_cache}, "
     return (
-        f"{replica.device}, {replica.dtype}, weights {replica.weights}, tensor parallel "
+        f"{replica.device}, {replica.dtype}, weights {replica.weights}, {form}tensor parallel "
         f"{replica.tensor_parallel}; {replica.kv_cache_tokens} KV tokens, {replica.max_sequences} sequences "
         f"of up to {replica.max_model_length} tokens"
     )

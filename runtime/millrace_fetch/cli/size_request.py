@@ -7,7 +7,15 @@ from millrace_fetch.errors import UsageError
 from millrace_fetch.plan.uri import WRITABLE
 from millrace_fit.accelerators import CPU, GPUS, Accelerator, find_accelerator
 from millrace_fit.errors import SettingError
-from millrace_fit.settings import FROM_CHECKPOINT, MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS, Settings
+from millrace_fit.settings import (
+    FROM_CHECKPOINT,
+    KV_CACHES,
+    MAX_BATCHED_TOKENS,
+    MAX_SEQUENCES,
+    MODEL_TYPE,
+    WEIGHTS,
+    Settings,
+)
 from millrace_fit.wording import read_amount
 
 SUMMARY = "show how much of a device's memory a model needs"
@@ -35,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--memory", metavar="AMOUNT", help="of a GPU that has no name here, such as 80GiB; with cpu of a pod")
     add("--tensor-parallel", type=_count, default=1, metavar="N", help="devices that share it (default: 1)")
     add("--weights", choices=WEIGHTS, default=FROM_CHECKPOINT, help="on CPUs (default: %(default)s)")
+    add("--kv-cache", choices=KV_CACHES, default=MODEL_TYPE, help="its format (default: %(default)s)")
     add("--max-model-length", type=_count, metavar="TOKENS", help="of a sequence (default: the model's own)")
     add(
         "--max-sequences",
@@ -63,6 +72,7 @@ def read_question(flags: argparse.Namespace) -> Question:
     settings = Settings(
         device="cuda" if accelerator is None else accelerator.device,
         weights=flags.weights,
+        kv_cache=flags.kv_cache,
         tensor_parallel=flags.tensor_parallel,
         max_model_length=flags.max_model_length,
         max_sequences=flags.max_sequences,

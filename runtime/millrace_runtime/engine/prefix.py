@@ -1,10 +1,11 @@
 """The keys of full blocks: what is in them, and in all blocks before them.
 
 A key is SHA-256 over the key of the block before and the block's own tokens; the first one continues a hash
-of the request's salt. So two equal keys mean equal tokens from position 0 on, under the same salt: nobody
-finds a block of another salt, and a collision is no more likely than any of SHA-256. A block takes 0.6 µs.
+of the cache's format and the request's salt. So two equal keys mean equal tokens from position 0 on, in the
+same format and under the same salt: nobody finds a block of another salt, and a collision is no more likely
+than any of SHA-256. A block takes 0.6 µs.
 
-What else decides a block's contents (the model, its numbers' format) is the same for all of a replica.
+What else decides a block's contents (the model, its weights' format) is the same for all of a replica.
 """
 
 from hashlib import sha256
@@ -12,9 +13,9 @@ from hashlib import sha256
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 
 
-def hash_prompt(salt: bytes, prompt: bytes, block_size: int) -> list[bytes]:
+def hash_prompt(root: bytes, prompt: bytes, block_size: int) -> list[bytes]:
     """Return the keys of a prompt's full blocks. Tokens are packed (`protocol/encoding.py`)."""
-    key, size = hash_salt(salt), block_size * TOKEN_BYTES
+    key, size = root, block_size * TOKEN_BYTES
     keys = []
     for end in range(size, len(prompt) + 1, size):
         key = hash_block(key, prompt[end - size : end])
@@ -22,9 +23,9 @@ def hash_prompt(salt: bytes, prompt: bytes, block_size: int) -> list[bytes]:
     return keys
 
 
-def hash_salt(salt: bytes) -> bytes:
-    """Return what the first block continues."""
-    return sha256(salt).digest()
+def hash_root(salt: bytes, kv_format: str) -> bytes:
+    """Return what the first block of a request continues, in a cache of this format."""
+    return sha256(kv_format.encode() + b"\0" + salt).digest()
 
 
 def hash_block(before: bytes, tokens: bytes) -> bytes:

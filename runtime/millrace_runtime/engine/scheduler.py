@@ -20,7 +20,7 @@ from millrace_runtime.engine.bad_words import ban_words
 from millrace_runtime.engine.drafts import DraftCounts
 from millrace_runtime.engine.matcher import Masks, Matcher
 from millrace_runtime.engine.planned_step import PlannedStep
-from millrace_runtime.engine.prefix import hash_prompt
+from millrace_runtime.engine.prefix import hash_prompt, hash_root
 from millrace_runtime.engine.residency import Residency
 from millrace_runtime.engine.row_planner import RowPlanner
 from millrace_runtime.engine.sequence import Age, Sequence
@@ -99,10 +99,11 @@ class Scheduler:
         num_prompt = len(request.prompt) // TOKEN_BYTES
         max_length = min(num_prompt + request.max_tokens, self.max_model_length)
         matchers = ban_words(request.bad_words, matchers, len(request.sequences))
-        keys = hash_prompt(request.salt, request.prompt, self._limits.block_size)
+        root = hash_root(request.salt, self._limits.kv_format)
+        keys = hash_prompt(root, request.prompt, self._limits.block_size)
         for new, matcher in zip_longest(request.sequences, matchers):
             age = Age(request.priority, self._next_age)
-            sequence = Sequence(request, new, age, max_length, matcher, keys=[*keys])
+            sequence = Sequence(request, new, age, max_length, matcher, root=root, keys=[*keys])
             self._next_age += 1
             self._sequences[new.sequence_id] = sequence
             self._planner.waiting.add(sequence)

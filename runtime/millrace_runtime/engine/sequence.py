@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from millrace_runtime.engine.matcher import Matcher
-from millrace_runtime.engine.prefix import hash_block, hash_salt
+from millrace_runtime.engine.prefix import hash_block
 from millrace_runtime.protocol.encoding import TOKEN_BYTES, count_tokens, pack_tokens
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
@@ -81,6 +81,8 @@ class Sequence:
     tenancy: Tenancy | None = None
     tables: list[BlockTable] = field(default_factory=list)
     """By KV group; empty without a slot."""
+    root: bytes = b""
+    """What the key of its first block continues."""
     keys: list[bytes] = field(default_factory=list)
     """Of its full blocks (`prefix.py`): of the prompt's, and of as many of the outputs as were named."""
     num_named: int = 0
@@ -166,7 +168,7 @@ class Sequence:
             end, num_prompt = begin + block_size, self.num_prompt
             prompt = self.request.prompt[begin * TOKEN_BYTES : end * TOKEN_BYTES]
             drawn = self.outputs[max(begin - num_prompt, 0) : end - num_prompt]
-            before = self.keys[-1] if self.keys else hash_salt(self.request.salt)
+            before = self.keys[-1] if self.keys else self.root
             self.keys.append(hash_block(before, prompt + pack_tokens(drawn)))
 
     def move_to(self, state: State) -> None:

@@ -51,6 +51,7 @@ class LoadedModel:
             dtype=type_name(plan.dtype),
             weights=plan.settings.weights,
             tensor_parallel=plan.rank.shard.count,
+            kv_cache=plan.settings.kv_cache,
         )
 
     def choose_cache(self, host: Budget) -> CacheShape:
@@ -76,7 +77,9 @@ class LoadedModel:
         plan = self.plan
         limits = plan.limits(num_blocks, max_model_length)
         slots = SlotTable(limits, plan.device)
-        allocate = partial(allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device)
+        allocate = partial(
+            allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device, plan.kv_format
+        )
         return LocalExecutor(
             self.runner,
             slots,
@@ -167,7 +170,7 @@ def _fit_cache(plan: LoadPlan, longest: int, budget: Budget) -> CacheShape:
     """Return a cache that fits into a budget, for sequences of `longest` tokens. Raises CapacityError."""
     settings = plan.settings
     demand = CacheDemand(
-        groups=list_groups(plan.architecture, plan.dtype),
+        groups=list_groups(plan.architecture, plan.dtype, plan.kv_format),
         max_sequences=settings.max_sequences,
         max_batched_tokens=settings.max_batched_tokens,
         longest=settings.max_model_length or longest,

@@ -1,14 +1,17 @@
 """The KV cache: its tensors, and the memory that the largest step leaves for it on a GPU."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from millrace_fit import kv_cache as fit
 from millrace_fit.kv_cache import Budget, CacheGroup, bound_recordings, count_bytes, share_out
+from millrace_fit.settings import FP8_CACHE, KV_CACHES, refuse_cache
 from millrace_kernels.native.packing import map_zeros
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
-from millrace_runtime.execution.errors import CapacityError, is_out_of_memory
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK, KvCache, KvFormat
+from millrace_runtime.execution.errors import CapacityError, ModelError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.models.model import Architecture, KvShape
 from millrace_runtime.protocol.costly_draw import costly_sampling
@@ -16,48 +19,73 @@ from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep
 from millrace_runtime.protocol.step import Limits, Row, RowResult, SlotStart, StepPlan
 
+FP8_CAPABILITY = (8, 9)
+"""The compute capability from which GPUs convert float8_e4m3."""
 
-def list_groups(model: Architecture, dtype: torch.dtype) -> tuple[CacheGroup, ...]:
+
+def choose_kv_format(name: str, device: torch.device) -> KvFormat:
+    """Return the cache's format. Raises ModelError for one without kernels on the device."""
+    if name not in KV_CACHES:
+        raise ModelError(f'a KV cache in "{name}" is not known: use {", ".join(map(repr, KV_CACHES))}')
+    is_cuda = device.type == "cuda"
+    fault = refuse_cache(name, "cuda" if is_cuda else "cpu")
+    if name == FP8_CACHE and is_cuda and torch.cuda.get_device_capability(device) < FP8_CAPABILITY:
+        fault = f"{torch.cuda.get_device_name(device)} has no FP8"
+    if fault is not None:
+        raise ModelError(
+            f"--kv-cache {name}: {fault}; write --kv-cache Int8 (spec.model.quantization.kvCache: Int8)"
+        )
+    return KvFormat(name)
+
+
+def list_groups(
+    model: Architecture, dtype: torch.dtype, form: KvFormat = KvFormat.MODEL
+) -> tuple[CacheGroup, ...]:
     """Return the KV groups, with the bytes of a block over the layers of each."""
-    numbers = [0] * len(model.groups)
+    num_bytes = [0] * len(model.groups)
     for shape in model.kv_shapes:
-        numbers[shape.group] += _numbers(shape)
-    return tuple(
-        CacheGroup(count * dtype.itemsize, window)
-        for count, window in zip(numbers, model.groups, strict=True)
-    )
+        num_bytes[shape.group] += fit.block_bytes(
+            1, shape.num_kv_heads, shape.head_dim, dtype.itemsize, form.value
+        )
+    return tuple(map(CacheGroup, num_bytes, model.groups))
 
 
 def allocate_cache(
-    model: Architecture, num_blocks: Sequence[int], dtype: torch.dtype, device: torch.device
+    model: Architecture,
+    num_blocks: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    form: KvFormat = KvFormat.MODEL,
 ) -> list[KvCache]:
     """Return each layer's zeros, of the blocks of its group.
 
     On a CPU a block takes memory once it is written. Raises CapacityError.
     """
     try:
-        return [_allocate(shape, num_blocks[shape.group], dtype, device) for shape in model.kv_shapes]
+        return [_allocate(shape, num_blocks[shape.group], dtype, device, form) for shape in model.kv_shapes]
     except (RuntimeError, OSError) as error:  # torch's for a GPU, and mmap's
-        num_bytes = count_bytes(list_groups(model, dtype), num_blocks)
+        num_bytes = count_bytes(list_groups(model, dtype, form), num_blocks)
         raise CapacityError(
             f"a KV cache of {num_bytes} bytes can't be allocated: lower --kv-cache-memory"
         ) from error
 
 
-def _allocate(shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device) -> KvCache:
+def _allocate(
+    shape: KvShape, num_blocks: int, dtype: torch.dtype, device: torch.device, form: KvFormat
+) -> KvCache:
     """Return zeros, with SLACK numbers of the same memory after the last block."""
-    count = num_blocks * _numbers(shape) + SLACK
+    tokens = (num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE)
+    count = math.prod(tokens) * shape.head_dim
+    data = _zeros(count + SLACK, form.stored_type(dtype), device)[:count].view(*tokens, shape.head_dim)
+    if form is KvFormat.MODEL:
+        return KvCache(data)
+    return KvCache(data, _zeros(math.prod(tokens), SCALE_TYPE, device).view(tokens), form)
+
+
+def _zeros(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type == "cpu":
-        flat = map_zeros(count * dtype.itemsize).view(dtype)  # torch.zeros writes them, at 1.5 s a gigabyte
-    else:
-        flat = torch.zeros(count, dtype=dtype, device=device)
-    data = flat[:-SLACK].view(num_blocks, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
-    return KvCache(data)
-
-
-def _numbers(shape: KvShape) -> int:
-    """Return the count of numbers in one block of one layer."""
-    return fit.block_numbers(1, shape.num_kv_heads, shape.head_dim)
+        return map_zeros(count * dtype.itemsize).view(dtype)  # torch.zeros writes them, at 1.5 s a gigabyte
+    return torch.zeros(count, dtype=dtype, device=device)
 
 
 OpenExecutor = Callable[[Sequence[int], int], LocalExecutor]

@@ -19,7 +19,7 @@ from millrace_kernels.native.abi import Library
 from millrace_kernels.native.cores import count_threads
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
-from millrace_kernels.paged_attention.cache import BLOCK_SIZE
+from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
 from millrace_kernels.step import Packer
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.checkpoint import CheckpointWeights
@@ -30,6 +30,7 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
 from millrace_runtime.execution.safetensors_files import Reader, read_json
@@ -55,6 +56,7 @@ class LoadPlan:
     dtype: torch.dtype
     device: torch.device
     form: Format
+    kv_format: KvFormat
     rank: Rank
 
     def run_natively(self, library: Library, longest: int) -> Runner:
@@ -83,6 +85,7 @@ class LoadPlan:
             max_draft=self.settings.speculative_tokens,
             max_draws=self._max_draws,
             recordable=() if self.device.type == "cpu" else self._list_sizes(),
+            kv_format=self.kv_format.value,
         )
 
     @property
@@ -133,6 +136,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
         dtype=dtype,
         device=device,
         form=choose_format(settings.weights, device),
+        kv_format=choose_kv_format(settings.kv_cache, device),
         rank=rank,
     )
 

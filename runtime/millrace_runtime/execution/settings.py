@@ -18,6 +18,8 @@ class ExecutionSettings:
     """The kernels on a CPU: "torch", an instruction set's name, or "auto", the fastest that runs."""
     weights: str = "FromCheckpoint"
     """"FromCheckpoint", or "Int8" or "Int4": loading rounds the matrices."""
+    kv_cache: str = "Model"
+    """"Model", or "Int8" or "Fp8": keys and values are rounded as they are written."""
     max_model_length: int | None = None
     """Tokens of prompt and output together. None: the model's own limit, or the KV cache's."""
     max_sequences: int = 64

@@ -167,6 +167,8 @@ class Limits(msgspec.Struct, frozen=True, array_like=True):
     """The most draws of a step with drafts: there is memory for the logits of so many."""
     recordable: tuple[StepSize, ...] = ()
     """The sizes of steps that `Record` makes faster, ascending."""
+    kv_format: str = "Model"
+    """Of the KV cache: "Model", "Fp8" or "Int8"."""
 
     @property
     def kv_tokens(self) -> int:
@@ -189,8 +191,10 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     device_name: str
     """A GPU's own name. On CPUs the kernels: "torch", or the instruction set of the native ones."""
     dtype: str
-    """Of the activations and the KV cache, and of the weights unless they are rounded: "bfloat16"."""
+    """Of the activations, and of the KV cache and the weights unless they are rounded: "bfloat16"."""
     weights: str
     """"FromCheckpoint", "Int8" or "Int4"."""
     tensor_parallel: int
     """Workers that share the model."""
+    kv_cache: str = "Model"
+    """"Model": keys and values have `dtype`. Or "Fp8" or "Int8"."""

@@ -120,6 +120,7 @@ def _execution_settings(membership: Membership) -> ExecutionSettings:
         device=settings.device,
         dtype=settings.dtype,
         weights=settings.weights,
+        kv_cache=settings.kv_cache,
         max_model_length=settings.max_model_length,
         max_sequences=settings.max_sequences,
         max_batched_tokens=settings.max_batched_tokens,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from millrace_fit import settings as fit
-from millrace_fit.settings import MAX_BATCHED_TOKENS, MAX_SEQUENCES, WEIGHTS
+from millrace_fit.settings import KV_CACHES, MAX_BATCHED_TOKENS, MAX_SEQUENCES, MODEL_TYPE, WEIGHTS
 from millrace_runtime import contract
 from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
@@ -64,6 +64,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         dtype=values.dtype,
         kernels=values.kernels,
         weights=values.weights,
+        kv_cache=values.kv_cache,
         tensor_parallel=values.tensor_parallel,
         speculative_tokens=values.speculative_tokens,
         tool_parser=values.tool_parser,
@@ -211,6 +212,13 @@ def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
         choices=WEIGHTS,
         default=WEIGHTS[0],
         help="round the matrices to 8 or 4 bits while loading, on CPUs (default: %(default)s)",
+    )
+    parser.add_argument(
+        contract.FLAG_KV_CACHE,
+        choices=KV_CACHES,
+        default=MODEL_TYPE,
+        help="keep keys and values in 8 bits, which holds twice the tokens: Fp8 on GPUs, Int8 anywhere"
+        " (default: %(default)s, in the type of --dtype)",
     )
     parser.add_argument(
         contract.FLAG_TENSOR_PARALLEL,

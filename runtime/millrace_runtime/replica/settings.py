@@ -61,6 +61,8 @@ class ReplicaSettings:
     """One of KERNELS: the kernels on a CPU."""
     weights: str
     """One of WEIGHTS: as in the files, or rounded while they are loaded."""
+    kv_cache: str
+    """One of KV_CACHES: keys and values in the model's type, or rounded as they are written."""
     tensor_parallel: int
     """Workers that share the model, each on a device of its own; 1: the engine computes itself."""
     speculative_tokens: int

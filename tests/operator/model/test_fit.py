@@ -52,6 +52,22 @@ async def test_gpus_that_do_not_divide_the_heads_are_the_settings_fault_on_any_d
     assert not world.pods()
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"resources": {"limits": {"memory": "64Gi"}}}, "a KV cache in Fp8 has kernels for GPUs only"),
+        ({"resources": GPU, "pod": on_node("NVIDIA-A100-SXM4-80GB")}, "a100-80g has no FP8"),
+    ],
+)
+async def test_a_kv_cache_without_kernels_starts_no_pod(spec: dict[str, Any], words: str) -> None:
+    world = make_world(**spec, model={**MAIN, "quantization": {"kvCache": "Fp8"}})
+    await world.settle()
+    degraded = world.condition("Degraded")
+    assert degraded["reason"] == "SettingsInvalid"
+    assert f"{words}: write spec.model.quantization.kvCache: Int8" in degraded["message"]
+    assert not world.pods()
+
+
 async def test_weights_that_are_larger_than_the_memory_start_no_pod() -> None:
     world = make_world(resources={"limits": {"memory": "8Gi"}})
     await world.settle()
@@ -84,6 +100,7 @@ TWO = " (nvidia.com/gpu: 2 under spec.resources.limits)"
             {**SHORT, "resources": {"limits": {"memory": "4Gi"}}},
             "it fits with spec.resources.limits.memory: 17Gi",
         ),
+        ({"resources": {"limits": {"memory": "32Gi"}}}, "it fits with spec.model.quantization.kvCache: Int8"),
         (ON_A_GPU | SHORT, f"it fits on 2 of these GPUs{TWO}"),
         (
             {**ON_A_GPU, **SHORT, "parallelism": {"tensor": 1}},

@@ -62,6 +62,15 @@ def test_rounded_weights_reach_the_replica_and_the_default_needs_no_flag() -> No
     assert arguments("FromCheckpoint")[5:] == []
 
 
+def test_a_rounded_kv_cache_reaches_the_replica_and_the_default_needs_no_flag() -> None:
+    def of(form: str) -> list[str]:
+        return arguments(model={"uri": "file:///m", "servedName": "n", "quantization": {"kvCache": form}})
+
+    assert of("Int8") == ["--kv-cache", "Int8"]
+    assert of("Fp8") == ["--kv-cache", "Fp8"]
+    assert of("Model") == []
+
+
 def arguments(**spec: object) -> list[str]:
     rendered: list[str] = template(**spec)["spec"]["containers"][0]["args"]
     return rendered[5:]

@@ -23,6 +23,7 @@ def test_what_makes_a_pod_makes_a_revision() -> None:
         {"pod": {"env": [{"name": "A", "value": "1"}]}},
         {"model": {"uri": "file:///other"}},
         {"model": {"uri": "file:///m", "quantization": {"weights": "Int8"}}},
+        {"model": {"uri": "file:///m", "quantization": {"kvCache": "Int8"}}},
         {"model": {"uri": "file:///m", "speculation": {"method": "NGram"}}},
         {"model": {"uri": "file:///m", "speculation": {"method": "NGram", "tokens": 5}}},
     )
@@ -36,7 +37,10 @@ def test_what_makes_no_pod_makes_none() -> None:
 
 def test_defaults_and_fields_of_other_versions_make_none() -> None:
     assert digest(engine={}, parallelism={}, pod={"labels": {}}, workload="Bulk") == digest()
-    assert digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint"}}) == digest()
+    assert (
+        digest(model={"uri": "file:///m", "quantization": {"weights": "FromCheckpoint", "kvCache": "Model"}})
+        == digest()
+    )
 
 
 def test_a_default_that_is_written_makes_none() -> None:

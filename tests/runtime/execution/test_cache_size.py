@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from millrace_fit.kv_cache import Budget
+from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_runtime.execution import build as build_module
 from millrace_runtime.execution.build import build_executor
-from millrace_runtime.execution.errors import CapacityError
-from millrace_runtime.execution.kv_cache import allocate_cache
+from millrace_runtime.execution.errors import CapacityError, ModelError
+from millrace_runtime.execution.kv_cache import allocate_cache, choose_kv_format
 from millrace_runtime.execution.settings import ExecutionSettings
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import KvShape
@@ -48,6 +49,42 @@ def test_without_a_length_the_models_own_or_what_fits(make_model: Make) -> None:
     assert build(path).limits.max_model_length == 1024
     block = 2 * 2 * 2 * 8 * 16 * 4
     assert build(path, kv_cache_bytes=10 * block).limits.max_model_length == 160
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_eight_bits_hold_twice_the_sequences(make_model: Make, head_dim: int) -> None:
+    path, counts = make_model(dtype="bfloat16", head_dim=head_dim), {}
+    for kv_cache in ("Model", "Int8"):
+        executor = build(path, kv_cache=kv_cache, kv_cache_bytes=4 << 20, max_model_length=256)
+        taken = sum(cache.nbytes for cache in executor._runner.kv_caches)
+        assert taken <= 4 << 20
+        counts[kv_cache] = executor.limits.groups[0].num_blocks
+        assert executor.placement.kv_cache == executor.limits.kv_format == kv_cache
+    assert counts["Int8"] >= 1.9 * counts["Model"]
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "text"),
+    [
+        ("Fp8", r"--kv-cache Fp8: .* for GPUs only; write --kv-cache Int8 \(spec.model.quantization.kvCache"),
+        ("int8", "\"int8\" is not known: use 'Model', 'Fp8', 'Int8'"),
+    ],
+)
+def test_a_cache_without_kernels_is_refused(make_model: Make, kv_cache: str, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        build(make_model(), kv_cache=kv_cache)
+
+
+def test_fp8_is_for_gpus_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    capability = (8, 9)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    device = torch.device("cuda", 0)
+    assert choose_kv_format("Int8", device) is KvFormat.INT8
+    assert choose_kv_format("Fp8", device) is KvFormat.FP8
+    capability = (8, 6)
+    with pytest.raises(ModelError, match="Fp8: NVIDIA A100 has no FP8; write --kv-cache Int8"):
+        choose_kv_format("Fp8", device)
 
 
 @pytest.mark.parametrize(

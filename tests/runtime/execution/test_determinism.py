@@ -32,7 +32,7 @@ def run(driver: Any, chunk: int, count: int, slot: int = 0) -> list[tuple[Any, A
 @torch.inference_mode()
 def poison(driver: Any, blocks: list[int] | None = None) -> None:
     for cache in driver.executor._runner.kv_caches:
-        cache.data[slice(None) if blocks is None else blocks] = float("nan")
+        cache.poison(slice(None) if blocks is None else blocks)
 
 
 @pytest.fixture
@@ -69,15 +69,23 @@ def test_bits_do_not_depend_on_company_chunks_slots_or_threads(  # noqa: PLR0917
 
 
 @pytest.mark.parametrize(
-    ("kernels", "weights"),
-    [("auto", "FromCheckpoint"), ("auto", "Int8"), ("auto", "Int4"), ("torch", "FromCheckpoint")],
+    "changed",
+    [
+        {},
+        {"weights": "Int8"},
+        {"weights": "Int4"},
+        {"kv_cache": "Int8"},
+        {"kernels": "torch"},
+        {"kernels": "torch", "kv_cache": "Int8"},
+    ],
+    ids=str,
 )
 def test_bits_of_a_long_prompt_do_not_depend_on_company_or_chunks(
-    make_model: Callable[..., Path], make_driver: Callable[..., Any], kernels: str, weights: str
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], changed: dict[str, str]
 ) -> None:
-    """Over 1,024 tokens attention merges several spans of keys; rounded weights have kernels of their own."""
+    """Over 1,024 tokens attention merges several spans of keys; rounded numbers have kernels of their own."""
     path, tokens = make_model(max_position_embeddings=2048), prompt(1130, 0)
-    settings = {"kernels": kernels, "weights": weights, "max_model_length": 1200}
+    settings: dict[str, Any] = {"max_model_length": 1200, **changed}
     sampling = {"temperature": 0.8, "seed": 11, "num_logprobs": 199}
     alone = make_driver(path, **settings)
     alone.start(0, tokens, **sampling)
@@ -124,14 +132,21 @@ def serve(executor: LocalExecutor, prompts: list[list[int]]) -> tuple[dict[int, 
     return texts, scheduler.stats().num_preemptions
 
 
-@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize(
+    ("kernels", "kv_cache", "head_bytes"),
+    [("auto", "Model", 8 * 4), ("torch", "Model", 8 * 4), ("auto", "Int8", 8 + 2), ("torch", "Int8", 8 + 2)],
+)
 def test_texts_do_not_depend_on_depth_slots_or_preemptions(
-    make_model: Callable[..., Path], make_driver: Callable[..., Any], kernels: str
+    make_model: Callable[..., Path],
+    make_driver: Callable[..., Any],
+    kernels: str,
+    kv_cache: str,
+    head_bytes: int,
 ) -> None:
     path, prompts = make_model(), [prompt(3 + 4 * number, number) for number in range(9)]
-    settings = {"kernels": kernels, "max_model_length": 96, "max_batched_tokens": 24}
+    settings = {"kernels": kernels, "kv_cache": kv_cache, "max_model_length": 96, "max_batched_tokens": 24}
     expected, _ = serve(make_driver(path, **settings).executor, prompts)
-    block = 2 * 2 * 2 * 8 * 16 * 4
+    block = 2 * 2 * 2 * 16 * head_bytes
     crowded = make_driver(path, max_sequences=4, kv_cache_bytes=7 * block, **settings).executor
     crowded.limits = msgspec.structs.replace(crowded.limits, depth=2)
     found, num_preemptions = serve(crowded, prompts)
@@ -168,25 +183,29 @@ def test_a_preempted_sequence_goes_on_bit_for_bit(
     assert 0 in [token % 2 for [token], _ in expected[7:]]
 
 
+@pytest.mark.parametrize("kv_cache", ["Model", "Int8"])
 def test_blocks_of_another_with_nan_in_them_do_no_harm(
-    make_model: Callable[..., Path], make_driver: Callable[..., Any]
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], kv_cache: str
 ) -> None:
     path, tokens = make_model(), prompt(21, 4)
-    clean = make_driver(path)
+    clean = make_driver(path, kv_cache=kv_cache)
     clean.start(0, tokens, num_logprobs=3)
     expected = run(clean, 100, 3)
-    driver = make_driver(path)
+    driver = make_driver(path, kv_cache=kv_cache)
     poison(driver)
     driver.start(0, tokens, num_logprobs=3)
     assert run(driver, 100, 3) == expected
 
 
-def test_a_fault_is_one_rows(make_model: Callable[..., Path], make_driver: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("kv_cache", ["Model", "Int8"])
+def test_a_fault_is_one_rows(
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], kv_cache: str
+) -> None:
     path, tokens = make_model(), prompt(21, 4)
-    clean = make_driver(path)
+    clean = make_driver(path, kv_cache=kv_cache)
     clean.start(0, tokens, num_logprobs=3)
     expected = run(clean, 100, 3)
-    driver = make_driver(path)
+    driver = make_driver(path, kv_cache=kv_cache)
     driver.start(0, tokens, num_logprobs=3)
     driver.start(1, prompt(30, 8))
     driver.advance(100)

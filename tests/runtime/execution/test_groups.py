@@ -13,6 +13,7 @@ from millrace_fit.quantization.quantization import NOT_QUANTIZED
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import select_cpu_path
+from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, CacheLayer, Heads, Matrix, Packer, Step
@@ -97,10 +98,12 @@ ARCHITECTURE = Architecture(
 )
 
 
-def open_executor(runner: Runner, num_blocks: Sequence[int], num_slots: int = 4) -> LocalExecutor:
+def open_executor(
+    runner: Runner, num_blocks: Sequence[int], num_slots: int = 4, form: KvFormat = KvFormat.MODEL
+) -> LocalExecutor:
     groups = tuple(map(KvGroup, num_blocks, ARCHITECTURE.groups))
     limits = Limits(groups, 16, num_slots, 1, LENGTH, VOCABULARY, max_batched_tokens=24)
-    allocate = partial(allocate_cache, ARCHITECTURE, num_blocks, torch.float32, CPU)
+    allocate = partial(allocate_cache, ARCHITECTURE, num_blocks, torch.float32, CPU, form)
     placement = Placement("cpu", "a test's", "float32", "FromCheckpoint", 1)
     return LocalExecutor(runner, SlotTable(limits, CPU), limits, CPU, allocate, placement=placement)
 
@@ -121,7 +124,7 @@ def poison_free_blocks(scheduler: Scheduler, executor: LocalExecutor) -> None:
     pools = [group.pool for group in scheduler._residency._groups]
     free = [[*pool._free, *range(pool._num_touched, pool.num_blocks)] for pool in pools]
     for cache, shape in zip(executor._runner.kv_caches, ARCHITECTURE.kv_shapes, strict=True):
-        cache.data[free[shape.group]] = float("nan")
+        cache.poison(free[shape.group])
 
 
 class Text(NamedTuple):
@@ -199,15 +202,16 @@ def test_sequences_of_two_groups_have_their_own_text_whatever_they_share(run: Ca
         assert found == expected
 
 
+@pytest.mark.parametrize("form", [KvFormat.MODEL, KvFormat.INT8])
 @pytest.mark.parametrize("run", [run_natively, run_with_torch])
-def test_a_text_has_the_same_bits_with_a_cached_prefix(run: Callable[[], Runner]) -> None:
+def test_a_text_has_the_same_bits_with_a_cached_prefix(run: Callable[[], Runner], form: KvFormat) -> None:
     """Prefixes within the window and beyond it, with room for all and with preemptions."""
     shared = [*PROMPTS[7], *PROMPTS[1]][:60]
     prompts = [[*shared[: 17 + 9 * number], *own] for number, own in enumerate(PROMPTS[:3])] * 2
     prompts += [shared, shared]
-    expected, _ = serve(open_executor(run(), [64, 64], num_slots=12), prompts)
+    expected, _ = serve(open_executor(run(), [64, 64], num_slots=12, form=form), prompts)
     for num_blocks in ([64, 64], [11, 10]):
-        found, stats = serve(open_executor(run(), num_blocks), prompts, shares=True)
+        found, stats = serve(open_executor(run(), num_blocks, form=form), prompts, shares=True)
         assert found == expected
         assert stats.num_prefix_hits > 100
 

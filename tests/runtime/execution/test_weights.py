@@ -16,6 +16,8 @@ def test_rounding_costs_the_shipped_model_little() -> None:
     figures = measure(read_documents(6), "auto")
     assert figures["Int8"]["kl"] < 0.0005
     assert figures["Int4"]["kl"] < 0.004
+    assert figures["float32, KV Int8"]["kl"] < 0.0005
+    assert figures["KV Int8"]["kl"] < figures["bfloat16"]["kl"] + 0.0005
     for name in ("Int8", "Int4"):
         assert figures[name]["perplexity"] < figures["float32"]["perplexity"] * 1.01
         assert figures[name]["same_first"] > 0.94

@@ -54,13 +54,14 @@ def test_workers_say_what_the_model_lies_on(
     assert executor.placement == Placement("cpu", "torch", "float32", "FromCheckpoint", 2)
 
 
+@pytest.mark.parametrize("kv_cache", ["Model", "Int8"])
 def test_all_workers_draw_with_one_seed_through_preemption(
-    make_model: Callable[..., Path], make_driver: Callable[..., Any]
+    make_model: Callable[..., Path], make_driver: Callable[..., Any], kv_cache: str
 ) -> None:
     """Drawn tokens are those of one worker, and go on being those when the sequence is computed anew."""
     path, outputs = make_model(), []
     for workers in (1, 2):
-        driver = make_driver(path, workers)
+        driver = make_driver(path, workers, kv_cache=kv_cache)
         sampling = {
             "temperature": 0.9, "top_p": 0.95, "seed": 11, "frequency_penalty": 0.3,
             "repetition_penalty": 1.2, "bias": {5: -float("inf"), 6: 0.5},

@@ -24,6 +24,8 @@ def test_the_defaults_serve_a_folder_under_its_name(monkeypatch: pytest.MonkeyPa
 def test_weights_are_kept_as_the_files_have_them_unless_asked() -> None:
     assert parse_settings(["--demo"]).weights == "FromCheckpoint"
     assert parse_settings(["--demo", "--weights", "Int4"]).weights == "Int4"
+    assert parse_settings(["--demo"]).kv_cache == "Model"
+    assert parse_settings(["--demo", "--kv-cache", "Int8"]).kv_cache == "Int8"
     with pytest.raises(SettingError, match="invalid choice: 'int4'"):
         parse_settings(["--demo", "--weights", "int4"])
 

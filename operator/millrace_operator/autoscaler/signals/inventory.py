@@ -13,7 +13,7 @@ from millrace_operator.autoscaler.signals.queries import Question, Scope
 from millrace_operator.autoscaler.signals.reading import Sample
 from millrace_runtime import contract
 
-PLACEMENT: Final = ("device", "device_name", "dtype", "weights", "tensor_parallel")
+PLACEMENT: Final = ("device", "device_name", "dtype", "weights", "tensor_parallel", "kv_cache")
 """Labels of `contract.METRIC_REPLICA`."""
 NUMBERS: Final = {
     "kv_cache_tokens": contract.METRIC_KV_TOKENS,
@@ -37,7 +37,7 @@ def read_replicas(series: Mapping[str, Iterable[Sample]]) -> dict[str, ReplicaSt
     found = {}
     for sample in sorted(series.get("placement", ()), key=lambda one: sorted(one.labels.items())):
         numbers = {name: column.get(sample.pod) for name, column in columns.items()}
-        placement = {name: sample.labels.get(name) for name in PLACEMENT}
+        placement = {name: sample.labels[name] for name in PLACEMENT if sample.labels.get(name)}
         try:
             found[sample.pod] = ReplicaStatus.model_validate({**placement, **numbers})
         except ValidationError:  # another version, or a tenant's own metric of this name
