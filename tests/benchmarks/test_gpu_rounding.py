@@ -7,7 +7,7 @@ from benchmarks.gpu.quantized_linear import pack
 from benchmarks.gpu.rounding import FORMS, bytes_of_weight, round_weight
 
 pytestmark = pytest.mark.reads("benchmarks/gpu", "kernels")
-ERRORS = {"FP8": 0.03, "FP8 blocks": 0.03, "INT8": 0.01, "W4A16": 0.1}
+ERRORS = {"FP8": 0.03, "FP8 blocks": 0.03, "INT8": 0.01, "W4A16": 0.11}
 """Of the whole, over its size, for normal weights: half of a level, and more for the few in the tails."""
 
 
