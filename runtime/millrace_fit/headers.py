@@ -76,8 +76,10 @@ def parse_header(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
 
 def _read_json(header: bytes) -> dict[str, Any]:
     try:
-        # As text: from bytes, json would guess UTF-16 as well.
-        entries = json.loads(header.decode(), object_pairs_hook=_read_object, parse_constant=_refuse_constant)
+        text = header.decode()  # from bytes, json would guess UTF-16 as well
+        entries = json.loads(text, object_pairs_hook=_read_object, parse_constant=_refuse_constant)
+        if "\\ud" in text.lower():  # a half of a pair of surrogates is no text
+            json.dumps(entries, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HeaderError("its header is no JSON") from error
     if not isinstance(entries, dict):
