@@ -103,8 +103,8 @@ def _cut_kv_heads(attention: AttentionShape, shard: Shard) -> int:
 
 
 _FLOAT, _LONG = 4, 8
-_GROUP_BYTES = GROUP + 8
-"""Of a group of rounded inputs with its scale and sum, on CPUs (`native/abi.py`)."""
+_GROUP_BYTES = GROUP + 12
+"""Of a group of rounded inputs with its scale and sums, on CPUs (`native/abi.py`)."""
 _NUMBERS_OF_A_TOKEN = 16
 """int64 on a GPU: the token's position, slot, place in the cache and the like."""
 _CANDIDATES = 4096

@@ -11,11 +11,10 @@ from torch.nn import functional
 
 from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.quantized_reference import keep_rounded
-from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.lanes import Allocate, cut, put
-from millrace_kernels.step import Part
+from millrace_kernels.step import Part, require_stored
 
 GROUPS = {Number.INT4: (128, 64, 32), Number.FP8: (128, 64, 32, 16)}
 """The groups that products read, the longest first."""
@@ -122,12 +121,6 @@ class Fp8Strips:
             put(numbers, begin + at, _swap_middle(fours))
             found = _mark_nan(fours, its.scales)
             put(scales, begin + at, found if self.scales is None else found[:, 0])
-
-
-def require_stored(part: Part) -> StoredMatrix:
-    """Return a part of quantised numbers."""
-    assert isinstance(part, StoredMatrix), "a plain part with a format of checkpoints"
-    return part
 
 
 def _group_of(form: Format) -> int:
