@@ -53,22 +53,22 @@ def make_quantized(  # noqa: PLR0917  as the shapes name them
     x, residual = arena.normal((rows, inputs), dtype), arena.normal((rows, outputs), dtype)
     tensors = tuple(getattr(kept, field.name) for field in fields(kept))
     num_rows = rows if rows <= FEW_ROWS else 1  # of more rows, bits are not compared
-    return Call((x, residual, kept, tensors), num_rows=num_rows, changed=residual)
+    return Call((x, residual, kept, tensors), num_rows=num_rows)
 
 
 def pick_quantized(call: Call, row: int) -> Call:
     """Return the call for one row alone."""
     x, residual, *others = call.arguments
-    return Call((x[row : row + 1], residual[row : row + 1].clone(), *others))
+    return Call((x[row : row + 1], residual[row : row + 1], *others))
 
 
 def multiply(x: Tensor, residual: Tensor, matrix: GpuMatrix, _: Any) -> Tensor:
-    """Add the product to the residual, as the product does on a GPU."""
-    return multiply_packed(x, matrix, residual)
+    """Add the product to a copy of the residual, as a step on a GPU adds it."""
+    return multiply_packed(x, matrix, residual.clone())
 
 
 def multiply_reference(x: Tensor, residual: Tensor, matrix: GpuMatrix, _: Any) -> Tensor:
-    """Add the product to the residual in plain torch, with inputs rounded as the product has them."""
+    """Add the product in plain torch, with inputs rounded as the product has them."""
     shape = (matrix.outputs, matrix.inputs)
     product = choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability)
-    return residual.copy_(residual.float() + gpu_product_reference(x, matrix, product))
+    return (residual.float() + gpu_product_reference(x, matrix, product)).to(x.dtype)
