@@ -164,11 +164,11 @@ def linear_constants(form: Format, unit: int) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-ROUNDED = {"INPUTS": 4096, "GROUP": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
+ROUND = {"INPUTS": 4096, "GROUP": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
 OUTPUTS = {"OUTPUTS": 4096, "HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
 ROUNDING_CASES = [
-    Case("linear.triton_round", "round_inputs", ROUNDED | {"LARGEST": 127.0, "IS_INT8": True}),
-    Case("linear.triton_round", "round_inputs", ROUNDED | {"LARGEST": 448.0, "IS_INT8": False}),
+    Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 127.0, "IS_INT8": True}),
+    Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 448.0, "IS_INT8": False}),
     Case("linear.triton_round", "scale_sums", OUTPUTS),
     Case("linear.triton_widened", "add_parts", OUTPUTS | {"PARTS": 4}, frozenset({"num_rows"})),
 ]
@@ -178,13 +178,13 @@ def quantized_expert_cases(
     dtype: torch.dtype, target: GPUTarget, form: Format, block_rows: int
 ) -> list[Case]:
     module, entries = "experts.triton_quantized", frozenset({"num_entries"})
-    columns, *shape = choose_quantized_tile(dtype, block_rows)
+    columns, warps, stages = choose_quantized_tile(dtype, block_rows)
     constants = linear_constants(form, unit_of(form.group)) | {"BLOCK_ROWS": block_rows, "WIDTH": 768}
     constants |= {"HAS_FP8": can_fp8(target), "DOT": DOTS[dtype], "BLOCK_COLUMNS": columns}
     constants |= {} if form.has_zeros else {"zeros_ptr": None}
     return [
-        Case(module, "quantized_silu_mul", constants | {"NUM_CHOSEN": 8}, entries, *shape),
-        Case(module, "quantized_multiply", constants, entries, *shape),
+        Case(module, "quantized_silu_mul", constants | {"NUM_CHOSEN": 8}, entries, warps, stages),
+        Case(module, "quantized_multiply", constants, entries, warps, stages),
     ]
 
 
