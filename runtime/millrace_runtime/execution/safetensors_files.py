@@ -76,6 +76,16 @@ class Reader:
         number: Tensor = self._places[name].get_tensor(name)
         return number.float().view(1, 1)
 
+    def is_unread(self, name: str) -> bool:
+        """Whether a tensor is there that was neither read nor skipped."""
+        return name in self._unread
+
+    def read_whole(self, name: str) -> Tensor:
+        """Return a tensor of any shape and type in float32."""
+        self.skip(name)
+        stored: Tensor = self._places[name].get_tensor(name)
+        return stored.float()
+
     def find_shape(self, name: str) -> list[int]:
         """Return a tensor's shape. Raises BadCheckpointError if it is missing."""
         shape: list[int] = self._slice(name).get_shape()

@@ -13,13 +13,18 @@ from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.step import Part
-from millrace_runtime.execution.errors import BadCheckpointError, CapacityError
+from millrace_runtime.execution.errors import BadCheckpointError, CapacityError, UnsupportedModelError
 from millrace_runtime.execution.safetensors_files import Reader
 from millrace_runtime.execution.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
 
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
 _LEAST_GROUP = {Number.FP8: 2, Number.INT8: 1, Number.INT4: GROUP}
 """Inputs of the smallest group that kernels multiply."""
+
+
+_GPTQ = (Packing.GPTQ, Packing.GPTQ_V2)
+_ZEROS = ("bias", "weight_zero_point")
+"""Endings of tensors that old writers wrote where the model has none: they were zeros."""
 
 
 class Form(NamedTuple):
@@ -30,7 +35,7 @@ class Form(NamedTuple):
     """The input of each column; None: as they come."""
 
     def __str__(self) -> str:
-        return f"{self.format}{'' if self.order is None else ' with an order of its own'}"
+        return f"{self.format}{'' if self.order is None else f', inputs in the order {self.order[:4]}…'}"
 
 
 class StoredReader:
@@ -44,7 +49,7 @@ class StoredReader:
         scheme = self._quantization.find_scheme(name)
         if scheme is None:
             return None
-        order = self._read_order(name, scheme, columns) if scheme.is_ordered else None
+        order = self._read_order(name, scheme, columns)
         return Form(_choose_format(name, scheme, columns), None if order is None else tuple(order.tolist()))
 
     def read(self, name: str, rows: Cut, columns: Cut) -> Part:
@@ -54,7 +59,7 @@ class StoredReader:
             return self._reader.read(f"{name}.weight", rows, columns)
         for part in scheme.list_parts(rows.total, columns.total):
             if not part.is_read:
-                self._reader.skip(f"{name}.{part.ending}")
+                self._skip(f"{name}.{part.ending}", must_be_zero=part.ending in _ZEROS)
         match scheme.packing:
             case Packing.PLAIN:
                 stored = self._read_plain(name, scheme, rows, columns)
@@ -70,6 +75,15 @@ class StoredReader:
             )
         return self._sort(name, scheme, columns, _regroup(stored, name, scheme, columns))
 
+    def _skip(self, name: str, *, must_be_zero: bool) -> None:
+        """Leave out a tensor, if it is there and nobody has read it."""
+        if must_be_zero and self._reader.is_unread(name) and bool(self._reader.read_whole(name).any()):
+            raise UnsupportedModelError(
+                f"the tensor {name} is not zero, and replicas read such matrices without it: take another "
+                "quantisation of the model"
+            )
+        self._reader.skip(name)
+
     def _read_plain(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
         number = _NUMBERS[scheme.kind]
         wanted = ("F8_E4M3",) if number is Number.FP8 else ("I8",)
@@ -84,10 +98,10 @@ class StoredReader:
             return self._reader.read_scalar(scale).expand(rows.size, 1).contiguous()
         groups = _cut_groups(scheme, columns)
         blocks = Cut(-(-rows.total // scheme.rows), rows.begin // scheme.rows, -(-rows.end // scheme.rows))
-        shape = (blocks,) if len(self._reader.find_shape(scale)) == 1 else (blocks, groups)
-        stored = self._reader.read(scale, *shape).float().view(blocks.size, -1)
-        first = rows.begin - blocks.begin * scheme.rows
-        return stored.repeat_interleave(scheme.rows, dim=0)[first : first + rows.size].contiguous()
+        shape = {1: (blocks,), 2: (blocks, groups), 4: (blocks, whole(1), groups, whole(1))}
+        stored = self._reader.read(scale, *shape.get(len(self._reader.find_shape(scale)), shape[2]))
+        which = torch.arange(rows.begin, rows.end) // scheme.rows - blocks.begin
+        return stored.float().reshape(blocks.size, -1)[which]
 
     def _read_compressed(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
         is_int4 = scheme.kind is Kind.INT4
@@ -96,7 +110,7 @@ class StoredReader:
             f"{name}.weight_packed", rows, _cut_words(name, columns, numbers), types=("I32",)
         )
         groups = _cut_groups(scheme, columns)
-        scales = self._reader.read(f"{name}.weight_scale", rows, groups).float()
+        scales = self._read_plain_scales(name, scheme, rows, columns)
         zeros = None
         if scheme.has_zeros:
             cover = Cut(-(-rows.total // numbers), rows.begin // numbers, -(-rows.end // numbers))
@@ -104,7 +118,7 @@ class StoredReader:
             first = rows.begin - cover.begin * numbers
             zeros = unpack_down(packed)[first : first + rows.size].contiguous()
         values = unpack(words)[:, : columns.size]
-        return StoredMatrix(_NUMBERS[scheme.kind], values, scales.contiguous(), zeros=zeros)
+        return StoredMatrix(_NUMBERS[scheme.kind], values, scales, zeros=zeros)
 
     def _read_awq(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> StoredMatrix:
         words, groups = _cut_words(name, rows, WORD_NIBBLES), _cut_groups(scheme, columns)
@@ -140,16 +154,25 @@ class StoredReader:
 
     def _sort(self, name: str, scheme: Scheme, columns: Cut, stored: StoredMatrix) -> StoredMatrix:
         """Return the columns by their groups."""
-        order = self._read_order(name, scheme, columns) if scheme.is_ordered else None
+        order = self._read_order(name, scheme, columns)
         if order is None:
             return stored
         return replace(stored, values=stored.values[:, order].contiguous(), order=order)
 
     def _read_order(self, name: str, scheme: Scheme, columns: Cut) -> Tensor | None:
-        """Return the columns sorted by their groups, int64; None if they are. Raises ModelError."""
+        """Return the columns sorted by their groups, int64; None if they are. Raises ModelError.
+
+        GPTQ's tensor counts even if config.json says that there is no order, as in AutoGPTQ.
+        """
         ending = "weight_g_idx" if scheme.packing is Packing.COMPRESSED else "g_idx"
-        groups = self._reader.read(f"{name}.{ending}", columns, types=("I32", "I64")).long()
+        tensor = f"{name}.{ending}"
+        if not scheme.is_ordered and (scheme.packing not in _GPTQ or tensor not in self._reader.names):
+            return None
+        groups = self._reader.read(tensor, columns, types=("I32", "I64")).long()
         if scheme.group is None:  # all inputs are in one
+            return None
+        expected = torch.arange(columns.begin, columns.end) // scheme.group
+        if torch.equal(groups, expected):
             return None
         if columns.size < columns.total:
             raise CapacityError(
@@ -157,13 +180,12 @@ class StoredReader:
                 "serve it with --tensor-parallel 1"
             )
         order = torch.argsort(groups, stable=True)
-        expected = torch.arange(columns.total) // scheme.group
         if not torch.equal(groups[order], expected):
             raise BadCheckpointError(
-                f"the tensor {name}.{ending} does not put {scheme.group} inputs into each group: download "
-                "the model again"
+                f"the tensor {tensor} does not put {scheme.group} inputs into each group: download the model "
+                "again"
             )
-        return None if torch.equal(groups, expected) else order
+        return order
 
 
 def _cut_groups(scheme: Scheme, columns: Cut) -> Cut:

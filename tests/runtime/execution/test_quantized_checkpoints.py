@@ -125,6 +125,26 @@ def spoil(name: str, number: float) -> Callable[[Path], None]:
     return rewrite
 
 
+def add(name: str, tensor: torch.Tensor) -> Callable[[Path], None]:
+    """Return what adds a tensor to a matrix."""
+
+    def rewrite(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        tensors[f"model.layers.1.mlp.down_proj.{name}"] = tensor
+        save_file(tensors, folder / "model.safetensors")
+
+    return rewrite
+
+
+def test_an_order_counts_even_if_config_json_denies_it(
+    plain: Path, tmp_path: Path, make_driver: Callable[..., Any]
+) -> None:
+    """As in AutoGPTQ, which always follows g_idx."""
+    folder = write_quantized(plain, tmp_path, FORMS["GPTQ with an order"])
+    change(folder, desc_act=False)
+    check_preempted(folder / "twin", prompt(75, 0), make_driver(folder), tolerance=0.2)
+
+
 FAULTS: dict[str, tuple[str, Callable[[Path], None], dict[str, Any], str]] = {
     "infinite": ("AWQ", spoil("scales", float("inf")), {}, "down_proj are infinite"),
     "no number": ("GPTQ", spoil("scales", float("nan")), {}, "down_proj are infinite"),
@@ -133,6 +153,11 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None], dict[str, Any], str]] = {
     ),
     "zero points that config.json denies": (
         *("GPTQ v2 with zero points", lambda path: change(path, sym=True), {}, "qzeros has zero points"),
+    ),
+    "a bias that the model has not": ("GPTQ", add("bias", torch.ones(64)), {}, "down_proj.bias is not zero"),
+    "zero points of 8 bits": (
+        *("compressed-tensors INT8", add("weight_zero_point", torch.ones(64, 1, dtype=torch.int8))),
+        *({}, "weight_zero_point is not zero"),
     ),
     "no quantization_config": ("FP8 in blocks", forget, {}, "quantization_config"),
     "rounded twice": ("AWQ", lambda _: None, {"weights": "Int8"}, "rounded already, by awq"),
