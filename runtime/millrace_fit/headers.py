@@ -77,7 +77,9 @@ def parse_header(header: bytes, file_bytes: int) -> dict[str, StoredTensor]:
 def _read_json(header: bytes) -> dict[str, Any]:
     try:
         text = header.decode()  # from bytes, json would guess UTF-16 as well
-        entries = json.loads(text, object_pairs_hook=_read_object, parse_constant=_refuse_constant)
+        entries = json.loads(
+            text, object_pairs_hook=_read_object, parse_constant=_refuse_constant, parse_int=_read_int
+        )
         if "\\ud" in text.lower():  # a half of a pair of surrogates is no text
             json.dumps(entries, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -94,6 +96,11 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise HeaderError(f"its header has {twice[:80]!r} twice")
     return read
+
+
+def _read_int(digits: str) -> int:
+    """Return a number. -0 is no count, as for safetensors' own reader."""
+    return -1 if digits == "-0" else int(digits)
 
 
 def _refuse_constant(name: str) -> None:

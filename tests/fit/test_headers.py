@@ -69,6 +69,13 @@ def test_a_header_that_does_not_fit_its_file_is_refused(change: dict[str, Any], 
         parse(GOOD | change)
 
 
+@pytest.mark.parametrize("field", ['"shape":[-0]', '"shape":[0],"more":"\\ud800"'])
+def test_what_safetensors_reader_refuses_is_refused(field: str) -> None:
+    header = f'{{"a":{{"dtype":"U8","data_offsets":[0,0],{field}}}}}'.encode()
+    with pytest.raises(HeaderError):
+        parse_header(header, 8 + len(header))
+
+
 def test_a_name_that_is_there_twice_is_refused() -> None:
     header = b'{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0],"shape":[1]}}'
     with pytest.raises(HeaderError, match="its header has 'shape' twice"):
