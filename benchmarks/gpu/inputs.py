@@ -121,7 +121,8 @@ def round_cache(arena: Arena, cache: Tensor, form: KvFormat) -> KvCache:
     """Return a cache of these numbers. A head with a NaN has the scale NaN."""
     if form is KvFormat.MODEL:
         return KvCache(cache)
-    parts = [round_heads(part, form) for part in torch.split(cache, ROUNDED_AT_ONCE)]
+    begins = range(0, len(cache), ROUNDED_AT_ONCE)
+    parts = [round_heads(cache[begin : begin + ROUNDED_AT_ONCE], form) for begin in begins]
     values = arena.copy(torch.cat([part.values.view(torch.int8) for part in parts]))
     scales = arena.copy(torch.cat([part.scales for part in parts]))
     return KvCache(values.view(form.stored_type(cache.dtype)), scales, form)

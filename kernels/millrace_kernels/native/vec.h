@@ -283,17 +283,9 @@ INLINE Floats dot(Floats acc, Pairs x, Pairs y) {
 #endif
 }
 
-// Pairs of two vectors' numbers that bfloat16 holds exactly, for the same products.
-#if defined(__AVX512BF16__)
-typedef Pairs WidePairs;
-INLINE WidePairs pair_up(Floats first, Floats second) {
-  return {_mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(first.v), 16), _mm512_castps_si512(second.v))};
-}
-#else
+// Pairs of two vectors' numbers, for the same products.
 struct WidePairs { Floats first, second; };
-INLINE WidePairs pair_up(Floats first, Floats second) { return {first, second}; }
 INLINE Floats dot(Floats acc, WidePairs x, Pairs y) { return fma(x.second, upper(y), fma(x.first, lower(y), acc)); }
-#endif
 
 // e^x to about one unit in the last place; 0 below -87, and NaN of NaN.
 //

@@ -108,30 +108,13 @@ static void end_span(const Task<T, S>& t, int first_key) {
   }
 }
 
-// The block of a tile's keys from 16 · b on. Outside of what is seen scores are masked, and values are not read.
-template <typename T, typename S>
-INLINE int64_t block_of(const Task<T, S>& t, int first_key, int b) {
-  return t.blocks[larger(t.first_seen(0) / BLOCK, smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK))];
-}
-
-// Fetch a tile while the one before it is computed: blocks lie apart, and no CPU foresees where.
-template <typename T, typename S>
-static void prefetch_tile(const Task<T, S>& t, int first_key) {
-  int64_t num_bytes = BLOCK * t.cache.head_dim * sizeof(S);
-  for (int b = 0; b < TILE / BLOCK; b++) {
-    int64_t block = block_of(t, first_key, b);
-    const char *keys = (const char*)t.cache.keys(block, t.head), *values = (const char*)t.cache.values(block, t.head);
-    for (int64_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(keys + at), __builtin_prefetch(values + at);
-  }
-}
-
 template <typename T, typename S>
 static void attend_tile(const Task<T, S>& t, int first_key) {
   const S *keys[TILE / BLOCK], *values[TILE / BLOCK];
   Scales scales;
   int seen = t.first_seen(0);
-  for (int b = 0; b < TILE / BLOCK; b++) {
-    int64_t block = block_of(t, first_key, b);
+  for (int b = 0; b < TILE / BLOCK; b++) {  // outside of these blocks scores are masked, and values are not read
+    int64_t block = t.blocks[larger(seen / BLOCK, smaller(first_key / BLOCK + b, (t.num_keys - 1) / BLOCK))];
     keys[b] = t.cache.keys(block, t.head), values[b] = t.cache.values(block, t.head);
     if constexpr (is_rounded<S>) {
       scales.keys[b] = t.cache.scales + t.cache.keys_at(block, t.head);
@@ -147,11 +130,7 @@ template <typename T, typename S>
 static void attend_span(const Task<T, S>& t, int first_key) {
   begin_span(t);
   int key = larger(first_key, floor_to(TILE, t.first_seen(0)));
-  int end = smaller(first_key + SPAN, t.num_keys);
-  for (; key < end; key += TILE) {
-    if (key + TILE < end) prefetch_tile(t, key + TILE);
-    attend_tile(t, key);
-  }
+  for (; key < smaller(first_key + SPAN, t.num_keys); key += TILE) attend_tile(t, key);
 }
 
 // Compute a whole task in this thread.

@@ -47,7 +47,7 @@ struct Task {
 INLINE int floor_to(int size, int key) { return key / size * size; }
 
 INLINE Pairs key_pairs(const bf16* at) { return load_pairs(at); }
-INLINE WidePairs key_pairs(const int8_t* at) { return pair_up(load(at), load(at + BLOCK)); }
+INLINE WidePairs key_pairs(const int8_t* at) { return {load(at), load(at + BLOCK)}; }
 
 template <int ROWS, int VECTORS, typename S>
 INLINE void score(const Task<bf16, S>& t, int r, const S* const* keys, Floats acc[ROWS][VECTORS]) {
@@ -105,7 +105,7 @@ INLINE void value_pairs(const bf16* block, int key, int d, int64_t head_dim, boo
 template <int VECTORS>
 INLINE void value_pairs(const int8_t* block, int key, int d, int64_t head_dim, bool, WidePairs value[VECTORS]) {
   const int8_t *first = block + key * head_dim + d, *second = first + head_dim;
-  UNROLL for (int v = 0; v < VECTORS; v++) value[v] = pair_up(load(first + v * LANES), load(second + v * LANES));
+  UNROLL for (int v = 0; v < VECTORS; v++) value[v] = {load(first + v * LANES), load(second + v * LANES)};
 }
 
 // acc += weights · values over a tile's keys, at 16 · VECTORS dimensions from d on.

@@ -16,7 +16,7 @@ from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.files import explain_tokenizer
 from millrace_fit.tensors import assume_tensors
-from millrace_fit.verdict import Answer
+from millrace_fit.verdict import Answer, Verdict
 from millrace_operator.api.types import Spec
 from millrace_operator.model.fit import find_device, judge_fit
 from millrace_operator.model.found_model import FoundModel
@@ -50,6 +50,17 @@ async def test_gpus_that_do_not_divide_the_heads_are_the_settings_fault_on_any_d
     counts = "take 1, 2, 3, 4, 5, 6, 7, 8 or 16 (nvidia.com/gpu: N under spec.resources.limits)"
     assert counts in degraded["message"]
     assert not world.pods()
+
+
+def test_a_smaller_kv_cache_is_told_where_sequences_would_be_short() -> None:
+    def verdict_on(kv_cache: str) -> Verdict:
+        model = {**MAIN, "quantization": {"kvCache": kv_cache}}
+        spec = Spec.model_validate({"model": model, "resources": {"limits": {"memory": "32Gi"}}})
+        return judge_fit(spec, FACTS).verdict
+
+    assert verdict_on("Model").answer is Answer.TIGHT
+    assert str(verdict_on("Model")).endswith("it fits with spec.model.quantization.kvCache: Int8")
+    assert verdict_on("Int8").answer is Answer.FITS
 
 
 @pytest.mark.parametrize(
@@ -100,7 +111,6 @@ TWO = " (nvidia.com/gpu: 2 under spec.resources.limits)"
             {**SHORT, "resources": {"limits": {"memory": "4Gi"}}},
             "it fits with spec.resources.limits.memory: 17Gi",
         ),
-        ({"resources": {"limits": {"memory": "32Gi"}}}, "it fits with spec.model.quantization.kvCache: Int8"),
         (ON_A_GPU | SHORT, f"it fits on 2 of these GPUs{TWO}"),
         (
             {**ON_A_GPU, **SHORT, "parallelism": {"tensor": 1}},

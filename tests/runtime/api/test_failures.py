@@ -21,6 +21,7 @@ REPLICA = {
     "dtype": "float32",
     "weights": "FromCheckpoint",
     "tensor_parallel": 1,
+    "kv_cache": "Model",
     "kv_cache_tokens": 256,
     "kv_cache_blocks": 16,
     "block_size": 16,
