@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from millrace_fit.settings import Device
@@ -63,19 +63,19 @@ GPUS: Final[Mapping[str, Accelerator]] = dict(
         _gpu("t4-16g", 14.6, has_bfloat16=False, has_fp8=False),
         _gpu("v100-32g", 31.7, has_bfloat16=False, has_fp8=False),
         _gpu("mi300x-192g", 191.9, maker="AMD"),
-        _gpu("1g.5gb", 4.7),
+        _gpu("1g.5gb", 4.7, has_fp8=False),
         _gpu("1g.10gb", 9.5),
         _gpu("1g.20gb", 19.5),
-        _gpu("2g.10gb", 9.7),
+        _gpu("2g.10gb", 9.7, has_fp8=False),
         _gpu("2g.20gb", 19.5),
-        _gpu("3g.20gb", 19.5),
+        _gpu("3g.20gb", 19.5, has_fp8=False),
         _gpu("3g.40gb", 39.2),
-        _gpu("4g.20gb", 19.5),
+        _gpu("4g.20gb", 19.5, has_fp8=False),
         _gpu("4g.40gb", 39.2),
         _gpu("1g.18gb", 16.0),
         _gpu("2g.35gb", 32.5),
         _gpu("3g.71gb", 69.5),
-        _gpu("7g.40gb", 39.3),
+        _gpu("7g.40gb", 39.3, has_fp8=False),
         _gpu("7g.80gb", 78.7),
         _gpu("7g.141gb", 139.7),
     ]
@@ -100,6 +100,11 @@ _PRODUCTS: Final[Mapping[str, str]] = {
 """By a part of the label's value. The first match counts."""
 
 
+_BEFORE_BFLOAT16: Final = re.compile(r"\b(V100|T4|P\d+|K80|Quadro|TITAN|GTX|RTX-20\d0)", re.IGNORECASE)
+_BEFORE_FP8: Final = re.compile(r"\b(A\d+G?X?|RTX-A\d{4}|RTX-30\d0)\b", re.IGNORECASE)
+"""Of the label's value: compute capability 8.0 to 8.8, where the first expression does not match."""
+
+
 def find_accelerator(name: str) -> Accelerator | None:
     """Return the GPU, or the MIG profile, of a name such as h100-80g; None for an unknown name."""
     lowered = name.lower()
@@ -122,13 +127,22 @@ def read_labels(labels: Mapping[str, str]) -> Accelerator | None:
         return known
     total = int(megabytes) << 20
     free = total - _RESERVED_BYTES - int(total * _RESERVED_SHARE)
-    name, like = product or f"a GPU of {megabytes} MiB", known or Accelerator("a GPU", 0)
-    return Accelerator(name, max(0, free), has_bfloat16=like.has_bfloat16, has_fp8=like.has_fp8)
+    name = product or f"a GPU of {megabytes} MiB"
+    like = known or _look_at(product, Accelerator(name, 0))
+    return replace(like, name=name, memory_bytes=max(0, free))
+
+
+def _look_at(product: str, accelerator: Accelerator) -> Accelerator:
+    """Return the accelerator without what products of this name lack."""
+    has_bfloat16 = accelerator.has_bfloat16 and not _BEFORE_BFLOAT16.search(product)
+    has_fp8 = accelerator.has_fp8 and has_bfloat16 and not _BEFORE_FP8.search(product)
+    return replace(accelerator, has_bfloat16=has_bfloat16, has_fp8=has_fp8)
 
 
 def _find_product(product: str) -> Accelerator | None:
     if profile := re.search(r"MIG-(\dg\.\d+gb)", product):
-        return GPUS.get(profile[1])
+        part = GPUS.get(profile[1])
+        return None if part is None else _look_at(product, part)
     found = (name for part, name in _PRODUCTS.items() if re.search(rf"\b{part}", product, re.IGNORECASE))
     name = next(found, None)
     return GPUS[name] if name else None

@@ -128,3 +128,29 @@ def test_amounts_are_read_as_people_write_them(text: str, num_bytes: int) -> Non
 def test_other_amounts_are_refused(text: str) -> None:
     with pytest.raises(SettingError, match="write for example 80GiB"):
         read_amount(text)
+
+
+@pytest.mark.parametrize(
+    ("product", "has_bfloat16", "has_fp8"),
+    [
+        ("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", True, False),
+        ("NVIDIA-A100-80GB-PCIe-MIG-3g.40gb", True, False),
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", True, True),
+        ("NVIDIA-A30", True, False),
+        ("NVIDIA-A40", True, False),
+        ("NVIDIA-RTX-A6000", True, False),
+        ("NVIDIA-GeForce-RTX-3090", True, False),
+        ("Tesla-V100-SXM2-16GB", False, False),
+        ("Quadro-RTX-8000", False, False),
+        ("NVIDIA-L40S", True, True),
+        ("NVIDIA-RTX-6000-Ada-Generation", True, True),
+        ("NVIDIA-GB300", True, True),
+    ],
+)
+def test_what_a_product_lacks_is_read_from_its_label(
+    product: str, *, has_bfloat16: bool, has_fp8: bool
+) -> None:
+    found = read_labels({"nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": "24000"})
+    assert found is not None
+    assert (found.has_bfloat16, found.has_fp8) == (has_bfloat16, has_fp8)
+    assert found.memory_bytes < 24000 << 20

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
+from millrace_runtime.engine.prefix import hash_prompt, hash_root
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
@@ -232,3 +233,9 @@ def draw_prompt(number: int) -> Iterable[int]:
     """One of a few beginnings, and an end of its own."""
     kind, length = number * 7919 % 13, 8 + number * 104_729 % 31
     return [*([kind] * length), *(number // base % VOCABULARY for base in (1, 50, 2500))]
+
+
+def test_a_cache_of_another_format_has_other_keys() -> None:
+    roots = {hash_root(salt, form) for salt in (b"", b"a") for form in ("Model", "Int8", "Fp8")}
+    assert len(roots) == 6
+    assert len({hash_prompt(root, pack_tokens(PROMPT), len(PROMPT))[0] for root in roots}) == 6

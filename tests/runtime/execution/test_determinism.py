@@ -75,6 +75,7 @@ def test_bits_do_not_depend_on_company_chunks_slots_or_threads(  # noqa: PLR0917
         {"weights": "Int8"},
         {"weights": "Int4"},
         {"kv_cache": "Int8"},
+        {"kv_cache": "Int8", "dtype": "bfloat16"},
         {"kernels": "torch"},
         {"kernels": "torch", "kv_cache": "Int8"},
     ],
@@ -133,18 +134,23 @@ def serve(executor: LocalExecutor, prompts: list[list[int]]) -> tuple[dict[int, 
 
 
 @pytest.mark.parametrize(
-    ("kernels", "kv_cache", "head_bytes"),
-    [("auto", "Model", 8 * 4), ("torch", "Model", 8 * 4), ("auto", "Int8", 8 + 2), ("torch", "Int8", 8 + 2)],
+    ("changed", "head_bytes"),
+    [
+        ({}, 8 * 4),
+        ({"kernels": "torch"}, 8 * 4),
+        ({"kv_cache": "Int8", "dtype": "bfloat16"}, 8 + 2),
+        ({"kernels": "torch", "kv_cache": "Int8"}, 8 + 2),
+    ],
+    ids=str,
 )
 def test_texts_do_not_depend_on_depth_slots_or_preemptions(
     make_model: Callable[..., Path],
     make_driver: Callable[..., Any],
-    kernels: str,
-    kv_cache: str,
+    changed: dict[str, str],
     head_bytes: int,
 ) -> None:
     path, prompts = make_model(), [prompt(3 + 4 * number, number) for number in range(9)]
-    settings = {"kernels": kernels, "kv_cache": kv_cache, "max_model_length": 96, "max_batched_tokens": 24}
+    settings: dict[str, Any] = {"max_model_length": 96, "max_batched_tokens": 24, **changed}
     expected, _ = serve(make_driver(path, **settings).executor, prompts)
     block = 2 * 2 * 2 * 16 * head_bytes
     crowded = make_driver(path, max_sequences=4, kv_cache_bytes=7 * block, **settings).executor
