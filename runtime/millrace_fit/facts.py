@@ -103,7 +103,7 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
     shape, served_type, fault, quantized = None, "", None, tuple[ModuleSchemes, ...]()
     try:
         name = find_family(config).architecture
-        declared = declare(config)
+        declared = declare(config).fit_to(tensors)
         shape = declared.shape
         fault = find_fault(declared, tensors)
         served_type = choose_served_type(config, choose_stored_type(stored))

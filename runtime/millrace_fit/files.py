@@ -8,11 +8,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 CONFIG: Final = "config.json"
+MODELOPT: Final = "hf_quant_config.json"
+"""Where old versions of ModelOpt wrote the `quantization_config` that config.json lacks."""
 TOKENIZER: Final = "tokenizer.json"
 WHOLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 SMALL_FILES: Final = (
     CONFIG,
+    MODELOPT,
     "generation_config.json",
     TOKENIZER,
     "tokenizer_config.json",

@@ -87,11 +87,21 @@ def _find_schemes_of_one(
 
 
 def _check_mixture(module: Module, schemes: Sequence[Scheme | None], names: Names, layer: int | None) -> None:
+    _check_order(module, schemes, names, layer)
     if module.is_gated and len(set(schemes)) > 1:
         gate, up = (name_part(names, part, layer, 0) for part in module.parts)
         raise ArchitectureError(
             f"config.json quantises {gate} and {up} in different ways, which no replica reads: take another "
             "checkpoint, or the unquantised one"
+        )
+
+
+def _check_order(module: Module, schemes: Sequence[Scheme | None], names: Names, layer: int | None) -> None:
+    """Refuse experts whose groups take inputs in any order: each may have an order of its own."""
+    if module.count > 1 and any(one and one.is_ordered and one.group for one in schemes):
+        raise ArchitectureError(
+            f"the groups of {name_part(names, module.parts[0], layer, 0)} take inputs in any order "
+            "(desc_act, actorder), and no replica reads experts so: take one without an order, or AWQ"
         )
 
 

@@ -13,14 +13,12 @@ from millrace_fit.dtypes import STORED_TYPES
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family, Names, name_part
 from millrace_fit.families.registry import Declared, declare
+from millrace_fit.files import MODELOPT
 from millrace_fit.headers import StoredTensor
 from millrace_fit.modules import Module, list_modules
-from millrace_fit.quantization.groups import find_fault_of_inputs
+from millrace_fit.quantization.groups import find_fault_of_size
 from millrace_fit.quantization.scheme import Scheme, StoredPart
 from millrace_fit.shape import DecoderShape
-
-MODELOPT_FILE: Final = "hf_quant_config.json"
-"""Where old versions of ModelOpt wrote what replicas read in config.json."""
 
 
 class Needed(NamedTuple):
@@ -74,15 +72,15 @@ def _find_fault_of_one(declared: Declared, needed: Needed, stored: Mapping[str, 
             f"{list(part.shapes[0])}: use the config.json that came with the weights"
         )
     if needed.scheme is not None and needed.num_weights:
-        return _find_fault_of_inputs(needed, needed.scheme)
+        return _find_fault_of_size(needed, needed.scheme)
     return None
 
 
-def _find_fault_of_inputs(needed: Needed, scheme: Scheme) -> str | None:
-    fault = find_fault_of_inputs(scheme, needed.num_inputs)
+def _find_fault_of_size(needed: Needed, scheme: Scheme) -> str | None:
+    fault = find_fault_of_size(scheme, needed.num_weights // needed.num_inputs, needed.num_inputs)
     if fault is None:
         return None
-    return f"the tensor {needed.name} has {fault}, so no replica reads it in 4 bits: take another checkpoint"
+    return f"the tensor {needed.name} has {fault}, so no replica reads it: take another checkpoint"
 
 
 _QUANTIZED_ENDINGS: Final = ("qweight", "weight_packed")
@@ -130,8 +128,7 @@ def _explain_quantized(declared: Declared, name: str, how: str) -> str:
         )
     return (
         f"the tensor {name} is {how}, which means nothing without a quantization_config in config.json: use "
-        f"the config.json that came with the weights, or write into it what {MODELOPT_FILE} says, with "
-        "quant_method modelopt"
+        f"the config.json that came with the weights, and the {MODELOPT} if one is beside it"
     )
 
 
@@ -177,11 +174,18 @@ def list_unread(family: Family, shape: DecoderShape) -> Iterator[str]:
         yield from _list_kv_scales(family.names["query"].format(layer=layer))
 
 
+_JOINED: Final = ("qkv_proj", "qkqkv_proj")
+"""Names that some writers give to the three projections."""
+
+
 def _list_kv_scales(query: str) -> Iterator[str]:
     """Yield the names of a layer's scales of queries, keys and values, wherever a writer has put them."""
     attention, _, projection = query.rpartition(".")
+    yield f"{attention}.kv_scale"
     for kind in "qkv":
         yield f"{attention}.{projection.replace('q', kind, 1)}.output_scale"
+        for joined in _JOINED:
+            yield f"{attention}.{joined}.{kind}_scale"
         for place in (attention, f"{attention}.attn", f"{attention}.{projection.replace('q', kind, 1)}"):
             yield f"{place}.{kind}_scale"
             yield f"{place}.{kind}_zero_point"
@@ -199,7 +203,7 @@ def assume_tensors(
     For an unsupported model it returns no others. None if the type of the others is unknown.
     """
     try:
-        declared = declare(config)
+        declared = declare(config).fit_to(seen)
     except ArchitectureError:
         return dict(seen)
     stored_type = _choose_type(config, seen)

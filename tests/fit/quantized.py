@@ -1,8 +1,23 @@
 """quantization_config as real checkpoints have it, by the tool that wrote it."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from millrace_fit.headers import StoredTensor
+from millrace_fit.tensors import assume_tensors
+from testing.checkpoints.models import MEDIUM
+
 Config = dict[str, Any]
+Tensors = dict[str, StoredTensor]
+SMALL: dict[str, Any] = MEDIUM | {"intermediate_size": 704, "vocab_size": 1003}
+EXPERTS: dict[str, Any] = SMALL | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 256,
+    "intermediate_size": 768,
+    "mlp_only_layers": [1],
+}
 
 
 def weights(bits: int, number: str, strategy: str | None, **more: Any) -> Config:
@@ -30,3 +45,8 @@ AWQ = {"bits": 4, "group_size": 128, "quant_method": "awq", "version": "gemm", "
 GPTQ = {"bits": 4, "group_size": 128, "quant_method": "gptq", "desc_act": False, "sym": True}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}
 CONFIGS = (FP8_DYNAMIC, FP8_BLOCK, W8A8, W4A16, AWQ, GPTQ, MODELOPT)
+
+
+def quantise(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> tuple[dict[str, Any], Tensors]:
+    changed = {**config, "quantization_config": quantization}
+    return changed, assume_tensors(changed, {}) or {}

@@ -12,25 +12,14 @@ from millrace_fit.accelerators import GPUS
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.headers import StoredTensor
 from millrace_fit.settings import Settings
-from millrace_fit.tensors import assume_tensors
 from millrace_fit.verdict import Answer, judge
-from testing.checkpoints.models import LLAMA_8B, MEDIUM, read_facts, stored_of, write_model
+from testing.checkpoints.models import LLAMA_8B, read_facts, stored_of, write_model
 from testing.checkpoints.quantized import FORMS, write_quantized
 from tests.fit import quantized
-from tests.fit.quantized import CONFIGS, FP8_BLOCK, MODELOPT, W8A8
+from tests.fit.quantized import CONFIGS, EXPERTS, FP8_BLOCK, MODELOPT, SMALL, W8A8, Tensors, quantise
 
-SMALL: dict[str, Any] = MEDIUM | {"intermediate_size": 704, "vocab_size": 1003}
-EXPERTS: dict[str, Any] = SMALL | {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "num_experts": 3,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 256,
-    "intermediate_size": 768,
-    "mlp_only_layers": [1],
-}
 AWQ, GPTQ = quantized.AWQ | {"group_size": 64}, quantized.GPTQ | {"group_size": 64}
 DOWN = "model.layers.1.mlp.down_proj"
-Tensors = dict[str, StoredTensor]
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +30,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write(plain: Path, folder: Path, name: str) -> Path:
     (folder / "tokenizer.json").write_text("{}")
     return write_quantized(plain, folder, FORMS[name])
-
-
-def quantise(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> tuple[dict[str, Any], Tensors]:
-    changed = {**config, "quantization_config": quantization}
-    return changed, assume_tensors(changed, {}) or {}
 
 
 def find(config: Mapping[str, Any], quantization: Mapping[str, Any]) -> ModelFacts:
@@ -137,7 +121,7 @@ def test_without_a_quantization_config_the_tensors_mean_nothing(quantization: An
     _, tensors = quantise(SMALL, quantization)
     fault = find_facts(SMALL, tensors).fault or ""
     assert "means nothing without a quantization_config in config.json" in fault
-    assert "what hf_quant_config.json says, with quant_method modelopt" in fault
+    assert "and the hf_quant_config.json if one is beside it" in fault
 
 
 def test_what_is_left_out_by_config_json_must_be_plain() -> None:
@@ -156,7 +140,10 @@ def test_groups_that_divide_nothing_are_named() -> None:
 def test_scales_of_a_kv_cache_may_lie_anywhere() -> None:
     config, tensors = quantise(SMALL, W8A8)
     one = StoredTensor("F32", (1,))
-    names = ("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.k_proj.output_scale")
+    names = (
+        *("self_attn.k_scale", "self_attn.v_proj.v_scale", "self_attn.k_proj.output_scale"),
+        *("self_attn.kv_scale", "self_attn.qkv_proj.k_scale", "self_attn.qkqkv_proj.v_scale"),
+    )
     assert find_facts(config, tensors | {f"model.layers.2.{name}": one for name in names}).fault is None
 
 

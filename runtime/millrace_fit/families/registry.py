@@ -1,6 +1,6 @@
 """The families that are served, by their names in config.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
@@ -38,6 +38,10 @@ class Declared(NamedTuple):
     family: Family
     shape: DecoderShape
     quantization: Quantization = NOT_QUANTIZED
+
+    def fit_to(self, names: Iterable[str]) -> "Declared":
+        """Return the model of a checkpoint with tensors of these names, which decide what is left open."""
+        return self._replace(quantization=self.quantization.fit_to(names))
 
 
 def find_family(raw: Mapping[str, Any]) -> Family:

@@ -4,8 +4,15 @@ from typing import Final
 
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.groups import read_group
-from millrace_fit.quantization.lists import read_names
-from millrace_fit.quantization.quantization import HEADS, ROUTERS, Quantization, Targets, quantize_all_but
+from millrace_fit.quantization.lists import MOST_PATTERNS, read_names
+from millrace_fit.quantization.quantization import (
+    HEADS,
+    ROUTERS,
+    Quantization,
+    Rule,
+    Targets,
+    quantize_all_but,
+)
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _ADVICE: Final = "only AWQ in 4 bits and version gemm is read: take such a checkpoint, or the unquantised one"
@@ -22,6 +29,8 @@ def read_awq(fields: Fields) -> Quantization:
     # Without zero points by config.json the files have them too: all are the middle, 8.
     fields.flag("zero_point", default=True)
     scheme = Scheme(Kind.INT4, Packing.AWQ, group=group, has_zeros=True)
-    # AutoAWQ leaves out the modules with any of these in their names.
-    left_out = Targets(pieces=tuple(read_names(fields.raw, "modules_to_not_convert")))
-    return quantize_all_but("awq", scheme, HEADS, ROUTERS, left_out)
+    # AutoAWQ leaves out the modules with any of these in their names, and transformers those with such words:
+    # by `gate` a router, and perhaps gate_proj.
+    left_out = Targets(pieces=tuple(read_names(fields.raw, "modules_to_not_convert", most=MOST_PATTERNS)))
+    first = (Rule(left_out, None, is_assumed=True),)
+    return quantize_all_but("awq", scheme, HEADS, ROUTERS, first=first)

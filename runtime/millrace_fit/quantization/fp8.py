@@ -1,11 +1,16 @@
 """Matrices of 8-bit floats: as DeepSeek, Qwen and transformers write them, AutoFP8, and FBGEMM."""
 
+import re
+from typing import Any, Final
+
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.groups import check_group
 from millrace_fit.quantization.lists import read_names, read_runs
 from millrace_fit.quantization.quantization import HEADS, ROUTERS, Quantization, quantize_all_but
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
+
+_SIZE: Final = re.compile("[0-9]{1,18}")
 
 
 def read_fp8(fields: Fields) -> Quantization:
@@ -36,10 +41,14 @@ def read_block(fields: Fields, name: str) -> tuple[int | None, int | None]:
     """Return the outputs and the inputs of a block; None twice without one. Raises ArchitectureError."""
     block = fields.raw.get(name)
     if isinstance(block, str):  # "128x128", as old versions of compressed-tensors wrote it
-        block = [int(size) if size.isascii() and size.isdigit() else 0 for size in block.split("x", 2)]
+        block = [int(size) if _SIZE.fullmatch(size) else 0 for size in block.split("x", 2)]
     match block:
         case None:
             return None, None
-        case [int(rows), int(group)] if rows > 0 and group > 0:
+        case [rows, group] if _is_size(rows) and _is_size(group):
             return rows, check_group(group, name)
     raise ArchitectureError(f"config.json has {name} {str(block)[:80]}; it must be two counts above 0")
+
+
+def _is_size(size: Any) -> bool:
+    return type(size) is int and size > 0  # true and false are integers, too

@@ -6,7 +6,7 @@ from typing import Any, Final
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.groups import read_group
-from millrace_fit.quantization.lists import compile_pattern
+from millrace_fit.quantization.lists import check_count, compile_pattern
 from millrace_fit.quantization.quantization import (
     HEADS,
     ROUTERS,
@@ -29,13 +29,13 @@ def read_gptq(fields: Fields) -> Quantization:
     fields.refuse("is_marlin_format", unless=(None, False), advice="export it in GPTQ's own format")
     fields.refuse("pack_dtype", unless=(None, "int32"), advice="export it with int32")
     scheme = _read_scheme(fields)
-    # A head has its scheme only if config.json says so, whatever other rules say.
+    # A head has its scheme only if config.json says so, or its tensors, whatever other rules say.
     heads = () if fields.flag("lm_head") else (HEADS,)
-    first = (*(Rule(targets, None) for targets in heads), *_read_dynamic(fields))
+    first = (*(Rule(targets, None, is_assumed=True) for targets in heads), *_read_dynamic(fields))
     blocks = _read_blocks(fields)
     if blocks is None:
         return quantize_all_but("gptq", scheme, ROUTERS, first=first)
-    listed = (Rule(ROUTERS, None), Rule(HEADS, scheme), Rule(blocks, scheme))
+    listed = (Rule(ROUTERS, None, is_assumed=True), Rule(HEADS, scheme), Rule(blocks, scheme))
     return Quantization("gptq", (*first, *listed))
 
 
@@ -62,6 +62,7 @@ def _read_dynamic(fields: Fields) -> Iterator[Rule]:
     rules = fields.raw.get("dynamic") or {}
     if not isinstance(rules, Mapping):
         raise ArchitectureError(f"config.json has dynamic {str(rules)[:80]!r}; it must be an object")
+    check_count(rules)
     for name, changes in rules.items():
         targets = Targets(patterns=(compile_pattern(name.removeprefix("-:").removeprefix("+:")),))
         yield Rule(targets, None if name.startswith("-:") else _read_changed(fields, name, changes))

@@ -10,8 +10,8 @@ from millrace_fit.shard import Cut
 
 UNIT: Final = 32
 """Inputs that kernels read at once: groups are whole units."""
-_FP8_UNIT: Final = 16
-"""The smallest group of 8-bit floats, after a cut."""
+_USUAL_GROUP: Final = 1024
+"""Larger ones must fit into the matrix. A small model may have fewer inputs than its groups."""
 _STRIP_GROUPS: Final = (128, 64, 32, 16)
 """Those of strips, the longest first (`native/stored_strips.py`)."""
 
@@ -33,8 +33,10 @@ def check_group(group: int, name: str) -> int:
     return group
 
 
-def find_fault_of_inputs(scheme: Scheme, inputs: int) -> str | None:
-    """Return why rows of so many inputs can't be read, in words; None if they can."""
+def find_fault_of_size(scheme: Scheme, outputs: int, inputs: int) -> str | None:
+    """Return why a matrix of this size can't be read, in words; None if it can."""
+    if (scheme.rows or 1) > max(outputs, _USUAL_GROUP) or (scheme.group or 1) > max(inputs, _USUAL_GROUP):
+        return f"{outputs} outputs and {inputs} inputs, fewer than one block of {scheme}"
     if scheme.kind is Kind.INT4 and inputs % (scheme.group or UNIT):
         return f"{inputs} inputs, which are no multiple of {scheme.group or UNIT}"
     return None
@@ -60,7 +62,7 @@ def _find_unit(scheme: Scheme) -> int:
         case Kind.INT4, _:
             return UNIT
         case Kind.FP8, _ if scheme.group is not None:
-            return _FP8_UNIT
+            return UNIT
         case Kind.INT8, Packing.COMPRESSED:
             return 4
     return 1

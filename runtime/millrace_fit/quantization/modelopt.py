@@ -25,6 +25,8 @@ def read_modelopt(fields: Fields) -> Quantization:
     inner = fields.raw.get("quantization")  # as in hf_quant_config.json
     raw = inner if isinstance(inner, Mapping) else fields.raw
     algorithm = raw.get("quant_algo")
+    if algorithm is None and raw.get("kv_cache_quant_algo") is not None:  # of the KV cache alone
+        return Quantization("modelopt", ())
     if not isinstance(algorithm, str) or algorithm.upper() not in _ALGORITHMS:
         raise ArchitectureError(
             f"config.json has quant_algo {str(algorithm)[:40]!r}; of ModelOpt's, replicas read "

@@ -1,8 +1,8 @@
 """Which matrices of a model are quantised, and how: the answer to a module's name."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from millrace_fit.quantization.scheme import Scheme
@@ -44,6 +44,8 @@ class Rule(NamedTuple):
     """None: every linear module."""
     scheme: Scheme | None
     """None: they are not quantised."""
+    is_assumed: bool = False
+    """Whether it leaves matrices out without config.json surely saying so: their tensors know better."""
 
 
 HEADS: Final = Targets(patterns=(re.compile(r"(.*\.)?lm_head$"),))
@@ -59,13 +61,32 @@ class Quantization:
     method: str
     """As config.json names it."""
     rules: tuple[Rule, ...]
+    stored: frozenset[str] | None = None
+    """The names of the checkpoint's tensors, which decide what config.json leaves open; None: not known."""
 
     def find_scheme(self, name: str) -> Scheme | None:
         """Return a linear module's scheme, by its name in files without `.weight`; None: not quantised."""
+        is_assumed = False
         for rule in self.rules:
             if rule.targets is None or rule.targets.has(name):
-                return rule.scheme
+                if rule.is_assumed and self.stored is not None:
+                    is_assumed = True
+                    continue
+                return self._fit(name, rule.scheme, is_assumed=is_assumed)
         return None
+
+    def fit_to(self, names: Iterable[str]) -> "Quantization":
+        """Return the same for a checkpoint with tensors of these names, which decide what is left open."""
+        return replace(self, stored=frozenset(names))
+
+    def _fit(self, name: str, scheme: Scheme | None, *, is_assumed: bool) -> Scheme | None:
+        """Return a matrix's scheme as its tensors have it; None if it was left out, and they agree."""
+        if scheme is None or self.stored is None:
+            return scheme
+        marks = [mark for mark in scheme.marks if f"{name}.{mark}" in self.stored]
+        if is_assumed and not marks:
+            return None
+        return scheme.rename_scale(marks)
 
     @property
     def is_quantized(self) -> bool:
@@ -80,7 +101,7 @@ def quantize_all_but(
     method: str, scheme: Scheme, *left_out: Targets, first: tuple[Rule, ...] = ()
 ) -> Quantization:
     """Return that all linear modules have a scheme, except some. The `first` rules count before."""
-    exceptions = (Rule(targets, None) for targets in left_out)
+    exceptions = (Rule(targets, None, is_assumed=targets in (HEADS, ROUTERS)) for targets in left_out)
     return Quantization(method, (*first, *exceptions, Rule(None, scheme)))
 
 

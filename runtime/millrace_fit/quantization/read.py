@@ -55,6 +55,16 @@ _FIELDS: Final = ("quantization_config", "compression_config")
 _OLD: Final = {"sparseml": "compressed-tensors"}
 
 
+def has_quantization(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json says by itself that matrices are quantised."""
+    return any(raw.get(name) is not None for name in _FIELDS)
+
+
+def add_modelopt(raw: Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json with what hf_quant_config.json says, where old versions of ModelOpt wrote it."""
+    return {**raw, _FIELDS[0]: {"quant_method": "modelopt", **beside}}
+
+
 def read_quantization(raw: Mapping[str, Any]) -> Quantization:
     """Return what a config.json says about its matrices. Raises ArchitectureError, which names the field."""
     field = next((name for name in _FIELDS if raw.get(name) is not None), None)
@@ -63,7 +73,7 @@ def read_quantization(raw: Mapping[str, Any]) -> Quantization:
     config = raw[field]
     if not isinstance(config, Mapping):
         raise ArchitectureError(f"config.json has {field} {str(config)[:80]!r}; it must be an object")
-    method = config.get("quant_method", _guess(config, field))
+    method = config.get("quant_method") or _guess(config, field)
     if not isinstance(method, str):
         raise ArchitectureError(
             f"config.json has a {field} without a quant_method; readable are {', '.join(READERS)}: take the "
@@ -83,4 +93,6 @@ def _guess(config: Mapping[str, Any], field: str) -> str | None:
     """Return the method of an old config that names none; None if it is unknown."""
     if config.get("load_in_4bit") or config.get("load_in_8bit"):
         return "bitsandbytes"
+    if config.get("quant_algo") is not None or config.get("quant_library") == "modelopt":
+        return "modelopt"
     return "compressed-tensors" if field == "compression_config" else None

@@ -1,13 +1,15 @@
 """The scheme in which a checkpoint keeps a quantised matrix, and the tensors that one matrix has."""
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 WORD_NIBBLES: Final = 8
 """Numbers of 4 bits in a word of 32."""
 _FLOATS: Final = ("F32", "BF16", "F16")
+_PLAIN_SCALES: Final = ("weight_scale", "weight_scale_inv")
+"""Names of the same scales: writers of one method differ."""
 
 
 class Kind(enum.StrEnum):
@@ -77,6 +79,23 @@ class Scheme:
                 yield from self._list_compressed(outputs, inputs)
             case _:
                 yield from self._list_words(outputs, inputs)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """The endings of tensors that only a matrix of this kind of scheme has."""
+        match self.packing:
+            case Packing.PLAIN:
+                return _PLAIN_SCALES
+            case Packing.COMPRESSED:
+                return "weight_packed", "weight_scale"
+        return "qweight", "qzeros", "scales"
+
+    def rename_scale(self, found: Collection[str]) -> "Scheme":
+        """Return the scheme with the name that the scales have, of the endings that were found."""
+        others = [name for name in _PLAIN_SCALES if name in found]
+        if self.packing is not Packing.PLAIN or not others or self.scale in others:
+            return self
+        return replace(self, scale=others[0])
 
     def count_groups(self, inputs: int) -> int:
         """Return the groups of a row."""

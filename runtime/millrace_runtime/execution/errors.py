@@ -33,7 +33,7 @@ class UnsupportedModelError(ModelError):
 
 
 class BadCheckpointError(ModelError):
-    """The weights are missing, damaged or of other shapes than config.json says."""
+    """The weights are missing, damaged or of other shapes or types than config.json says."""
 
 
 class CapacityError(ModelError):

@@ -10,8 +10,10 @@ import torch
 from millrace_fit.accelerators import NO_GPU
 from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
+from millrace_fit.files import MODELOPT
 from millrace_fit.plan import choose_mixed_sizes, choose_sizes
 from millrace_fit.quantization.quantization import Quantization
+from millrace_fit.quantization.read import add_modelopt, has_quantization
 from millrace_fit.settings import FROM_CHECKPOINT
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.linear.format import Format
@@ -30,6 +32,7 @@ from millrace_runtime.execution.errors import (
     ModelNotFoundError,
     UnsupportedModelError,
 )
+from millrace_runtime.execution.fault import check_tensors
 from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
@@ -120,6 +123,7 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
     if settings.device == "auto" and device.type == "cpu":
         log(f"serving on CPUs, as {NO_GPU}: {explain_no_gpu()}")
     reader = Reader(settings.model_path)
+    check_tensors(settings.model_path, raw, reader)
     if reader.choice is not None:
         log(reader.choice)
     if others := sorted(one.rstrip(".") for one in architecture.beside if _has_any(reader, one)):
@@ -165,13 +169,19 @@ def _check_length(architecture: Architecture, settings: ExecutionSettings) -> No
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return the folder's config.json. Raises ModelNotFoundError or BadCheckpointError."""
+    """Return the folder's config.json, with what ModelOpt has written beside it.
+
+    Raises ModelNotFoundError or BadCheckpointError.
+    """
     if not path.is_dir():
         raise ModelNotFoundError(f"there is no folder {path}: give the path of a model's folder")
     config = path / "config.json"
     if not config.is_file():
         raise ModelNotFoundError(f"{path} holds no config.json: give a Hugging Face model's folder")
-    return read_json(config)
+    raw, beside = read_json(config), path / MODELOPT
+    if has_quantization(raw) or not beside.is_file():
+        return raw
+    return add_modelopt(raw, read_json(beside))
 
 
 def find_model(path: Path, raw: Mapping[str, Any], shard: Shard = ALONE) -> Architecture:

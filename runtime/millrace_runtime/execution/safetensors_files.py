@@ -13,6 +13,7 @@ from torch import Tensor
 
 from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
 from millrace_fit.files import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
+from millrace_fit.headers import StoredTensor
 from millrace_fit.shard import Cut
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 
@@ -38,6 +39,12 @@ class Reader:
     def names(self) -> Collection[str]:
         """The names of all tensors."""
         return self._places.keys()
+
+    @property
+    def headers(self) -> dict[str, StoredTensor]:
+        """Type and shape of each tensor, by name."""
+        slices = {name: file.get_slice(name) for name, file in self._places.items()}
+        return {name: StoredTensor(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
     @property
     def stored_type(self) -> torch.dtype:

@@ -18,7 +18,7 @@ from millrace_runtime.execution.safetensors_files import Reader
 from millrace_runtime.execution.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
 
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
-_LEAST_GROUP = {Number.FP8: 2, Number.INT8: 1, Number.INT4: GROUP}
+_LEAST_GROUP = {Number.FP8: GROUP, Number.INT8: 1, Number.INT4: GROUP}
 """Inputs of the smallest group that kernels multiply."""
 
 
@@ -42,7 +42,7 @@ class StoredReader:
     """Reads one checkpoint's matrices: plain numbers as a tensor, and quantised ones with their scales."""
 
     def __init__(self, reader: Reader, quantization: Quantization) -> None:
-        self._reader, self._quantization = reader, quantization
+        self._reader, self._quantization = reader, quantization.fit_to(reader.names)
 
     def find_form(self, name: str, columns: Cut) -> Form | None:
         """Return how some columns of a matrix are stored; None: in plain numbers. Raises ModelError."""
