@@ -79,6 +79,10 @@ def break_config(folder: Path) -> None:
     (folder / "config.json").write_text("<html>")
 
 
+def break_modelopt(folder: Path) -> None:
+    (folder / "hf_quant_config.json").write_text("[]")
+
+
 def cut_weights(folder: Path) -> None:
     os.truncate(folder / WHOLE, 1000)
 
@@ -96,6 +100,7 @@ def lose_target(folder: Path) -> None:
 BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config.json": (remove_config, "holds no config.json: give the folder of a model"),
     "no JSON": (break_config, "config.json can't be read as JSON"),
+    "no object": (break_modelopt, "hf_quant_config.json is no JSON object"),
     "cut weights": (cut_weights, "model.safetensors is no safetensors file that can be read"),
     "a shard that is absent": (
         lose_shard,

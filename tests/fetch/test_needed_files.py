@@ -13,7 +13,7 @@ from millrace_fetch.cli.local_look import look, read_local_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.head import Resolved, describe_head
-from millrace_fit.files import INDEX, WHOLE, choose_weights, explain_choice, list_small
+from millrace_fit.files import INDEX, MODELOPT, WHOLE, choose_weights, explain_choice, list_small
 from millrace_fit.shard import whole
 from millrace_runtime.execution.safetensors_files import Reader
 from testing.checkpoints.models import MEDIUM, write_model
@@ -40,6 +40,10 @@ def pointing(name: str) -> Callable[[Contents], Contents]:
     return lambda model: model | {name: POINTER}
 
 
+def adding(name: str, content: Any) -> Callable[[Contents], Contents]:
+    return lambda model: model | {name: json.dumps(content).encode()}
+
+
 def pointing_index(model: Contents) -> Contents:
     return without(WHOLE)(model) | {INDEX: POINTER, "model-1.safetensors": model[WHOLE]}
 
@@ -53,6 +57,8 @@ UNFIT: dict[str, tuple[Callable[[Contents], Contents], str]] = {
     "a tokenizer's pointer": (pointing("tokenizer.json"), r"^tokenizer\.json is a pointer of Git LFS.* pull"),
     "a config's pointer": (pointing("config.json"), r"^config\.json is a pointer of Git LFS"),
     "the weights' pointer": (pointing(WHOLE), r"^model\.safetensors is a pointer of Git LFS"),
+    "ModelOpt's pointer": (pointing(MODELOPT), r"^hf_quant_config\.json is a pointer of Git LFS"),
+    "ModelOpt's own file": (adding(MODELOPT, {"quantization": {"quant_algo": "NVFP4"}}), "algo 'NVFP4'"),
     "an index's pointer": (pointing_index, r"^model\.safetensors\.index\.json is a pointer of Git LFS"),
 }
 

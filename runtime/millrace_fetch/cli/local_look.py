@@ -21,6 +21,7 @@ from millrace_fit.errors import HeaderError
 from millrace_fit.files import (
     CONFIG,
     INDEX,
+    MODELOPT,
     POINTER_BYTES,
     TEMPLATE_FOLDER,
     TOKENIZER,
@@ -85,7 +86,8 @@ def read_local_head(folder: Path) -> ModelHead:
             )
         names, config = _list_names(folder), dict[str, Any]()
         try:
-            config = parse_config((folder / CONFIG).read_bytes())
+            beside = (folder / MODELOPT).read_bytes() if MODELOPT in names else None
+            config = parse_config((folder / CONFIG).read_bytes(), beside)
             files = [folder / name for name in _find_weights(folder, names)]
             if files:  # without weights their format is the fault, and a conversion makes a tokenizer too
                 _check_tokenizer(folder, names)

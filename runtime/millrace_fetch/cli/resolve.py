@@ -29,7 +29,7 @@ from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.remote_file import read_excerpt
 from millrace_fetch.transfer.retry import with_tries
 from millrace_fit.errors import HeaderError
-from millrace_fit.files import CONFIG, INDEX, TOKENIZER, explain_choice, is_indexed
+from millrace_fit.files import CONFIG, INDEX, MODELOPT, TOKENIZER, explain_choice, is_indexed
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
 
 CONNECTIONS = 4
@@ -116,7 +116,8 @@ async def read_head(model: Files, say: Say) -> ModelHead:
     if not is_other:
         check_config(by_name)
     try:
-        config = parse_config(await model.read(CONFIG)) if CONFIG in by_name else config
+        beside = await model.read(MODELOPT) if MODELOPT in by_name else None
+        config = parse_config(await model.read(CONFIG), beside) if CONFIG in by_name else config
         if is_other:
             return ModelHead(model.revision, config, {}, frozenset(by_name), 0)
         return await _read_weights(model, config, say)

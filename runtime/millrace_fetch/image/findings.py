@@ -16,7 +16,7 @@ from millrace_fetch.plan.selection import (
     read_shards,
 )
 from millrace_fit.errors import HeaderError
-from millrace_fit.files import CONFIG, INDEX, TOKENIZER
+from millrace_fit.files import CONFIG, INDEX, MODELOPT, TOKENIZER
 from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
 from millrace_fit.tensors import assume_tensors
 
@@ -80,7 +80,7 @@ class Skim:
             return
         name = member.path.removeprefix(_INSIDE)
         is_small = may_be_pointer(member.size_bytes) and (name == TOKENIZER or name.endswith(".safetensors"))
-        if is_small or name in (CONFIG, INDEX):
+        if is_small or name in (CONFIG, INDEX, MODELOPT):
             self._budget.kept.spend(member.size_bytes)
             contents[member] = read_whole(entry.open(), member.size_bytes)
             self._has_config |= name == CONFIG
@@ -132,7 +132,7 @@ class SeenImage:
             return ModelHead(self.revision, {}, {}, frozenset(files), 0, is_whole=False, fault=str(error))
 
     def _guess(self, files: Mapping[str, Member], content: bytes) -> ModelHead | None:
-        config = parse_config(content)
+        config = parse_config(content, self._read(files, MODELOPT))
         check_pointer(TOKENIZER, self._read(files, TOKENIZER) or b"")
         index = self._read(files, INDEX)
         weights = find_surely_read(files, None if index is None else read_shards(index))

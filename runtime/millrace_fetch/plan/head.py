@@ -9,9 +9,10 @@ from millrace_fetch.errors import CorruptError
 from millrace_fetch.plan.selection import check_pointer
 from millrace_fit.errors import HeaderError
 from millrace_fit.facts import ModelFacts, find_facts, shorten
-from millrace_fit.files import CONFIG
+from millrace_fit.files import CONFIG, MODELOPT
 from millrace_fit.formats import explain_formats, find_formats
 from millrace_fit.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
+from millrace_fit.quantization.read import add_modelopt, has_quantization
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,26 @@ class ModelHead:
     """Why no replica can use a file that it needs, in a sentence. Then the weights were not read."""
 
 
-def parse_config(content: bytes) -> dict[str, Any]:
-    """Return the JSON object that config.json holds. Raises CorruptError and UnfitFileError."""
-    check_pointer(CONFIG, content)
+def parse_config(content: bytes, modelopt: bytes | None = None) -> dict[str, Any]:
+    """Return the JSON object that config.json holds, with what hf_quant_config.json beside it adds.
+
+    Raises CorruptError and UnfitFileError.
+    """
+    config = _parse_object(CONFIG, content)
+    if modelopt is None or has_quantization(config):
+        return config
+    return add_modelopt(config, _parse_object(MODELOPT, modelopt))
+
+
+def _parse_object(name: str, content: bytes) -> dict[str, Any]:
+    check_pointer(name, content)
     try:
-        config = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise CorruptError("config.json can't be read as JSON") from error
-    if not isinstance(config, dict):
-        raise CorruptError("config.json is no JSON object")
-    return config
+        raise CorruptError(f"{name} can't be read as JSON") from error
+    if not isinstance(value, dict):
+        raise CorruptError(f"{name} is no JSON object")
+    return value
 
 
 def parse_tensors(name: str, content: bytes, file_bytes: int) -> dict[str, StoredTensor]:
