@@ -38,15 +38,19 @@ class Form:
     quantize: Callable[[Tensor], Quantized]
 
 
-def write_quantized(plain: Path, folder: Path, form: Form, left_out: Sequence[str] = ()) -> Path:
+def write_quantized(
+    plain: Path, folder: Path, form: Form, left_out: Sequence[str] = (), *, also: tuple[str, ...] = ()
+) -> Path:
     """Quantise the projections of a plain checkpoint but some, and return a folder for it.
+
+    `also` has the endings of other matrices' names.
 
     `folder / "twin"` has the same weights in float32, for those that read no quantised ones.
     """
     config = json.loads((plain / "config.json").read_text())
     stored, twin = {}, {}
     for name, tensor in load_file(plain / "model.safetensors").items():
-        if not name.endswith(LINEAR) or any(part in name for part in left_out):
+        if not name.endswith((*LINEAR, *also)) or any(part in name for part in left_out):
             stored[name] = twin[name] = tensor
             continue
         found = form.quantize(tensor)

@@ -124,6 +124,8 @@ class StoredReader:
         words, groups = _cut_words(name, rows, WORD_NIBBLES), _cut_groups(scheme, columns)
         values = unpack_awq(self._reader.read(f"{name}.qweight", columns, words, types=("I32",)))
         zeros = unpack_awq(self._reader.read(f"{name}.qzeros", groups, words, types=("I32",)))
+        if values.shape[0] > rows.size:  # the last word has less than eight
+            values, zeros = values[: rows.size].contiguous(), zeros[: rows.size].contiguous()
         scales = self._reader.read(f"{name}.scales", groups, rows).float().t().contiguous()
         return StoredMatrix(Number.INT4, values, scales, zeros=zeros)
 
@@ -142,7 +144,7 @@ class StoredReader:
         stored = self._reader.read(
             f"{name}.qzeros", groups, _cut_words(name, rows, WORD_NIBBLES), types=("I32",)
         )
-        zeros = unpack_nibbles(stored).t().contiguous() + (scheme.packing is Packing.GPTQ)
+        zeros = unpack_nibbles(stored).t()[: rows.size].contiguous() + (scheme.packing is Packing.GPTQ)
         if scheme.has_zeros:
             return zeros
         if zeros.any():

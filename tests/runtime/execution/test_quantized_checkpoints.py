@@ -103,6 +103,60 @@ def test_projections_that_are_left_out_lie_beside_quantised_ones(
     check_preempted(folder / "twin", prompt(75, 0), make_driver(folder))
 
 
+EXPERTS: dict[str, Any] = WIDTHS | {
+    "model_type": "qwen3_moe", "moe_intermediate_size": 96, "num_experts": 8, "num_experts_per_tok": 8,
+}  # fmt: skip
+HEAD, ROUTER = "lm_head.weight", "mlp.gate.weight"
+MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
+    "biases": ("GPTQ", WIDTHS | {"model_type": "qwen2"}, {}, ()),
+    "a head that config.json names": ("GPTQ", WIDTHS, {"lm_head": True}, (HEAD,)),
+    "a head that no config names": ("AWQ", WIDTHS, {}, (HEAD,)),
+    "experts, and a router that no config names": ("AWQ", EXPERTS, {}, (ROUTER,)),
+    "experts in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, ()),
+    "a router in blocks": ("FP8 in blocks", EXPERTS | {"num_experts_per_tok": 3}, {}, (ROUTER,)),
+}
+"""Form, model, what config.json says besides, and what is quantised besides.
+
+With numbers of 4 bits all experts are chosen: rounded inputs would choose others where scores are close.
+"""
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_other_models_agree_with_their_dequantised_twins(
+    tmp_path: Path, make_driver: Callable[..., Any], model: str
+) -> None:
+    name, changes, fields, also = MODELS[model]
+    plain = write_random(tmp_path / "plain", changes | {"tie_word_embeddings": False})
+    folder = write_quantized(plain, tmp_path / "model", FORMS[name], also=also)
+    change(folder, **fields)
+    tolerance = 2e-3 if "FP8" in name else 0.2
+    check_preempted(folder / "twin", prompt(75, 0), make_driver(folder), tolerance=tolerance)
+
+
+def test_an_order_of_each_expert_is_refused_as_by_a_look(
+    tmp_path: Path, make_driver: Callable[..., Any]
+) -> None:
+    plain = write_random(tmp_path / "plain", EXPERTS)
+    folder = write_quantized(plain, tmp_path / "model", FORMS["GPTQ with an order"])
+    with pytest.raises(
+        ModelError, match=r"experts.0.gate_proj take inputs in any order \(desc_act, actorder"
+    ):
+        make_driver(folder)
+
+
+def test_modelopts_own_file_says_the_same_as_config_json(
+    plain: Path, tmp_path: Path, make_driver: Callable[..., Any]
+) -> None:
+    folder = write_quantized(plain, tmp_path, FORMS["FP8, static"])
+    forget(folder)
+    said = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+    }
+    (folder / "hf_quant_config.json").write_text(json.dumps(said))
+    check_preempted(folder / "twin", prompt(75, 0), make_driver(folder))
+
+
 @pytest.mark.parametrize(
     "name", ["AWQ", "FP8 in blocks", "compressed-tensors INT8", "GPTQ v2 with zero points"]
 )

@@ -121,7 +121,7 @@ def test_workers_that_would_have_no_tokens_are_refused(make_model: Callable[...,
         compute(path, Shard(2, 3), Alone())
 
 
-@pytest.mark.parametrize("form", list(Format))
+@pytest.mark.parametrize("form", Format.OF_PACKERS, ids=str)
 def test_a_part_is_packed_as_if_it_were_all(make_model: Callable[..., Path], form: Format) -> None:
     """Inputs are cut where rounding begins a group anew, so that a shard of INT4 has the model's numbers."""
     path = make_model(intermediate_size=160)
