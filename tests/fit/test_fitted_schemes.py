@@ -40,6 +40,8 @@ def read(config: Any, *names: str) -> Quantization:
         (GPTQ | {"dynamic": {r"-:.*\.gate$": {}}}, ROUTER, "qweight", False),
         (GPTQ | {"modules_in_block_to_quantize": ["up_proj"]}, ROUTER, "weight", False),
         (MODELOPT, ROUTER, "weight_scale", True),
+        (MODELOPT | {"ignore": []}, "lm_head", "weight", False),
+        (MODELOPT | {"ignore": []}, "lm_head", "weight_scale", True),
         # config.json says these by itself: tensors that differ are a fault.
         (FP8_BLOCK, GATE, "weight", True),
         (AWQ, EXPERT, "weight", True),

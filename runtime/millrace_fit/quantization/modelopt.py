@@ -7,7 +7,7 @@ from typing import Final
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.lists import read_names, read_wildcards
-from millrace_fit.quantization.quantization import ROUTERS, Quantization, quantize_all_but
+from millrace_fit.quantization.quantization import HEADS, ROUTERS, Quantization, quantize_all_but
 from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _ALGORITHMS: Final[Mapping[str, Scheme]] = MappingProxyType(
@@ -32,5 +32,6 @@ def read_modelopt(fields: Fields) -> Quantization:
             f"config.json has quant_algo {str(algorithm)[:40]!r}; of ModelOpt's, replicas read "
             f"{', '.join(_ALGORITHMS)}: take the model's FP8 checkpoint, or the unquantised one"
         )
-    left_out = read_wildcards(read_names(raw, "ignore", "exclude_modules"))
-    return quantize_all_but("modelopt", _ALGORITHMS[algorithm.upper()], ROUTERS, left_out)
+    left_out = read_wildcards(read_names(raw, "ignore", "exclude_modules", "modules_to_not_convert"))
+    # Old versions left the head out without saying so.
+    return quantize_all_but("modelopt", _ALGORITHMS[algorithm.upper()], HEADS, ROUTERS, left_out)
