@@ -135,18 +135,14 @@ def can_fp8(target: GPUTarget) -> bool:
 def linear_cases(dtype: torch.dtype, target: GPUTarget, form: Format) -> list[Case]:
     package, rows = "linear", frozenset({"num_rows"})
     has_fp8 = can_fp8(target)
-    kinds: list[tuple[int, bool]] = [(1, False), (64, False), (300, False)]
-    if form == Format(Number.FP8, 128) and has_fp8 and dtype == torch.bfloat16:
-        kinds.append((300, True))
     found = []
-    for num_rows, are_rows_fp8 in kinds:
-        tile = choose_linear_tile(form, dtype, num_rows, are_rows_fp8=are_rows_fp8)
-        unit = choose_unit(form, tile, are_rows_fp8=are_rows_fp8)
+    for num_rows in (1, 64, 300):
+        tile = choose_linear_tile(form, dtype, num_rows)
+        unit = choose_unit(form, tile)
         constants = linear_constants(form, unit) | {"HAS_FP8": has_fp8, "DOT": DOTS[dtype]}
         added = {"HAS_BIAS": True, "HAS_RESIDUAL": True, "PARTS": 4 if num_rows == 1 else 1}
-        blocks = {"BLOCK_ROWS": tile.rows, "BLOCK_COLUMNS": tile.columns, "ARE_ROWS_FP8": are_rows_fp8}
-        absent = {} if are_rows_fp8 else {"x_scales_ptr": None}
-        absent |= {} if form.has_zeros else {"zeros_ptr": None}
+        blocks = {"BLOCK_ROWS": tile.rows, "BLOCK_COLUMNS": tile.columns}
+        absent = {} if form.has_zeros else {"zeros_ptr": None}
         shape = (tile.warps, tile.stages)
         constants |= added | blocks | absent
         found.append(Case(f"{package}.triton_widened", "widened", constants, rows, *shape))
@@ -164,7 +160,7 @@ def linear_constants(form: Format, unit: int) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-ROUND = {"INPUTS": 4096, "GROUP": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
+ROUND = {"INPUTS": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
 OUTPUTS = {"OUTPUTS": 4096, "HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
 ROUNDING_CASES = [
     Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 127.0, "IS_INT8": True}),
@@ -256,13 +252,9 @@ def argument_type(case: Case, name: str, dtype: str) -> str:
 
 def linear_types(case: Case) -> dict[str, str]:
     is_fp8 = case.constants.get("NUMBER") == "fp8" or not case.constants.get("IS_INT8", True)
-    x = {"x_ptr": "*u8"} if case.constants.get("ARE_ROWS_FP8") else {}
-    floats = ("x_scales_ptr", "scales_ptr", "row_scales_ptr", "parts_ptr")
-    return (
-        {"codes_ptr": "*u8" if is_fp8 else "*i8", "zeros_ptr": "*i8", "sums_ptr": "*i32"}
-        | x
-        | dict.fromkeys(floats, "*fp32")
-    )
+    floats = ("scales_ptr", "row_scales_ptr", "parts_ptr")
+    types = {"codes_ptr": "*u8" if is_fp8 else "*i8", "zeros_ptr": "*i8", "sums_ptr": "*i32"}
+    return types | dict.fromkeys(floats, "*fp32")
 
 
 def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:

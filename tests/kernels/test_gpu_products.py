@@ -12,7 +12,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import BLOCK, Capability, Product, choose_product
+from millrace_kernels.linear.gpu_choice import Capability, Product, choose_product
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
 from millrace_kernels.linear.gpu_product import multiply_on_gpu
 from millrace_kernels.linear.gpu_reference import (
@@ -28,6 +28,7 @@ from millrace_kernels.step import SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
 from testing.stored_matrices import Kind
 
+BLOCK = 128
 CPU, AMPERE, HOPPER = torch.device("cpu"), Capability(8, 0), Capability(9, 0)
 FLOAT32, BFLOAT16 = torch.float32, torch.bfloat16
 
@@ -127,8 +128,8 @@ IN_BLOCKS = Format(Number.FP8, BLOCK)
         (FP8, (4096, 4096), 65, FLOAT32, HOPPER, Product.DIRECT),
         (FP8, (4104, 4096), 65, BFLOAT16, HOPPER, Product.DIRECT),
         (FP8, (4096, 4104), 65, BFLOAT16, HOPPER, Product.DIRECT),
-        (IN_BLOCKS, (4096, 4096), 65, BFLOAT16, HOPPER, Product.BLOCKS),
-        (IN_BLOCKS, (4096, 4096), 65, BFLOAT16, AMPERE, Product.DIRECT),
+        (IN_BLOCKS, (4096, 4096), 65, BFLOAT16, HOPPER, Product.DIRECT),
+        (IN_BLOCKS, (4096, 4096), 1025, BFLOAT16, HOPPER, Product.WIDENED),
         (INT8, (4096, 4096), 64, BFLOAT16, AMPERE, Product.DIRECT),
         (INT8, (4096, 4096), 65, BFLOAT16, AMPERE, Product.INTEGERS),
         (INT8, (4100, 4096), 65, BFLOAT16, AMPERE, Product.DIRECT),
@@ -154,12 +155,11 @@ def test_every_code_of_8_bits_is_widened_exactly_where_the_device_has_no_such_fl
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
-@pytest.mark.parametrize("group", [None, 128])
-def test_inputs_are_rounded_by_their_definition(dtype: torch.dtype, group: int | None) -> None:
+def test_inputs_are_rounded_by_their_definition(dtype: torch.dtype) -> None:
     x = torch.randn(6, 300).bfloat16()
     x[1], x[2, 3], x[3, 200] = 0, float("nan"), float("-inf")
     x[4] *= torch.logspace(-8, 0, 300)  # into the smallest of 8-bit floats
-    found, expected = round_inputs(x, dtype, group), round_inputs_reference(x, dtype, group)
+    found, expected = round_inputs(x, dtype), round_inputs_reference(x, dtype)
     assert torch.equal(found.codes.view(torch.uint8), expected.codes.view(torch.uint8))
     torch.testing.assert_close(found.scales, expected.scales, rtol=0, atol=0, equal_nan=True)
 
@@ -176,7 +176,7 @@ def test_a_row_of_few_has_the_same_bits_alone_and_spoils_no_other(kind: Kind) ->
         assert found[row].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["FP8", "FP8 in blocks", "INT8"])
+@pytest.mark.parametrize("name", ["FP8", "INT8"])
 def test_a_row_without_numbers_spoils_no_other_of_many(name: str) -> None:
     matrix, x = pack(KINDS[name].make()), torch.randn(70, KINDS[name].inputs).bfloat16()
     x[4, 40] = float("inf")

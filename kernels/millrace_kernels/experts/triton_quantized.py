@@ -59,14 +59,14 @@ def _quantized_silu_mul_kernel(  # noqa: PLR0917
         UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT  # noqa: N806
         nothing = tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32)
         gate = multiply_units(
-            rows, rows, is_row, codes_ptr + gates * OUTPUT_STRIDE, scales_ptr + gates,
+            rows, is_row, codes_ptr + gates * OUTPUT_STRIDE, scales_ptr + gates,
             zeros_ptr + gates if HAS_ZEROS else gates, is_column, 0, UNITS, nothing,
-            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, False, DOT,
+            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
         up = multiply_units(
-            rows, rows, is_row, codes_ptr + ups * OUTPUT_STRIDE, scales_ptr + ups,
+            rows, is_row, codes_ptr + ups * OUTPUT_STRIDE, scales_ptr + ups,
             zeros_ptr + ups if HAS_ZEROS else ups, is_column, 0, UNITS, nothing,
-            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, False, DOT,
+            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
         gated = (gate / (1.0 + tl.exp(-gate)) * up).to(output_ptr.dtype.element_ty)
         where = output_ptr + entries[None, :] * WIDTH + columns[:, None]
@@ -107,10 +107,10 @@ def _quantized_multiply_kernel(  # noqa: PLR0917
         rows, lines = h_ptr + entries * INPUTS, expert * WIDTH + columns
         UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT  # noqa: N806
         product = multiply_units(
-            rows, rows, is_row, codes_ptr + lines * OUTPUT_STRIDE, scales_ptr + lines,
+            rows, is_row, codes_ptr + lines * OUTPUT_STRIDE, scales_ptr + lines,
             zeros_ptr + lines if HAS_ZEROS else lines, is_column, 0, UNITS,
             tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32),
-            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, False, DOT,
+            NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
         product *= tl.load(factors_ptr + entries, mask=is_row, other=0.0)[None, :]
         where = products_ptr + entries[None, :] * WIDTH + columns[:, None]

@@ -15,8 +15,6 @@ for M rows a whole widening takes 545 / M of the product's time on an H100, and 
 """
 FP8_CAPABILITY: Final = (8, 9)
 """Of GPUs that multiply 8-bit floats."""
-BLOCK: Final = 128
-"""Inputs that share a scale in checkpoints with blocks, and then in the inputs too."""
 
 
 class Product(enum.Enum):
@@ -28,8 +26,6 @@ class Product(enum.Enum):
     """Weights are rounded to the model's type."""
     SCALED = "torch's product of 8-bit floats"
     """Inputs are rounded to 8-bit floats, with a scale for each row."""
-    BLOCKS = "8-bit floats in the product"
-    """Inputs are rounded to 8-bit floats, with a scale for each row and 128 inputs."""
     INTEGERS = "torch's product of integers"
     """Inputs are rounded to 8-bit integers, with a scale for each row."""
 
@@ -54,8 +50,6 @@ def choose_product(  # noqa: PLR0917  what the choice hangs on, and no more
         return Product.DIRECT
     if dtype == torch.bfloat16:
         multiplies_fp8 = form.number is Number.FP8 and capability >= FP8_CAPABILITY
-        if multiplies_fp8 and form.group == BLOCK:
-            return Product.BLOCKS
         if multiplies_fp8 and form.group is None and outputs % 16 == inputs % 16 == 0:
             return Product.SCALED
         if form.number is Number.INT8 and form.group is None and outputs % 8 == inputs % 8 == 0:

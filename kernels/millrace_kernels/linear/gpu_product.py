@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.gpu import linear_add
-from millrace_kernels.linear.gpu_choice import BLOCK, WIDENED_ROWS, Product, choose_product
+from millrace_kernels.linear.gpu_choice import WIDENED_ROWS, Product, choose_product
 from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.linear.triton_round import round_inputs, scale_sums
 from millrace_kernels.linear.triton_widen import widen
@@ -49,10 +49,6 @@ def _multiply(x: Tensor, matrix: GpuMatrix, residual: Tensor | None, *, wide: bo
             return widened_product(ordered, matrix, residual)
         case Product.WIDENED:
             return _multiply_widened(ordered, matrix, residual)
-        case Product.BLOCKS:
-            inputs = round_inputs(ordered, torch.float8_e4m3fn, BLOCK)
-            codes = inputs.codes.view(torch.uint8)
-            return widened_product(codes, matrix, residual, x.dtype, inputs.scales)
         case Product.SCALED:
             return _multiply_scaled(ordered, matrix, residual)
         case Product.INTEGERS:

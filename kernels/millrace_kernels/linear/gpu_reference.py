@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.format import Number
-from millrace_kernels.linear.gpu_choice import BLOCK, Product
+from millrace_kernels.linear.gpu_choice import Product
 from millrace_kernels.linear.gpu_matrix import LEVELS, GpuMatrix
 from millrace_kernels.linear.quantized_reference import SMALLEST
 
@@ -19,32 +19,27 @@ class RoundedInputs(NamedTuple):
     codes: Tensor
     """[rows, inputs] float8_e4m3fn or int8"""
     scales: Tensor
-    """float32 [rows, groups]"""
-    group: int | None
-    """Inputs that share a scale; None: all."""
+    """float32 [rows, 1]"""
 
     def widen(self) -> Tensor:
         """Return the inputs that they stand for, float32 [rows, inputs]."""
-        inputs = self.codes.shape[1]
-        return self.codes.float() * self.scales.repeat_interleave(self.group or inputs, 1)[:, :inputs]
+        return self.codes.float() * self.scales
 
 
-def round_inputs_reference(x: Tensor, dtype: torch.dtype, group: int | None = None) -> RoundedInputs:
-    """Round each group of inputs to `dtype`, its largest to the type's largest; None: a row is a group.
+def round_inputs_reference(x: Tensor, dtype: torch.dtype) -> RoundedInputs:
+    """Round each row [rows, inputs] to `dtype`, its largest to the type's largest.
 
-    Rounding is to the nearest, ties to even. A group with a NaN or an infinity has a scale of NaN.
+    Rounding is to the nearest, ties to even. A row with a NaN or an infinity has a scale of NaN.
     """
-    rows, inputs = x.shape
-    size = group or inputs
-    wide = torch.nn.functional.pad(x.float(), (0, -inputs % size)).view(rows, -1, size)
-    largest = wide.abs().amax(2, keepdim=True)
+    wide = x.float()
+    largest = wide.abs().amax(1, keepdim=True)
     limit = torch.tensor(LARGEST_INT8 if dtype == torch.int8 else LARGEST_FP8, device=x.device)
     is_known = largest.isfinite()
     inverse = torch.where(is_known & (largest >= SMALLEST), torch.div(limit, largest), 0.0)
-    values = torch.where(is_known, wide * inverse, 0.0).flatten(1)[:, :inputs]
+    values = torch.where(is_known, wide * inverse, 0.0)
     codes = values.round().to(torch.int8) if dtype == torch.int8 else values.to(dtype)
     scales = torch.where(is_known, torch.where(largest < SMALLEST, 0.0, largest / limit), torch.nan)
-    return RoundedInputs(codes, scales[..., 0], group)
+    return RoundedInputs(codes, scales)
 
 
 def widen_reference(matrix: GpuMatrix) -> Tensor:
@@ -73,8 +68,6 @@ def gpu_product_reference(x: Tensor, matrix: GpuMatrix, product: Product) -> Ten
     match product:
         case Product.SCALED:
             inputs = round_inputs_reference(ordered, torch.float8_e4m3fn).widen()
-        case Product.BLOCKS:
-            inputs = round_inputs_reference(ordered, torch.float8_e4m3fn, BLOCK).widen()
         case Product.INTEGERS:
             inputs = round_inputs_reference(ordered, torch.int8).widen()
         case Product.DIRECT | Product.WIDENED:

@@ -38,16 +38,13 @@ def _round_inputs_kernel(  # noqa: PLR0917
     scales_ptr: tl.tensor,
     x_stride: tl.tensor,
     INPUTS: tl.constexpr,  # noqa: N803
-    GROUP: tl.constexpr,  # noqa: N803
     LARGEST: tl.constexpr,  # noqa: N803
     SMALLEST: tl.constexpr,  # noqa: N803
     IS_INT8: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
-    row, group = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    places = tl.arange(0, BLOCK)
-    inputs = group * GROUP + places
-    wanted = (places < GROUP) & (inputs < INPUTS)
+    row, inputs = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    wanted = inputs < INPUTS
     x = tl.load(x_ptr + row * x_stride + inputs, mask=wanted, other=0.0).to(tl.float32)
     # A NaN differs from itself. It counts as infinity, because tl.max leaves it out.
     largest = tl.max(tl.where(x == x, tl.abs(x), float("inf")), 0)  # noqa: PLR0124
@@ -58,7 +55,7 @@ def _round_inputs_kernel(  # noqa: PLR0917
     codes = _round_to_int8(values) if IS_INT8 else _round_to_fp8(values)
     tl.store(codes_ptr + row * INPUTS + inputs, codes, mask=wanted)
     scale = tl.where(is_known, tl.where(largest < SMALLEST, 0.0, tl.div_rn(largest, LARGEST)), float("nan"))
-    tl.store(scales_ptr + row * tl.num_programs(1) + group, scale)
+    tl.store(scales_ptr + row, scale)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -86,19 +83,18 @@ def _scale_sums_kernel(  # noqa: PLR0917
     tl.store(output_ptr + where, total.to(output_ptr.dtype.element_ty), mask=is_column)
 
 
-def round_inputs(x: Tensor, dtype: torch.dtype, group: int | None = None) -> RoundedInputs:
+def round_inputs(x: Tensor, dtype: torch.dtype) -> RoundedInputs:
     """Launch the kernel; as `round_inputs_reference`, x [rows, inputs], rows contiguous."""
     num_rows, inputs = x.shape
-    size, is_int8 = group or inputs, dtype == torch.int8
-    groups, block = triton.cdiv(inputs, size), triton.next_power_of_2(size)
+    is_int8, block = dtype == torch.int8, triton.next_power_of_2(inputs)
     codes = torch.empty((num_rows, inputs), dtype=torch.int8 if is_int8 else torch.uint8, device=x.device)
-    scales = torch.empty((num_rows, groups), device=x.device)
-    _round_inputs_kernel[(num_rows, groups)](
-        x, codes, scales, x.stride(0), INPUTS=inputs, GROUP=size,
+    scales = torch.empty((num_rows, 1), device=x.device)
+    _round_inputs_kernel[(num_rows,)](
+        x, codes, scales, x.stride(0), INPUTS=inputs,
         LARGEST=LARGEST_INT8 if is_int8 else LARGEST_FP8, SMALLEST=SMALLEST, IS_INT8=is_int8, BLOCK=block,
         num_warps=min(8, max(1, block // 512)), enable_fp_fusion=False,
     )  # fmt: skip
-    return RoundedInputs(codes.view(dtype), scales, group)
+    return RoundedInputs(codes.view(dtype), scales)
 
 
 def scale_sums(

@@ -46,7 +46,6 @@ def multiply_unit(  # noqa: PLR0917
     INPUTS: tl.constexpr,  # noqa: N803
     HAS_ZEROS: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
-    ARE_ROWS_FP8: tl.constexpr,  # noqa: N803
     DOT: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
     """Return total [outputs, rows] plus the unit's numbers times its inputs, which begin at `begin`.
@@ -76,15 +75,13 @@ def multiply_unit(  # noqa: PLR0917
                 weight -= tl.load(zeros, mask=is_column, other=0).to(DOT)[:, None]
         else:
             weight = read_fp8(codes, DOT, HAS_FP8)
-        x = read_fp8(x, DOT, HAS_FP8) if ARE_ROWS_FP8 else x.to(DOT)
-        total = tl.dot(weight, x, total, input_precision="ieee")
+        total = tl.dot(weight, x.to(DOT), total, input_precision="ieee")
     return total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def multiply_units(  # noqa: PLR0917
     rows: tl.tensor,
-    row_scales: tl.tensor,
     is_row: tl.tensor,
     codes: tl.tensor,
     scales: tl.tensor,
@@ -101,29 +98,26 @@ def multiply_units(  # noqa: PLR0917
     UNIT_STRIDE: tl.constexpr,  # noqa: N803
     HAS_ZEROS: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
-    ARE_ROWS_FP8: tl.constexpr,  # noqa: N803
     DOT: tl.constexpr,  # noqa: N803
 ) -> tl.tensor:
     """Return the products [outputs, rows] with the units from `first` up to `last`, for a total of zeros.
 
     `rows`, `is_row` and `is_column` as in `multiply_unit`. `codes` are pointers to each output's first byte
-    of unit `first`; `scales`, `zeros` and `row_scales` those of each output and row in group 0.
+    of unit `first`; `scales` and `zeros` those of each output in group 0.
     """
-    IS_ONE_GROUP: tl.constexpr = GROUP >= INPUTS and not ARE_ROWS_FP8  # noqa: N806
+    IS_ONE_GROUP: tl.constexpr = GROUP >= INPUTS  # noqa: N806
     nothing = total
     for number in range(first, last):
         group = number * UNIT // GROUP
         product = multiply_unit(
             rows, is_row, codes, zeros + group * OUTPUTS if HAS_ZEROS else codes, is_column, number * UNIT,
             total if IS_ONE_GROUP else nothing,
-            NUMBER, UNIT, INPUTS, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
+            NUMBER, UNIT, INPUTS, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
         codes += UNIT_STRIDE
         if IS_ONE_GROUP:
             total = product
         else:
-            if ARE_ROWS_FP8:
-                product *= tl.load(row_scales + group, mask=is_row, other=0.0)[None, :]
             scale = tl.load(scales + group * OUTPUTS, mask=is_column, other=0.0)
             total += product * scale[:, None]
     if IS_ONE_GROUP:

@@ -32,10 +32,8 @@ class Tile(NamedTuple):
     hide each other's waiting. Where there are fewer, inputs are divided among them."""
 
 
-def choose_tile(form: Format, dtype: torch.dtype, num_rows: int, *, are_rows_fp8: bool = False) -> Tile:
-    """Return the tile for so many rows. Rows with scales keep two tiles of sums: smaller ones."""
-    if are_rows_fp8:
-        return Tile(128, 64, 4, 3)
+def choose_tile(form: Format, dtype: torch.dtype, num_rows: int) -> Tile:
+    """Return the tile for so many rows."""
     if num_rows <= FEWEST_ROWS:
         return Tile(16, 64, 4, 4 if dtype == torch.bfloat16 else 2, 512)
     if num_rows <= SOME_ROWS or dtype == torch.float32:
@@ -43,11 +41,10 @@ def choose_tile(form: Format, dtype: torch.dtype, num_rows: int, *, are_rows_fp8
     return Tile(128, 128, 8, 2 if form.number is Number.INT4 else 3)
 
 
-def choose_unit(form: Format, tile: Tile, *, are_rows_fp8: bool = False) -> int:
+def choose_unit(form: Format, tile: Tile) -> int:
     """Return the inputs of a step: those that lie together, or fewer where shared memory bounds them."""
     unit = unit_of(form.group)
-    is_wide = tile.columns > 64 and not are_rows_fp8
-    return min(unit, 64) if is_wide and form.number is not Number.INT4 else unit
+    return min(unit, 64) if tile.columns > 64 and form.number is not Number.INT4 else unit
 
 
 def count_parts(tile: Tile, outputs: int, units: int) -> int:
@@ -77,7 +74,6 @@ def _finish(  # noqa: PLR0917
 @triton.jit(do_not_specialize=["num_rows"])  # type: ignore[untyped-decorator]
 def _widened_kernel(  # noqa: PLR0917
     x_ptr: tl.tensor,
-    x_scales_ptr: tl.tensor,
     codes_ptr: tl.tensor,
     scales_ptr: tl.tensor,
     zeros_ptr: tl.tensor,
@@ -98,7 +94,6 @@ def _widened_kernel(  # noqa: PLR0917
     HAS_BIAS: tl.constexpr,  # noqa: N803
     HAS_RESIDUAL: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
-    ARE_ROWS_FP8: tl.constexpr,  # noqa: N803
     DOT: tl.constexpr,  # noqa: N803
     BLOCK_ROWS: tl.constexpr,  # noqa: N803
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
@@ -109,15 +104,14 @@ def _widened_kernel(  # noqa: PLR0917
     is_row, is_column = rows < num_rows, columns < OUTPUTS
     UNITS: tl.constexpr = (INPUTS + UNIT - 1) // UNIT  # noqa: N806
     SHARE: tl.constexpr = (UNITS + PARTS - 1) // PARTS  # noqa: N806
-    GROUPS: tl.constexpr = (INPUTS + GROUP - 1) // GROUP  # noqa: N806
     # A matrix may have more bytes than 32 bits count.
     codes = codes_ptr + columns.to(tl.int64) * OUTPUT_STRIDE + part.to(tl.int64) * (SHARE * UNIT_STRIDE)
     total = multiply_units(
-        x_ptr + rows * x_stride, x_scales_ptr + rows * GROUPS if ARE_ROWS_FP8 else x_ptr, is_row,
+        x_ptr + rows * x_stride, is_row,
         codes, scales_ptr + columns, zeros_ptr + columns if HAS_ZEROS else codes, is_column,
         part * SHARE, tl.minimum((part + 1) * SHARE, UNITS),
         tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32),
-        NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, ARE_ROWS_FP8, DOT,
+        NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
     )  # fmt: skip
     wanted = is_column[:, None] & is_row[None, :]
     where = rows[None, :] * OUTPUTS + columns[:, None]
@@ -159,20 +153,18 @@ def widened_product(
     matrix: GpuMatrix,
     residual: Tensor | None = None,
     dtype: torch.dtype | None = None,
-    x_scales: Tensor | None = None,
 ) -> Tensor:
     """Return x·Wᵀ + b [rows, outputs] in x's type or in `dtype`; with a residual, in its place, plus it.
 
     Launch the kernels; x [rows, inputs] in the columns' order, rows contiguous, residual [rows, outputs]
-    contiguous. With `x_scales`, float32 [rows, groups], x is uint8 [rows, inputs]: codes of 8-bit floats.
+    contiguous.
     """
     num_rows, outputs = x.shape[0], matrix.outputs
-    kept = torch.bfloat16 if x_scales is not None else x.dtype
     output = residual
     if output is None:
-        output = torch.empty((num_rows, outputs), dtype=dtype or kept, device=x.device)
-    tile = choose_tile(matrix.form, kept, num_rows, are_rows_fp8=x_scales is not None)
-    constants = describe(matrix, kept, choose_unit(matrix.form, tile, are_rows_fp8=x_scales is not None))
+        output = torch.empty((num_rows, outputs), dtype=dtype or x.dtype, device=x.device)
+    tile = choose_tile(matrix.form, x.dtype, num_rows)
+    constants = describe(matrix, x.dtype, choose_unit(matrix.form, tile))
     parts = count_parts(tile, outputs, triton.cdiv(matrix.inputs, constants["UNIT"]))
     written = output
     if parts > 1:
@@ -180,8 +172,8 @@ def widened_product(
     added = {"HAS_BIAS": matrix.bias is not None, "HAS_RESIDUAL": residual is not None}
     grid = (triton.cdiv(num_rows, tile.rows), triton.cdiv(outputs, tile.columns), parts)
     _widened_kernel[grid](
-        x, x_scales, bytes_of(matrix), matrix.scales, matrix.zeros, matrix.bias, residual, written,
-        x.stride(0), num_rows, OUTPUTS=outputs, PARTS=parts, ARE_ROWS_FP8=x_scales is not None,
+        x, bytes_of(matrix), matrix.scales, matrix.zeros, matrix.bias, residual, written,
+        x.stride(0), num_rows, OUTPUTS=outputs, PARTS=parts,
         BLOCK_ROWS=tile.rows, BLOCK_COLUMNS=tile.columns, **constants, **added,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
     )  # fmt: skip
