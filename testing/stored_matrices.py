@@ -21,6 +21,7 @@ class Kind(NamedTuple):
     has_order: bool = False
     inputs: int = 96
     outputs: int = 80
+    are_inputs_rounded: bool = False
 
     def make(self) -> StoredMatrix:
         """Return one whose products with normal inputs are about one."""
@@ -28,7 +29,8 @@ class Kind(NamedTuple):
         scales = torch.randn(self.outputs, groups) * (self.inputs**-0.5 / TYPICAL[self.number])
         zeros = torch.randint(-8, 9, scales.shape, dtype=torch.int8) if self.has_zeros else None
         order = torch.randperm(self.inputs) if self.has_order else None
-        return StoredMatrix(self.number, self._values(), scales, self.group, zeros, order)
+        rounded, values = self.are_inputs_rounded, self._values()
+        return StoredMatrix(self.number, values, scales, self.group, zeros, order, rounded)
 
     def _values(self) -> Tensor:
         shape = (self.outputs, self.inputs)

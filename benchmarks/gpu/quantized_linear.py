@@ -24,7 +24,9 @@ REAL: tuple[dict[str, Any], ...] = (
         for rows, inputs, outputs in (
             (1, 4096, 6144),
             (16, 14336, 4096),
-            (65, 4096, 4096),
+            (67, 4096, 4096),
+            (129, 4096, 4096),
+            (1001, 14336, 4096),
             (1500, 4096, 1024),
         )
     ),
@@ -69,6 +71,6 @@ def multiply(x: Tensor, residual: Tensor, matrix: GpuMatrix, _: Any) -> Tensor:
 
 def multiply_reference(x: Tensor, residual: Tensor, matrix: GpuMatrix, _: Any) -> Tensor:
     """Add the product in plain torch, with inputs rounded as the product has them."""
-    shape = (matrix.outputs, matrix.inputs)
-    product = choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability)
+    shape, may_round = (matrix.outputs, matrix.inputs), matrix.may_round_inputs
+    product = choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability, may_round=may_round)
     return (residual.float() + gpu_product_reference(x, matrix, product)).to(x.dtype)

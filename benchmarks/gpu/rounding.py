@@ -44,6 +44,7 @@ def round_weight(weight: Tensor, form: Format) -> StoredMatrix:
         scales,
         form.group,
         zeros.to(torch.int8) if form.has_zeros else None,
+        are_inputs_rounded=form.number is not Number.INT4,
     )
 
 

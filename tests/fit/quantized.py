@@ -26,8 +26,14 @@ def weights(bits: int, number: str, strategy: str | None, **more: Any) -> Config
     return described | {"symmetric": True, "dynamic": False, **more}
 
 
-def compressed(form: str, described: Config, *, ignore: tuple[str, ...] = ("lm_head",)) -> Config:
-    groups = {"group_0": {"targets": ["Linear"], "weights": described, "input_activations": None}}
+def compressed(
+    form: str,
+    described: Config,
+    *,
+    ignore: tuple[str, ...] = ("lm_head",),
+    inputs: Config | None = None,
+) -> Config:
+    groups = {"group_0": {"targets": ["Linear"], "weights": described, "input_activations": inputs}}
     named = {"quant_method": "compressed-tensors", "format": form}
     return named | {"config_groups": groups, "ignore": list(ignore)}
 

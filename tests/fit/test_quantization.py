@@ -102,6 +102,31 @@ def test_what_is_left_out_is_not_quantised(config: Any, quantised: tuple[str, ..
     assert tuple(name for name in NAMES if found.find_scheme(name)) == quantised
 
 
+INPUTS = {"num_bits": 8, "type": "int", "dynamic": True, "strategy": "token"}
+
+
+@pytest.mark.parametrize(
+    ("config", "are_inputs_rounded"),
+    [
+        (compressed("int-quantized", weights(8, "int", "channel"), inputs=INPUTS), True),
+        (compressed("pack-quantized", weights(8, "int", "channel")), False),
+        (compressed("float-quantized", weights(8, "float", "channel")), False),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, True),
+        ({"quant_method": "fbgemm_fp8"}, True),
+        (MODELOPT, True),
+        (MODELOPT | {"quant_algo": "fp8_pb_wo"}, False),
+        (AWQ, False),
+        (GPTQ, False),
+    ],
+)
+def test_a_scheme_says_whether_its_author_rounded_activations(
+    config: Any, *, are_inputs_rounded: bool
+) -> None:
+    scheme = read(config).find_scheme(DOWN)
+    assert scheme is not None
+    assert scheme.are_inputs_rounded is are_inputs_rounded
+
+
 def test_a_matrix_has_the_most_exact_rule() -> None:
     kinds = [scheme and scheme.kind for scheme in map(read(MIXED).find_scheme, (DOWN, UP, GATE))]
     assert kinds == [Kind.INT4, Kind.INT8, Kind.FP8]

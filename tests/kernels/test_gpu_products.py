@@ -14,7 +14,7 @@ from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.gpu_choice import Capability, Product, choose_product
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
-from millrace_kernels.linear.gpu_product import multiply_on_gpu
+from millrace_kernels.linear.gpu_product import choose, multiply_on_gpu
 from millrace_kernels.linear.gpu_reference import (
     gpu_product_reference,
     round_inputs_reference,
@@ -39,11 +39,11 @@ KINDS = {
     "INT4 in groups of 128": Kind(Number.INT4, 128, has_zeros=True, inputs=640, outputs=33),
     "INT4 in groups of 256": Kind(Number.INT4, 256, inputs=512),
     "INT4, one group": Kind(Number.INT4, None, has_zeros=True, inputs=200, outputs=1),
-    "FP8": Kind(Number.FP8),
+    "FP8": Kind(Number.FP8, are_inputs_rounded=True),
     "FP8 of odd shape": Kind(Number.FP8, inputs=75, outputs=37),
     "FP8 in blocks": Kind(Number.FP8, BLOCK, inputs=200, outputs=96),
     "FP8 in one block": Kind(Number.FP8, BLOCK, inputs=96),
-    "INT8": Kind(Number.INT8),
+    "INT8": Kind(Number.INT8, are_inputs_rounded=True),
     "INT8 in groups": Kind(Number.INT8, 64, has_zeros=True, has_order=True, inputs=160),
 }
 ALL_KINDS = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -77,7 +77,7 @@ def test_a_product_is_its_definition(kind: Kind, capability: Capability) -> None
         bias = torch.randn(kind.outputs).to(dtype)
         matrix = pack(kind.make(), capability, bias)
         x, residual = torch.randn(rows, kind.inputs).to(dtype), torch.randn(rows, kind.outputs).to(dtype)
-        chosen = choose_product(matrix.form, kind.outputs, kind.inputs, rows, dtype, capability)
+        chosen = choose(x, matrix)
         expected = gpu_product_reference(x, matrix, chosen)
         bound = bound_error(x, matrix, expected.abs() + bias.abs())
         assert (multiply_on_gpu(x, matrix).float() - expected).abs().sub(bound).max() <= 0
@@ -102,7 +102,7 @@ def test_many_rows_widen_the_weights_once(kind: Kind, monkeypatch: pytest.Monkey
     monkeypatch.setattr("millrace_kernels.linear.gpu_choice.WIDENED_ROWS", 65)
     monkeypatch.setattr("millrace_kernels.linear.gpu_product.WIDENED_BYTES", 30 * kind.inputs * 4)
     matrix, x = pack(kind.make(), bias=torch.randn(kind.outputs)), torch.randn(66, kind.inputs)
-    assert choose_product(matrix.form, 16, 16, 66, FLOAT32, HOPPER) is Product.WIDENED
+    assert choose(x, matrix) is Product.WIDENED
     expected = gpu_product_reference(x, matrix, Product.WIDENED)
     torch.testing.assert_close(multiply_on_gpu(x, matrix), expected, rtol=1e-5, atol=1e-5)
     residual = torch.randn(66, kind.outputs)
@@ -144,7 +144,16 @@ def test_the_choice_of_a_product(  # noqa: PLR0917
     capability: tuple[int, int],
     product: Product,
 ) -> None:
-    assert choose_product(form, *shape, rows, dtype, Capability(*capability)) is product
+    chosen = choose_product(form, *shape, rows, dtype, Capability(*capability), may_round=True)
+    assert chosen is product
+
+
+def test_inputs_are_rounded_only_where_the_author_of_each_part_rounded_them() -> None:
+    x = torch.zeros(65, 96).bfloat16()
+    for kind, chosen in ((KINDS["FP8"], Product.SCALED), (KINDS["INT8"], Product.INTEGERS)):
+        yes, no = kind.make(), kind._replace(are_inputs_rounded=False).make()
+        packed = [pack_for_gpu(parts, 160, None, CPU, HOPPER) for parts in ((yes, yes), (yes, no), (no, yes))]
+        assert [choose(x, one) for one in packed] == [chosen, Product.DIRECT, Product.DIRECT]
 
 
 def test_every_code_of_8_bits_is_widened_exactly_where_the_device_has_no_such_floats() -> None:

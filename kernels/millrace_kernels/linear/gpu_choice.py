@@ -44,11 +44,16 @@ def choose_product(  # noqa: PLR0917  what the choice hangs on, and no more
     rows: int,
     dtype: torch.dtype,
     capability: Capability,
+    *,
+    may_round: bool,
 ) -> Product:
-    """Return the product of `rows` rows in `dtype` with a matrix of the form and shape."""
+    """Return the product of `rows` rows in `dtype` with a matrix of the form and shape.
+
+    `may_round` says whether the checkpoint's author rounded activations too.
+    """
     if rows <= FEW_ROWS:
         return Product.DIRECT
-    if dtype == torch.bfloat16:
+    if may_round and dtype == torch.bfloat16:
         multiplies_fp8 = form.number is Number.FP8 and capability >= FP8_CAPABILITY
         if multiplies_fp8 and form.group is None and outputs % 16 == inputs % 16 == 0:
             return Product.SCALED

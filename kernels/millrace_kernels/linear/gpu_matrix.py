@@ -1,7 +1,7 @@
 """A checkpoint's quantised matrix as the products on GPUs read it, packed once while it is loaded."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class GpuMatrix:
     """int64 [inputs]: the model's input that each column multiplies; None: as they come."""
     inputs: int
     capability: Capability
+    may_round_inputs: bool = False
+    """Whether the author of each part rounded activations too."""
 
     @property
     def outputs(self) -> int:
@@ -86,6 +88,8 @@ def pack_for_gpu(
     for part in rest:
         assert part.form == first.form, "matrices of several formats"
         begin = _fill(matrix, part.to(device), begin)
+        may_round = matrix.may_round_inputs and part.are_inputs_rounded
+        matrix = replace(matrix, may_round_inputs=may_round)
     assert begin == outputs, "parts of other outputs"
     return matrix
 
@@ -106,6 +110,7 @@ def _allocate(
         order=None if part.order is None else part.order.to(device),
         inputs=inputs,
         capability=capability,
+        may_round_inputs=part.are_inputs_rounded,
     )
 
 

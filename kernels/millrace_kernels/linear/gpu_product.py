@@ -42,9 +42,7 @@ def _multiply(x: Tensor, matrix: GpuMatrix, residual: Tensor | None, *, wide: bo
     ordered = matrix.arrange(x)
     if wide:
         return widened_product(ordered, matrix, dtype=torch.float32)
-    shape = (matrix.outputs, matrix.inputs)
-    product = choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability)
-    match product:
+    match choose(x, matrix):
         case Product.DIRECT:
             return widened_product(ordered, matrix, residual)
         case Product.WIDENED:
@@ -53,6 +51,13 @@ def _multiply(x: Tensor, matrix: GpuMatrix, residual: Tensor | None, *, wide: bo
             return _multiply_scaled(ordered, matrix, residual)
         case Product.INTEGERS:
             return _multiply_integers(ordered, matrix, residual)
+
+
+def choose(x: Tensor, matrix: GpuMatrix) -> Product:
+    """Return the product of rows [rows, inputs] with a matrix."""
+    shape = (matrix.outputs, matrix.inputs)
+    may_round = matrix.may_round_inputs
+    return choose_product(matrix.form, *shape, len(x), x.dtype, matrix.capability, may_round=may_round)
 
 
 def _multiply_widened(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:

@@ -27,6 +27,8 @@ class StoredMatrix:
     """int8 [outputs, groups], -8 to 8; None: all are 0."""
     order: Tensor | None = None
     """int64 [inputs]: the model's input that each column multiplies; None: column i multiplies input i."""
+    are_inputs_rounded: bool = False
+    """Whether its author rounded activations too, to 8 bits a token: a product on a GPU may."""
 
     @property
     def form(self) -> Format:

@@ -1,6 +1,7 @@
 """Matrices as compressed-tensors and LLM Compressor write them: FP8, INT8, and INT4 in words."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ def _read_group(raw: Mapping[str, Any], name: str, group: Any) -> Iterator[Rule]
         raise ArchitectureError("config.json quantises embeddings, which replicas don't read: leave them out")
     form = group.get("format") or raw.get("format")
     scheme = _read_scheme(Fields(weights), None if form == _MIXED else form)
+    scheme = replace(scheme, are_inputs_rounded=isinstance(group.get("input_activations"), Mapping))
     exact = read_exact(one for one in names if one != _LINEAR)
     if exact.names:
         yield Rule(Targets(names=exact.names), scheme)

@@ -24,9 +24,8 @@ def read_fp8(fields: Fields) -> Quantization:
     fields.refuse("modules_to_convert", unless=(None, []), advice="only linear modules are read in FP8")
     is_autofp8 = "weight_block_size" not in fields
     rows, group = read_block(fields, "weight_block_size")
-    scheme = Scheme(
-        Kind.FP8, Packing.PLAIN, rows, group, scale="weight_scale" if is_autofp8 else "weight_scale_inv"
-    )
+    scale = "weight_scale" if is_autofp8 else "weight_scale_inv"
+    scheme = Scheme(Kind.FP8, Packing.PLAIN, rows, group, scale=scale, are_inputs_rounded=True)
     left_out = read_runs(read_names(fields.raw, "modules_to_not_convert", "ignored_layers"))
     return quantize_all_but("fp8", scheme, HEADS, ROUTERS, left_out)
 
@@ -34,7 +33,8 @@ def read_fp8(fields: Fields) -> Quantization:
 def read_fbgemm(fields: Fields) -> Quantization:
     """Return what `quant_method: fbgemm_fp8` says: a scale for each output. Raises ArchitectureError."""
     left_out = read_runs(read_names(fields.raw, "modules_to_not_convert"))
-    return quantize_all_but("fbgemm_fp8", Scheme(Kind.FP8, Packing.PLAIN), HEADS, ROUTERS, left_out)
+    scheme = Scheme(Kind.FP8, Packing.PLAIN, are_inputs_rounded=True)
+    return quantize_all_but("fbgemm_fp8", scheme, HEADS, ROUTERS, left_out)
 
 
 def read_block(fields: Fields, name: str) -> tuple[int | None, int | None]:

@@ -12,8 +12,8 @@ from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 
 _ALGORITHMS: Final[Mapping[str, Scheme]] = MappingProxyType(
     {
-        "FP8": Scheme(Kind.FP8, Packing.PLAIN, rows=None),
-        "FP8_PER_CHANNEL_PER_TOKEN": Scheme(Kind.FP8, Packing.PLAIN),
+        "FP8": Scheme(Kind.FP8, Packing.PLAIN, rows=None, are_inputs_rounded=True),
+        "FP8_PER_CHANNEL_PER_TOKEN": Scheme(Kind.FP8, Packing.PLAIN, are_inputs_rounded=True),
         "FP8_PB_WO": Scheme(Kind.FP8, Packing.PLAIN, rows=128, group=128),
     }
 )

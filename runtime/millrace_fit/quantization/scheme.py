@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 WORD_NIBBLES: Final = 8
@@ -69,6 +69,8 @@ class Scheme:
     """Whether a tensor says the group of each input, in any order."""
     scale: str = "weight_scale"
     """The ending of the scales' name."""
+    are_inputs_rounded: bool = field(default=False, compare=False)
+    """Whether its author rounded activations too, so that a product may."""
 
     def list_parts(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
         """Yield the tensors of a matrix [outputs, inputs]."""

@@ -69,6 +69,7 @@ class StoredReader:
                 stored = self._read_awq(name, scheme, rows, columns)
             case Packing.GPTQ | Packing.GPTQ_V2:
                 stored = self._read_gptq(name, scheme, rows, columns)
+        stored = replace(stored, are_inputs_rounded=scheme.are_inputs_rounded)
         if not bool(stored.scales.isfinite().all()):
             raise BadCheckpointError(
                 f"the scales of {name} are infinite or no numbers: download or quantise the model again"
