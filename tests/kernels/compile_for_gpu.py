@@ -161,12 +161,14 @@ def linear_constants(form: Format, unit: int) -> dict[str, Any]:
 
 
 ROUND = {"INPUTS": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
-OUTPUTS = {"OUTPUTS": 4096, "HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
+ADDED = {"HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
 ROUNDING_CASES = [
     Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 127.0, "IS_INT8": True}),
     Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 448.0, "IS_INT8": False}),
-    Case("linear.triton_round", "scale_sums", OUTPUTS),
-    Case("linear.triton_widened", "add_parts", OUTPUTS | {"PARTS": 4}, frozenset({"num_rows"})),
+    Case("linear.triton_round", "scale_sums", ADDED | {"OUTPUT_STRIDE": 4096}, frozenset({"eighths"})),
+    Case(
+        "linear.triton_widened", "add_parts", ADDED | {"OUTPUTS": 4096, "PARTS": 4}, frozenset({"num_rows"})
+    ),
 ]
 
 

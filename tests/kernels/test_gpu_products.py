@@ -14,7 +14,7 @@ from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.gpu_choice import Capability, Product, choose_product
 from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
-from millrace_kernels.linear.gpu_product import choose, multiply_on_gpu
+from millrace_kernels.linear.gpu_product import _cut_outputs, choose, multiply_on_gpu
 from millrace_kernels.linear.gpu_reference import (
     gpu_product_reference,
     round_inputs_reference,
@@ -100,7 +100,8 @@ def bound_error(x: Tensor, matrix: GpuMatrix, sizes: Tensor) -> Tensor:
 @ALL_KINDS
 def test_many_rows_widen_the_weights_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millrace_kernels.linear.gpu_choice.WIDENED_ROWS", 65)
-    monkeypatch.setattr("millrace_kernels.linear.gpu_product.WIDENED_BYTES", 30 * kind.inputs * 4)
+    monkeypatch.setattr("millrace_kernels.linear.gpu_product.SLICE_BYTES", 45 * kind.inputs * 4)
+    monkeypatch.setattr("millrace_kernels.linear.gpu_product.ALIGNMENT", 16)
     matrix, x = pack(kind.make(), bias=torch.randn(kind.outputs)), torch.randn(66, kind.inputs)
     assert choose(x, matrix) is Product.WIDENED
     expected = gpu_product_reference(x, matrix, Product.WIDENED)
@@ -154,6 +155,24 @@ def test_inputs_are_rounded_only_where_the_author_of_each_part_rounded_them() ->
         yes, no = kind.make(), kind._replace(are_inputs_rounded=False).make()
         packed = [pack_for_gpu(parts, 160, None, CPU, HOPPER) for parts in ((yes, yes), (yes, no), (no, yes))]
         assert [choose(x, one) for one in packed] == [chosen, Product.DIRECT, Product.DIRECT]
+
+
+@pytest.mark.parametrize("inputs", [5120, 14336, 25600, 28672])
+def test_slices_of_outputs_are_aligned_and_bounded(inputs: int) -> None:
+    slices = list(_cut_outputs(28700, inputs * 2))
+    assert all(one.start % 128 == 0 and (one.stop - one.start) * inputs * 2 <= 128 << 20 for one in slices)
+    assert [one.start for one in slices] == [0, *(one.stop for one in slices[:-1])]
+    assert slices[-1].stop == 28700
+
+
+def test_sums_of_integers_are_kept_some_outputs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = pack(KINDS["INT8"].make(), bias=torch.randn(80).bfloat16())
+    x, residual = torch.randn(67, 96).bfloat16(), torch.randn(67, 80).bfloat16()
+    whole, added = multiply_on_gpu(x, matrix), multiply_on_gpu(x, matrix, residual.clone())
+    monkeypatch.setattr("millrace_kernels.linear.gpu_product.SLICE_BYTES", 35 * 67 * 4)
+    monkeypatch.setattr("millrace_kernels.linear.gpu_product.ALIGNMENT", 16)
+    assert torch.equal(multiply_on_gpu(x, matrix), whole)
+    assert torch.equal(multiply_on_gpu(x, matrix, residual), added)
 
 
 def test_every_code_of_8_bits_is_widened_exactly_where_the_device_has_no_such_floats() -> None:

@@ -1,6 +1,6 @@
 """Products with quantised matrices on GPUs. No launch waits for the device, and none hangs on its numbers."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final
 
 import torch
@@ -17,8 +17,10 @@ EACH_WAY: Final = (1, FEWEST_ROWS + 1, SOME_ROWS + 1, WIDENED_ROWS + 1)
 """Rows that take each tile and each product: a shape's first product compiles them all. Otherwise a replica's
 later steps would compile, while it serves."""
 _compiled: Final[set[Hashable]] = set()
-WIDENED_BYTES: Final = 128 << 20
-"""Of a weight's outputs that are widened at once, at most."""
+SLICE_BYTES: Final = 128 << 20
+"""Of the outputs that are widened, or whose whole sums are kept, at once, at most."""
+ALIGNMENT: Final = 128
+"""Outputs of a slice are a multiple of so many: the BLAS reads misaligned memory by slower kernels."""
 
 
 def multiply_on_gpu(
@@ -31,10 +33,10 @@ def multiply_on_gpu(
     shape = (matrix.form, matrix.outputs, matrix.inputs, matrix.bias is None, matrix.order is None)
     kind = (shape, residual is None, wide, x.dtype, x.device)
     if x.is_cuda and kind not in _compiled:
-        _compiled.add(kind)
         for rows in EACH_WAY[:-1] if wide else EACH_WAY:
             added = None if residual is None else residual.new_zeros((rows, matrix.outputs))
             _multiply(x.new_zeros((rows, matrix.inputs)), matrix, added, wide=wide)
+        _compiled.add(kind)
     return _multiply(x, matrix, residual, wide=wide)
 
 
@@ -65,9 +67,7 @@ def _multiply_widened(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> 
     total = residual
     if total is None:
         total = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
-    at_once = max(1, WIDENED_BYTES // (matrix.inputs * x.itemsize))
-    for begin in range(0, matrix.outputs, at_once):
-        rows = slice(begin, min(begin + at_once, matrix.outputs))
+    for rows in _cut_outputs(matrix.outputs, matrix.inputs * x.itemsize):
         weight, bias = widen(matrix, rows, x.dtype), None if matrix.bias is None else matrix.bias[rows]
         if residual is not None:
             linear_add(x, weight, bias, total[:, rows])
@@ -86,18 +86,27 @@ def _multiply_scaled(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> T
         matrix.codes.t(),
         scale_a=inputs.scales,
         scale_b=matrix.scales,
+        bias=matrix.bias,
         out_dtype=x.dtype,
         use_fast_accum=True,
     )
-    if matrix.bias is not None:
-        product += matrix.bias
     return product if residual is None else residual.add_(product)
 
 
 def _multiply_integers(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
     inputs = round_inputs(x, torch.int8)
-    sums = torch._int_mm(inputs.codes, matrix.codes.t())  # noqa: SLF001  torch has no other name for it
     output = residual
     if output is None:
         output = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
-    return scale_sums(sums, inputs.scales, matrix.scales, matrix.bias, output, adds=residual is not None)
+    for rows in _cut_outputs(matrix.outputs, len(x) * torch.int32.itemsize):
+        sums = torch._int_mm(inputs.codes, matrix.codes[rows].t())  # noqa: SLF001  torch has no other name for it
+        scales, bias = matrix.scales[:, rows], None if matrix.bias is None else matrix.bias[rows]
+        scale_sums(sums, inputs.scales, scales, bias, output[:, rows], adds=residual is not None)
+    return output
+
+
+def _cut_outputs(outputs: int, output_bytes: int) -> Iterator[slice]:
+    """Yield slices of the outputs that take up to SLICE_BYTES, if each takes `output_bytes`."""
+    at_once = max(ALIGNMENT, SLICE_BYTES // output_bytes // ALIGNMENT * ALIGNMENT)
+    for begin in range(0, outputs, at_once):
+        yield slice(begin, min(begin + at_once, outputs))

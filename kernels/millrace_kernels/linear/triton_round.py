@@ -58,22 +58,25 @@ def _round_inputs_kernel(  # noqa: PLR0917
     tl.store(scales_ptr + row, scale)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["eighths"])  # type: ignore[untyped-decorator]
 def _scale_sums_kernel(  # noqa: PLR0917
     sums_ptr: tl.tensor,
     row_scales_ptr: tl.tensor,
     scales_ptr: tl.tensor,
     bias_ptr: tl.tensor,
     output_ptr: tl.tensor,
-    OUTPUTS: tl.constexpr,  # noqa: N803
+    eighths: tl.tensor,
+    OUTPUT_STRIDE: tl.constexpr,  # noqa: N803
     HAS_BIAS: tl.constexpr,  # noqa: N803
     HAS_RESIDUAL: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    is_column, where = columns < OUTPUTS, row * OUTPUTS + columns
-    sums = tl.load(sums_ptr + where, mask=is_column, other=0).to(tl.float32)
+    # A multiple of 8 is known to be one: so loads are wide, for any number of columns.
+    num_columns = eighths * 8
+    is_column, where = columns < num_columns, row * OUTPUT_STRIDE + columns
+    sums = tl.load(sums_ptr + row * num_columns + columns, mask=is_column, other=0).to(tl.float32)
     total = sums * tl.load(row_scales_ptr + row)
     total *= tl.load(scales_ptr + columns, mask=is_column, other=0.0)
     if HAS_BIAS:
@@ -102,11 +105,13 @@ def scale_sums(
 ) -> Tensor:
     """Launch the kernel: write sums * row_scales * scales + bias to `output`, or add it if `adds`.
 
-    Whole sums [rows, outputs], float32 row_scales [rows, 1] and scales [1, outputs].
+    Whole sums [rows, outputs], a multiple of 8, contiguous; float32 row_scales [rows, 1] and scales
+    [1, outputs]; output [rows, outputs], rows contiguous.
     """
     num_rows, outputs = sums.shape
+    assert outputs % 8 == 0, "a shape that torch's product of integers does not take"
     _scale_sums_kernel[(num_rows, triton.cdiv(outputs, COLUMNS))](
-        sums, row_scales, scales, bias, output, OUTPUTS=outputs, HAS_BIAS=bias is not None,
-        HAS_RESIDUAL=adds, BLOCK=COLUMNS, enable_fp_fusion=False,
+        sums, row_scales, scales, bias, output, outputs // 8, OUTPUT_STRIDE=output.stride(0),
+        HAS_BIAS=bias is not None, HAS_RESIDUAL=adds, BLOCK=COLUMNS, enable_fp_fusion=False,
     )  # fmt: skip
     return output
