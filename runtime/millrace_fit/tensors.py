@@ -191,8 +191,9 @@ def _list_kv_scales(query: str) -> Iterator[str]:
             yield f"{place}.{kind}_zero_point"
 
 
-MAX_ASSUMED: Final = 100_000
-"""config.json may have counts of layers and experts that fit into no memory."""
+MAX_ASSUMED: Final = 200_000
+"""config.json may have counts of layers and experts that fit into no memory. Qwen3-235B-A22B in AWQ has 110
+thousand tensors."""
 
 
 def assume_tensors(
@@ -209,8 +210,8 @@ def assume_tensors(
     stored_type = _choose_type(config, seen)
     if stored_type is None:
         return None
-    listed = islice(list_needed(declared), MAX_ASSUMED + 1)
-    needed = {one.name: _assume(one.part, stored_type) for one in listed if one.part.is_required}
+    required = (one for one in list_needed(declared) if one.part.is_required)
+    needed = {one.name: _assume(one.part, stored_type) for one in islice(required, MAX_ASSUMED + 1)}
     return None if len(needed) > MAX_ASSUMED else needed | dict(seen)
 
 

@@ -8,7 +8,7 @@ from millrace_fit.facts import find_facts
 from millrace_fit.headers import StoredTensor
 from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
-from tests.fit.quantized import CONFIGS
+from tests.fit.quantized import CONFIGS, EXPERTS, FP8_BLOCK, quantise
 
 NORM = "model.norm.weight"
 
@@ -54,6 +54,13 @@ def test_a_quantised_model_is_known_from_a_part_of_it(quantization: dict[str, An
     assert facts.fault is None
     assert facts == find_facts(config, whole)
     assert facts.kinds
+
+
+def test_many_experts_in_blocks_are_all_known() -> None:
+    """Each matrix may have eight tensors and has two, of which none is left out."""
+    many = {"num_hidden_layers": 48, "num_experts": 128, "mlp_only_layers": []}
+    config, tensors = quantise(EXPERTS | many, FP8_BLOCK)
+    assert find_facts(config, tensors).fault is None
 
 
 def test_of_a_model_that_nobody_serves_nothing_is_assumed() -> None:
