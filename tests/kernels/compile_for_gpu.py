@@ -1,6 +1,6 @@
-"""Compile every Triton kernel for an Ampere and a Hopper GPU, in the type named; no GPU is needed.
+"""Compile every Triton kernel for Ampere and Hopper, and those with 8-bit floats for Ada, in the type named.
 
-Run without TRITON_INTERPRET.
+No GPU is needed. Run without TRITON_INTERPRET.
 """
 
 import importlib
@@ -29,6 +29,8 @@ from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT
 from millrace_kernels.sampling.triton_shape import SHAPE
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
+ADA = GPUTarget("cuda", 89, 32)
+"""Multiplies 8-bit floats, as Hopper, by Ampere's instructions: what reads such floats differs from both."""
 SHARED_MEMORY = 99 << 10
 """What a kernel may take on the smallest of these processors, of compute capability 8.6."""
 KV_HEADS = 2
@@ -126,17 +128,21 @@ QUANTISED = (
     Format(Number.INT4, 32, has_zeros=True), Format(Number.INT4, 128), Format(Number.FP8),
     Format(Number.FP8, 128), Format(Number.INT8),
 )  # fmt: skip
+FEW_ROWS_ALONE = (Format(Number.INT4), Format(Number.FP8, 32), Format(Number.INT8, 128, has_zeros=True))
+"""Differ from those above in the loop over units, which is the same for more rows."""
 
 
 def can_fp8(target: GPUTarget) -> bool:
     return bool(target.arch >= 10 * FP8_CAPABILITY[0] + FP8_CAPABILITY[1])
 
 
-def linear_cases(dtype: torch.dtype, target: GPUTarget, form: Format) -> list[Case]:
+def linear_cases(
+    dtype: torch.dtype, target: GPUTarget, form: Format, counts: tuple[int, ...] = (1, 64, 300)
+) -> list[Case]:
     package, rows = "linear", frozenset({"num_rows"})
     has_fp8 = can_fp8(target)
     found = []
-    for num_rows in (1, 64, 300):
+    for num_rows in counts:
         tile = choose_linear_tile(form, dtype, num_rows)
         unit = choose_unit(form, tile)
         constants = linear_constants(form, unit) | {"HAS_FP8": has_fp8, "DOT": DOTS[dtype]}
@@ -218,6 +224,7 @@ def cases(dtype: str, target: GPUTarget) -> list[Case]:
         Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
         *(case for rows in (16, 64) for case in expert_cases(TYPES[dtype], rows)),
         *(case for form in QUANTISED for case in linear_cases(TYPES[dtype], target, form)),
+        *(case for form in FEW_ROWS_ALONE for case in linear_cases(TYPES[dtype], target, form, (1,))),
         *(
             case
             for form in (QUANTISED[0], QUANTISED[3])
@@ -227,6 +234,17 @@ def cases(dtype: str, target: GPUTarget) -> list[Case]:
         *ROUNDING_CASES,
         *SAMPLING_CASES,
     ]  # fmt: skip
+
+
+def ada_cases(dtype: str) -> list[Case]:
+    """What reads or writes 8-bit floats: all others compile for Ada as for Ampere."""
+    write = ROTARY[-1] | {"LARGEST": LARGEST[KvFormat.FP8]}
+    return [
+        *linear_cases(TYPES[dtype], ADA, Format(Number.FP8), (1,)),
+        *linear_cases(TYPES[dtype], ADA, Format(Number.FP8, 128), (300,)),
+        Case("rotary_kv_write.triton_kernel", "rotary_kv_write", write, kv=KvFormat.FP8),
+        attention_cases(TYPES[dtype], *ROUNDED_SHAPES[0], kv=KvFormat.FP8)[0],
+    ]
 
 
 NUMBERS = {"starts_ptr": "*i32", "contexts_ptr": "*i32", "ends_ptr": "*i32", "tables_ptr": "*i64",
@@ -289,3 +307,5 @@ if __name__ == "__main__":
     for target in TARGETS:
         for case in filter(lambda one: one.runs_on(target), cases(sys.argv[1], target)):
             compile_for(case, sys.argv[1], target)
+    for case in ada_cases(sys.argv[1]):
+        compile_for(case, sys.argv[1], ADA)
