@@ -19,6 +19,12 @@ _SCALE_BYTES: Final = 4
 """Of a scale in float32."""
 _ORDER_BYTES, _GPU_ORDER_BYTES = 4, 8
 """Of an input's place in another order."""
+_FEW_ROWS_ON_GPUS: Final = 64
+"""Up to so many, a product takes no memory (`linear/gpu_choice.py`)."""
+_WIDENED_ROWS_ON_GPUS: Final = 1024
+"""Up to so many, weights are widened in registers alone (`linear/gpu_choice.py`)."""
+_SLICE_BYTES: Final = 128 << 20
+"""Of the outputs that are widened or summed at once, at most (`linear/gpu_product.py`)."""
 _UNIT_ON_GPUS: Final = 128
 """Inputs whose numbers of 4 bits lie together on GPUs, at most (`linear/gpu_matrix.py`)."""
 
@@ -122,19 +128,39 @@ def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) 
         return stored + item_bytes * matrix.outputs * matrix.has_bias
     strip = _strip_bytes(matrix, weights, item_bytes)
     strip, order = (strip, 0) if scheme is None else (_stored_strip_bytes(matrix, scheme), _ORDER_BYTES)
-    order *= matrix.inputs * (scheme is not None and scheme.is_ordered)
+    order *= matrix.inputs * (scheme is not None and scheme.keeps_order)
     return strip * _count_strips(matrix) + order + 4 * matrix.outputs * matrix.has_bias
 
 
 def _gpu_bytes(matrix: Matrix, scheme: Scheme) -> int:
     """Return the bytes of a quantised matrix on a GPU (`linear/gpu_matrix.py`)."""
     groups = matrix.outputs * _count_groups(matrix.group, matrix.inputs)
-    beside = groups * (_SCALE_BYTES + scheme.has_zeros) + _GPU_ORDER_BYTES * matrix.inputs * scheme.is_ordered
+    beside = (
+        groups * (_SCALE_BYTES + scheme.has_zeros) + _GPU_ORDER_BYTES * matrix.inputs * scheme.keeps_order
+    )
     if scheme.kind is not Kind.INT4:
         return matrix.outputs * matrix.inputs + beside
     # The largest power of two that divides the group.
     unit = _UNIT_ON_GPUS if matrix.group is None else min(_UNIT_ON_GPUS, matrix.group & -matrix.group)
     return matrix.outputs * -(-matrix.inputs // unit) * unit // 2 + beside
+
+
+def product_bytes(matrix: Matrix, num_rows: int, item_bytes: int) -> int:
+    """Return the most bytes that a product on a GPU takes beside its inputs and outputs, for many rows.
+
+    Inputs are arranged and rounded. Some outputs are widened at once, or have whole sums
+    (`linear/gpu_product.py`). Which of them depends on the device and the checkpoint: the most counts.
+    """
+    scheme = matrix.scheme
+    if scheme is None or num_rows <= _FEW_ROWS_ON_GPUS:
+        return 0
+    arranged = num_rows * matrix.inputs * item_bytes * scheme.keeps_order
+    widened = item_bytes * matrix.outputs * matrix.inputs * (num_rows > _WIDENED_ROWS_ON_GPUS)
+    rounded = 0
+    if scheme.kind is not Kind.INT4 and scheme.group is None:
+        sums = 4 * num_rows * matrix.outputs * (scheme.kind is Kind.INT8)
+        rounded = num_rows * (matrix.inputs + _SCALE_BYTES) + min(_SLICE_BYTES, sums)
+    return arranged + max(rounded, min(_SLICE_BYTES, widened))
 
 
 def _count_groups(group: int | None, inputs: int) -> int:

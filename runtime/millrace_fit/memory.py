@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
-from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes
+from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes, product_bytes
 from millrace_fit.module_schemes import ModuleSchemes
 from millrace_fit.modules import GROUP
 from millrace_fit.quantization.scheme import Kind
@@ -49,6 +49,11 @@ class Weights:
         """The part of each device."""
         count = self.settings.tensor_parallel
         return (Shard(index, count) for index in range(count))
+
+    def count_product_bytes(self, shard: Shard, num_rows: int) -> int:
+        """Return the most bytes that a product with a quantised matrix takes on a GPU beside its results."""
+        matrices = list_matrices(self.shape, shard, self.quantized)
+        return max((product_bytes(matrix, num_rows, self.item_bytes) for matrix in matrices), default=0)
 
     def count_bytes(self, shard: Shard) -> int:
         """Return the bytes of a device's weights. Raises ArchitectureError if they can't be shared so."""
@@ -132,18 +137,23 @@ def tables_bytes(shape: DecoderShape, settings: Settings, length: int) -> int:
 
 def step_bytes(weights: Weights, shard: Shard, length: int) -> int:
     """Return the bytes of the largest step's results, and of the results in flight with it."""
-    shape, item_bytes, settings = weights.shape, weights.item_bytes, weights.settings
-    if settings.device == "cuda":
-        return _step_on_gpu(shape, item_bytes, settings, shard, length)
+    if weights.settings.device == "cuda":
+        return _step_on_gpu(weights, shard, length)
     return _step_on_cpu(weights, shard)
 
 
-def _step_on_gpu(shape: DecoderShape, item_bytes: int, settings: Settings, shard: Shard, length: int) -> int:
+def _step_on_gpu(weights: Weights, shard: Shard, length: int) -> int:
     """The step of `execution/kv_cache.py`: two are in flight, and the first one still holds its logits."""
+    shape, item_bytes, settings = weights.shape, weights.item_bytes, weights.settings
     num_rows = min(settings.num_sequences, settings.num_batched_tokens)
     num_tokens = num_rows * min(settings.num_batched_tokens // num_rows, length - 1)
     scores = num_rows * shape.vocabulary_size
-    layers = num_tokens * (item_bytes * _layer_numbers(shape, shard) + _LONG * _NUMBERS_OF_A_TOKEN)
+    product = max(_product_numbers(shape.width, kind, shard) for kind in shape.kinds)
+    layers = max(
+        num_tokens * item_bytes * _layer_numbers(shape, shard),
+        num_tokens * item_bytes * product + weights.count_product_bytes(shard, num_tokens),
+    )
+    layers += num_tokens * _LONG * _NUMBERS_OF_A_TOKEN
     head = scores * _head_bytes(item_bytes, shard)
     found = _BUCKETS_BYTES + _DIGITS_BYTES + _CHUNK_BYTES * -(-shape.vocabulary_size // _CHUNK)
     draw = 2 * scores * _FLOAT + num_rows * (2 * _FLOAT * _CANDIDATES + found)
@@ -175,6 +185,18 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
         return 2 * width + max(3 * query + 2 * kv, 3 * mlp, mlp + output)
     attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
     return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width, mlp + output))
+
+
+def _product_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
+    """Return the count of numbers that a layer holds for each token while it multiplies, at most.
+
+    Fewer than at its peak, so that what a quantised product takes beside them may need no more memory.
+    Experts take nothing beside them.
+    """
+    query, kv = _cut_attention(layer.attention, shard)
+    mlp = 0 if isinstance(layer.mlp, ExpertsShape) else _cut_mlp(layer, shard)
+    kept, sums = (2, 1) if shard.count == 1 else (3, 2)
+    return kept * width + max(2 * mlp, query + 2 * kv, max(query, mlp) + sums * width)
 
 
 def _head_bytes(item_bytes: int, shard: Shard) -> int:

@@ -83,7 +83,9 @@ def _find_schemes_of_one(
 ) -> tuple[Scheme | None, ...]:
     names = (name_part(declared.family.names, part, layer, expert) for part in module.parts)
     schemes = (declared.quantization.find_scheme(name) for name in names)
-    return tuple(None if one is None else replace(one, scale=_NO_NAME) for one in schemes)
+    return tuple(
+        None if one is None else replace(one, scale=_NO_NAME, are_inputs_rounded=False) for one in schemes
+    )
 
 
 def _check_mixture(module: Module, schemes: Sequence[Scheme | None], names: Names, layer: int | None) -> None:
@@ -189,7 +191,7 @@ def read_schemes(values: Any, shape: DecoderShape) -> tuple[ModuleSchemes, ...]:
 
 
 def _read_scheme(values: Mapping[str, Any]) -> Scheme:
-    names = (field.name for field in fields(Scheme) if field.name != _NAME)
+    names = (field.name for field in fields(Scheme) if field.name != _NAME and field.compare)
     known = {name: values[name] for name in names if name in values}
     kind, packing = Kind(known.pop("kind")), Packing(known.pop("packing"))
     for name in ("rows", "group"):

@@ -5,6 +5,7 @@ Shapes and calls are those of the real model and the real executor, so their byt
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
@@ -18,10 +19,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from millrace_fit.facts import find_facts
-from millrace_fit.memory import step_bytes, tables_bytes
+from millrace_fit.memory import Weights, step_bytes, tables_bytes
+from millrace_fit.module_schemes import ModuleSchemes
+from millrace_fit.modules import list_layer
+from millrace_fit.quantization.scheme import Kind, Packing, Scheme
 from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
+from millrace_kernels.linear.format import Format, Number
+from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.linear.gpu_matrix import GpuMatrix
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import select_triton
@@ -73,6 +80,29 @@ class FakeWeights:
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         return TensorExperts(dense(2 * len(names) * rows.size, inputs), len(names))
+
+
+class FakeQuantized(FakeWeights):
+    """Such, with quantised matrices in layers."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._form = Format(Number(scheme.kind.value), scheme.group)
+
+    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+        assert not has_bias
+        return self._make(sum(cut.size for cut in names.values()), inputs.size)
+
+    def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        return self._make(2 * rows.size, inputs)
+
+    def _make(self, outputs: int, inputs: int) -> GpuMatrix:
+        group, is_int4 = self._form.group, self._form.number is Number.INT4
+        shape = (inputs // 128, outputs, 64) if is_int4 else (outputs, inputs)
+        dtype = torch.float8_e4m3fn if self._form.number is Number.FP8 else torch.int8
+        codes = torch.empty(shape, dtype=dtype, device=GPU)
+        scales = torch.empty((1 if group is None else inputs // group, outputs), device=GPU)
+        ampere = Capability(8, 0)  # widens FP8, which takes more than rounding inputs
+        return GpuMatrix(self._form, codes, scales, None, None, None, inputs, ampere, may_round_inputs=True)
 
 
 def make(*shape: int) -> Tensor:
@@ -162,14 +192,36 @@ CASES = [
 def test_weights_and_the_largest_step_take_what_was_told(
     raw: dict[str, Any], settings: Settings, length: int, peak: Peak
 ) -> None:
-    facts = find_facts(raw, stored_of(raw))
-    shape, count = shape_of(facts), settings.tensor_parallel
+    told = find_facts(raw, stored_of(raw)).weigh(settings)
+    taken = run_steps(raw, told, FakeWeights(), length, peak)
+    assert taken == pytest.approx(step_bytes(told, Shard(0, settings.tensor_parallel), length), rel=0.03)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_quantised_models_step_takes_about_what_was_told(kind: Kind, peak: Peak) -> None:
+    plain = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
+    scheme = Scheme(kind, Packing.PLAIN, group=128 if kind is Kind.INT4 else None)
+    layer, count = next(iter(shape_of(plain).counted))
+    modules = [one for one in list_layer(shape_of(plain).width, layer) if one.is_linear]
+    quantized = (ModuleSchemes(0, one.role, (scheme,) * len(one.parts), count) for one in modules)
+    told = replace(plain, quantized=tuple(quantized)).weigh(Settings())
+    step = step_bytes(told, Shard(0, 1), 8192)
+    assert step >= step_bytes(plain.weigh(Settings()), Shard(0, 1), 8192)
+    with torch.inference_mode():
+        taken = run_steps(LLAMA_8B, told, FakeQuantized(scheme), 8192, peak)
+    assert taken == pytest.approx(step, rel=0.05)
+    assert taken <= step
+
+
+def run_steps(raw: dict[str, Any], told: Weights, weights: FakeWeights, length: int, peak: Peak) -> int:
+    """Return the most bytes that two of the largest steps take beside weights, KV cache and tables."""
+    shape, settings = told.shape, told.settings
+    count = settings.tensor_parallel
     with torch.inference_mode():
         shard = Shard(0, count)
         architecture = find_architecture(raw, shard)
-        model = architecture.build(FakeWeights(), length)
+        model = architecture.build(weights, length)
         angles = 4 * length * shape.kinds[0].attention.head_dim
-        told = facts.weigh(settings)
         assert peak.now == told.count_bytes(shard) + angles
         blocks = KvGroup(-(-settings.num_batched_tokens // 16))
         limits = Limits(
@@ -200,9 +252,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
         executor.submit(type(first)(1, released, first.starts, [], first.rows))
         launch(executor)
     tables = tables_bytes(shape, settings, length) - angles
-    told_step = step_bytes(told, shard, length)
-    taken = peak.most - before - tables
-    assert taken == pytest.approx(told_step, rel=0.03)
+    return peak.most - before - tables
 
 
 def launch(executor: LocalExecutor) -> None:

@@ -64,18 +64,26 @@ def choose(x: Tensor, matrix: GpuMatrix) -> Product:
 
 def _multiply_widened(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
     """Widen some outputs, multiply them as a dense matrix, and go on with the next ones."""
-    total = residual
+    total, adds = residual, residual is not None
     if total is None:
         total = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
     for rows in _cut_outputs(matrix.outputs, matrix.inputs * x.itemsize):
-        weight, bias = widen(matrix, rows, x.dtype), None if matrix.bias is None else matrix.bias[rows]
-        if residual is not None:
-            linear_add(x, weight, bias, total[:, rows])
-        elif bias is None:
-            torch.mm(x, weight.t(), out=total[:, rows])
-        else:
-            torch.addmm(bias, x, weight.t(), out=total[:, rows])
+        _multiply_slice(x, widen(matrix, rows, x.dtype), _cut_bias(matrix, rows), total[:, rows], adds=adds)
     return total
+
+
+def _multiply_slice(x: Tensor, weight: Tensor, bias: Tensor | None, output: Tensor, *, adds: bool) -> None:
+    """Write x·Wᵀ + b to the outputs, or add it."""
+    if adds:
+        linear_add(x, weight, bias, output)
+    elif bias is None:
+        torch.mm(x, weight.t(), out=output)
+    else:
+        torch.addmm(bias, x, weight.t(), out=output)
+
+
+def _cut_bias(matrix: GpuMatrix, rows: slice) -> Tensor | None:
+    return None if matrix.bias is None else matrix.bias[rows]
 
 
 def _multiply_scaled(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) -> Tensor:
@@ -99,9 +107,15 @@ def _multiply_integers(x: Tensor, matrix: GpuMatrix, residual: Tensor | None) ->
     if output is None:
         output = torch.empty((len(x), matrix.outputs), dtype=x.dtype, device=x.device)
     for rows in _cut_outputs(matrix.outputs, len(x) * torch.int32.itemsize):
-        sums = torch._int_mm(inputs.codes, matrix.codes[rows].t())  # noqa: SLF001  torch has no other name for it
-        scales, bias = matrix.scales[:, rows], None if matrix.bias is None else matrix.bias[rows]
-        scale_sums(sums, inputs.scales, scales, bias, output[:, rows], adds=residual is not None)
+        # No name for the sums: it would keep them while the next ones are summed.
+        scale_sums(
+            torch._int_mm(inputs.codes, matrix.codes[rows].t()),  # noqa: SLF001  torch has no other name for it
+            inputs.scales,
+            matrix.scales[:, rows],
+            _cut_bias(matrix, rows),
+            output[:, rows],
+            adds=residual is not None,
+        )
     return output
 
 

@@ -72,6 +72,11 @@ class Scheme:
     are_inputs_rounded: bool = field(default=False, compare=False)
     """Whether its author rounded activations too, so that a product may."""
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a matrix keeps the inputs' order: in one group for all, none is needed."""
+        return self.is_ordered and self.group is not None
+
     def list_parts(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
         """Yield the tensors of a matrix [outputs, inputs]."""
         match self.packing:
