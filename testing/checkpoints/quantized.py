@@ -150,7 +150,7 @@ def _fp8(weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp8_channels() -> Form:
-    """FP8 of compressed-tensors, a scale for each output."""
+    """FP8 of compressed-tensors, a scale for each output, with dynamic activations."""
 
     def quantize(weight: Tensor) -> Quantized:
         scale = (weight.abs().amax(1, keepdim=True) / 448).bfloat16()
@@ -158,7 +158,10 @@ def fp8_channels() -> Form:
         return Quantized({"weight": values, "weight_scale": scale}, meant)
 
     weights = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True}
-    return Form(_compressed("float-quantized", weights), quantize)
+    form = Form(_compressed("float-quantized", weights), quantize)
+    activations = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True, "symmetric": True}
+    form.config["config_groups"]["group_0"]["input_activations"] = activations
+    return form
 
 
 def fp8_static() -> Form:
