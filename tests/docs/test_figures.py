@@ -212,3 +212,12 @@ def test_what_workers_cost_is_as_measured() -> None:
     for shape, words in (("small", "135 million weights"), ("billion", "one billion weights")):
         ratios = [f"{figures[shape][case]['tp2_over_tp1']:.2f}" for case in ("single", "prefill", "c8")]
         assert f"| {words} | {' | '.join(ratios)} |" in text
+
+
+def test_the_figures_of_grammars_are_the_committed_run() -> None:
+    run = json.loads((RUNTIME.parent / "requests.json").read_text())
+    page = (ROOT / "docs" / "development.md").read_text()
+    section = page.partition("### Grammars and sampling\n")[2].partition("\n### ")[0]
+    told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d.]+) \|", section, re.MULTILINE))
+    assert told == {name: f"{figure['median']:.2f}" for name, figure in run["figures"].items()}
+    assert not run["is_quick"]
