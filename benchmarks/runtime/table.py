@@ -17,13 +17,16 @@ from benchmarks.runtime.published import (
     DRAFTS_SINGLE,
     ITL_BESIDE,
     KV_INT8,
+    LOAD_SECONDS,
     MANNERS_COMPARED,
+    OVER_OWN,
     SECOND_TURN,
     SHARED_PREFIX_OVER_BEST,
     TTFT_BESIDE,
     name_over_best,
     name_over_engine,
     name_over_itself,
+    name_over_own,
 )
 from benchmarks.runtime.report import describe_cpu, render_range
 from benchmarks.runtime.workload import PRECISIONS
@@ -61,6 +64,21 @@ MEANINGS = {
     TTFT_BESIDE: "that prompt's time to its first token / without the streams",
     CONTINUOUS: "128 requests of mixed lengths, 8 at once: output tokens a second / in waves of 8",
     KV_INT8: "decode of 8 sequences of 8,064 tokens: KV cache in 8 bits / in bfloat16",
+    **{
+        name_over_own(
+            name, beside, case
+        ): f"a checkpoint in {name}, {case}: output tokens a second / {beside} of ours"
+        for (name, case), beside in OVER_OWN.items()
+    },
+    **{
+        f"{name}_{case}_over_best": f"a checkpoint in {name}, {case}: output tokens a second"
+        for name, case in OVER_OWN
+        if name != "fp8"
+    },
+    **{
+        LOAD_SECONDS.format(name): f"a checkpoint in {name}: seconds to load / those of bfloat16"
+        for name in ("awq", "w8a8", "fp8")
+    },
     "start_seconds_over_python_peers": "a server's start to its first token: seconds, ours / a Python peer's",
     **{
         name_over_engine(case, precision): (

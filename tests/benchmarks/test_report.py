@@ -196,6 +196,7 @@ def test_a_part_that_the_flags_leave_out_is_named() -> None:
     assert set(choice.list_unwanted()) == {
         *(f"part {part}" for part in ("prefill", "c8", "c32", "memory", "replicas", "rows", "grammars")),
         *(f"part {part}" for part in ("chats", "turns", "drafts", "beside", "waves", "kv")),
+        "part formats",
         "precision int4",
     }
     without_ours = read_choice(build_parser().parse_args(["--engines", "llama.cpp"]))

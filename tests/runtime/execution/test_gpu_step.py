@@ -18,6 +18,7 @@ from triton.runtime.interpreter import GridExecutor
 from millrace_fit.shard import Cut
 from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
+from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import select_triton
 from millrace_kernels.step import Experts, Matrix
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
@@ -152,7 +153,7 @@ def executor(waits: Waits) -> LocalExecutor:
         slots,
         LIMITS,
         GPU,
-        lambda: [torch.empty((64, 2, 2, 16, 8), device=GPU)] * 2,
+        lambda: [KvCache(torch.empty((64, 2, 2, 16, 8), device=GPU))] * 2,
         placement=Placement("cuda", "NVIDIA H100 80GB HBM3", "bfloat16", "FromCheckpoint", 1),
     )
     waits.found.clear()
