@@ -21,8 +21,9 @@ def wait_for_models(service: Service, count: int = 1, seconds: float = 120.0) ->
 
 
 def read_models(service: Service) -> list[dict[str, bytes]]:
-    """Return the model's files that each pod has fetched for itself."""
-    folders = [find_volume(service.cluster, pod, "model") for pod in service.pods()]
+    """Return the model's files that each pod has fetched for itself: a pod beside it may still fetch."""
+    pods = filter(has_model, service.pods())
+    folders = [find_volume(service.cluster, pod, "model") for pod in pods]
     return [{name: (folder / name).read_bytes() for name in list_files(folder)} for folder in folders]
 
 
