@@ -214,10 +214,16 @@ def test_what_workers_cost_is_as_measured() -> None:
         assert f"| {words} | {' | '.join(ratios)} |" in text
 
 
-def test_the_figures_of_grammars_are_the_committed_run() -> None:
-    run = json.loads((RUNTIME.parent / "requests.json").read_text())
-    page = (ROOT / "docs" / "development.md").read_text()
-    section = page.partition("### Grammars and sampling\n")[2].partition("\n### ")[0]
+@pytest.mark.parametrize(
+    ("name", "page", "heading"),
+    [
+        ("requests", "docs/development.md", "### Grammars and sampling"),
+        ("formats", "benchmarks/README.md", "The part `formats` compares"),
+    ],
+)
+def test_the_figures_of_a_part_are_the_committed_run(name: str, page: str, heading: str) -> None:
+    run = json.loads((RUNTIME.parent / f"{name}.json").read_text())
+    section = (ROOT / page).read_text().partition(heading)[2].partition("\n#")[0]
     told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d.]+) \|", section, re.MULTILINE))
-    assert told == {name: f"{figure['median']:.2f}" for name, figure in run["figures"].items()}
+    assert told == {figure: f"{found['median']:.2f}" for figure, found in run["figures"].items()}
     assert not run["is_quick"]
