@@ -98,6 +98,27 @@ HEADER_DRAINING: Final = "X-Millrace-Draining"
 # it from no client.
 HEADER_CACHE_SALT: Final = "X-Millrace-Cache-Salt"
 
+# Of a service whose clients need keys. Its replicas answer only requests with a gateway's token, which
+# `gateway_token.py` signs and verifies. The private keys are in a Secret of the gateway's namespace.
+HEADER_GATEWAY_TOKEN: Final = "X-Millrace-Gateway-Token"  # noqa: S105  a name
+SECRET_GATEWAY_KEY: Final = "millrace-gateway-key"  # noqa: S105  a name
+LABEL_API_KEYS: Final = (
+    "millrace.dev/api-keys"  # "true" on Secrets with clients' keys: gateways read no other
+)
+COMPONENT_GATEWAY: Final = "gateway"
+
+# What a replica reports to the gateway about an answer, if the request has HEADER_REPORT with the value
+# REPORT_USAGE. A whole answer has HEADER_USAGE: `<prompt> <cached> <completion>`, in tokens. A stream has
+# events instead, each a chunk of its own: USAGE_EVENT, the three numbers, two newlines. Gateways remove them.
+HEADER_REPORT: Final = "X-Millrace-Report"
+REPORT_USAGE: Final = "usage"
+HEADER_USAGE: Final = "X-Millrace-Usage"
+USAGE_EVENT: Final = b": millrace-usage "
+USAGE_SECONDS: Final = 0.25  # the least time between two such events of a stream
+# On each answer: `<waiting> <running> <max_sequences> <kv_usage>`. PATH_LOAD has the same as JSON.
+HEADER_LOAD: Final = "X-Millrace-Load"
+PATH_LOAD: Final = "/load"
+
 # Flags of `millrace serve` that the operator renders into a pod.
 FLAG_MODEL: Final = "--model"
 FLAG_SERVED_NAME: Final = "--served-name"
@@ -112,6 +133,8 @@ FLAG_KV_CACHE: Final = "--kv-cache"
 FLAG_DEVICE: Final = "--device"
 FLAG_TENSOR_PARALLEL: Final = "--tensor-parallel"
 FLAG_DRAIN_SECONDS: Final = "--drain-seconds"
+FLAG_SERVICE: Final = "--service"  # <namespace>/<name>, which a gateway's token names
+FLAG_GATEWAY_KEY: Final = "--gateway-key"  # may be repeated: a public key whose tokens are accepted
 
 # Exit statuses of a failing replica, which the operator reads. The last line of its log has the cause.
 EXIT_BAD_MODEL: Final = 65  # EX_DATAERR: the model path is absent or has no supported model
