@@ -3,9 +3,11 @@
 GatewayError
 ├── ReplicaRefusedError    a replica has not begun the request: another one may take it
 ├── CannotListenError      an address can't be bound
-├── StaleConnectionError   a replica closed an idle connection just as the gateway reused it
+├── BrokenAnswerError      a replica's answer is no HTTP
 └── RequestRefusedError    this request can't be served; carries status, body and headers
+    ├── BadHttpError, HeadTooLargeError, SlowHeadError: the connection's own
     ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError, SlowBodyError
+    ├── NoPathError, BadMethodError, ForbiddenOriginError
     └── BusyError, NoReplicaError, NotSyncedError, UpstreamFailedError
 """
 
@@ -26,8 +28,8 @@ class CannotListenError(GatewayError):
     """An address can't be bound; the message says what to do."""
 
 
-class StaleConnectionError(GatewayError):
-    """A replica closed an idle connection just as the gateway reused it: it likely never got the request."""
+class BrokenAnswerError(GatewayError, ConnectionError):
+    """A replica's answer is no HTTP."""
 
 
 class RequestRefusedError(GatewayError):
@@ -48,10 +50,58 @@ class RequestRefusedError(GatewayError):
         """The headers of the answer, beside its content type."""
         return {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
 
+    @property
+    def lines(self) -> list[tuple[bytes, bytes]]:
+        """The headers of the answer, with its content type."""
+        more = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
+        return [(b"content-type", b"application/json"), *more]
+
     def body(self) -> bytes:
         """Return the JSON body that OpenAI's clients parse."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return json.dumps({"error": error}).encode()
+
+
+class BadHttpError(RequestRefusedError):
+    """The bytes of a connection are no request, or may be read in two ways."""
+
+    status = 400
+    code = "bad_http"
+
+
+class HeadTooLargeError(RequestRefusedError):
+    """A request's head is longer than the gateway's limit."""
+
+    status = 431
+    code = "head_too_large"
+
+
+class SlowHeadError(RequestRefusedError):
+    """A head did not arrive in time."""
+
+    status = 408
+    code = "head_timeout"
+
+
+class NoPathError(RequestRefusedError):
+    """The gateway has nothing at this path."""
+
+    status = 404
+    code = "not_found"
+
+
+class BadMethodError(RequestRefusedError):
+    """The path has another method."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class ForbiddenOriginError(RequestRefusedError):
+    """A web page of an origin that may not call the gateway asks for a WebSocket."""
+
+    status = 403
+    code = "forbidden_origin"
 
 
 class BadRequestError(RequestRefusedError):

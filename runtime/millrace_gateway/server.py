@@ -9,14 +9,15 @@ from functools import partial
 from typing import NamedTuple
 
 import aiohttp
-from aiohttp import web
 
 from millrace_gateway.errors import CannotListenError
-from millrace_gateway.front.app import Surface, create_app, create_inner_app
+from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.body_budget import BodyBudget
-from millrace_gateway.front.exchange import open_session
 from millrace_gateway.front.holding import Holder, HoldLimits
 from millrace_gateway.front.proxy import Proxy
+from millrace_gateway.front.upstream import Upstream
+from millrace_gateway.http.limits import ConnectionLimits
+from millrace_gateway.http.server import HttpServer
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics
 from millrace_gateway.report.report import Activity, Report
@@ -37,8 +38,8 @@ logger = logging.getLogger(__name__)
 class Sites(NamedTuple):
     """The listeners of a gateway."""
 
-    clients: web.BaseSite
-    metrics: web.BaseSite
+    clients: HttpServer
+    metrics: HttpServer
 
 
 class Gateway:
@@ -57,6 +58,8 @@ class Gateway:
             lambda: Report(self.catalogue, self.balancer, self.activity),
         )
         self.holder = Holder(HoldLimits(), self.reporting.hurry)
+        self.end_replica: Callable[[str], None] = lambda _uid: None
+        """Ends the exchanges with a replica that is gone, by its pod's uid."""
         namespaces = settings.namespaces or (None,)
         followers = (self.metrics.track, self.activity.forget_all_but)
         self.service_sinks = [
@@ -71,37 +74,34 @@ class Gateway:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Sites]:
         """Serve while entered. Raises CannotListenError."""
-        async with open_session(self.settings) as session, AsyncExitStack() as stack:
-            surface, proxy = self._create_parts(session)
-            inner = create_inner_app(surface, self.reporting)
-            clients = create_app(surface, proxy, self.settings.allowed_origins)
+        async with AsyncExitStack() as stack:
+            upstream = Upstream(self.settings)
+            self.end_replica = upstream.end_replica
+            stack.callback(upstream.close)
+            surface = self._create_surface(upstream)
+            inner = InnerSurface(surface, self.reporting)
+            limits = ConnectionLimits()
+            clients = HttpServer(
+                surface.handle, limits, find_extra=surface.find_cors, note_refusal=self.metrics.note_refusal
+            )
             yield Sites(
                 clients=await self._listen(stack, clients, self.settings.port, "--port"),
-                metrics=await self._listen(stack, inner, self.settings.metrics_port, "--metrics-port"),
+                metrics=await self._listen(
+                    stack, HttpServer(inner.handle, limits), self.settings.metrics_port, "--metrics-port"
+                ),
             )
 
-    async def _listen(
-        self, stack: AsyncExitStack, app: web.Application, port: int, flag: str
-    ) -> web.BaseSite:
-        """Serve an application at the port of this flag, until the stack exits."""
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            auto_decompress=False,  # a body is forwarded unchanged
-            handler_cancellation=True,  # a client that disconnects ends its generation
-            shutdown_timeout=1.0,
-        )
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
+    async def _listen(self, stack: AsyncExitStack, server: HttpServer, port: int, flag: str) -> HttpServer:
+        """Serve at the port of this flag, until the stack exits."""
         bind_address = self.settings.bind_address
         try:
             listener = open_listener(bind_address, port)
         except OSError as error:
             raise CannotListenError(describe_failure(error, bind_address, port, port_flag=flag)) from error
-        site = web.SockSite(runner, listener, backlog=BACKLOG)
-        await site.start()
+        await server.start(listener, BACKLOG)
+        stack.push_async_callback(server.close)
         logger.info("listening on %s (%s)", show_address(bind_address, listener.getsockname()[1]), flag)
-        return site
+        return server
 
     async def follow(self, access: ClusterAccess) -> None:
         """Follow the cluster's services and replicas until cancelled."""
@@ -136,15 +136,16 @@ class Gateway:
         The metrics' port stays open: a new leading operator must be able to read the requests in flight.
         """
         self.lifecycle.begin_drain()
+        sites.clients.is_draining = True
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
         await asyncio.sleep(self.settings.drain_notice_seconds)
         self.holder.close()
         await self.lifecycle.idle.wait()
         await sites.clients.stop()
 
-    def _create_parts(self, session: aiohttp.ClientSession) -> tuple[Surface, Proxy]:
+    def _create_surface(self, upstream: Upstream) -> Surface:
         proxy = Proxy(
-            session,
+            upstream,
             self.catalogue,
             balancer=self.balancer,
             metrics=self.metrics,
@@ -154,4 +155,4 @@ class Gateway:
             bodies=self.bodies,
             settings=self.settings,
         )
-        return Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings), proxy
+        return Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings)

@@ -76,7 +76,7 @@ PATH_MESSAGES: Final = "/v1/messages"
 PATH_COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 PATH_TOKENIZE: Final = "/tokenize"
 PATH_DETOKENIZE: Final = "/detokenize"
-PATH_STREAM: Final = "/v1/stream"  # a WebSocket, at replicas alone
+PATH_STREAM: Final = "/v1/stream"  # a WebSocket
 PATHS_WORK: Final = frozenset(
     {
         PATH_COMPLETIONS,

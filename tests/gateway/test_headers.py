@@ -1,9 +1,9 @@
 """Which headers cross the gateway."""
 
 import pytest
-from multidict import CIMultiDict
 
 from millrace_gateway.front.headers import RequestHeaders, drop_credentials, may_be_sent, response_headers
+from millrace_gateway.http.head import Headers
 from millrace_runtime.contract import HEADER_CACHE_SALT
 
 SENT = [
@@ -61,22 +61,27 @@ HOSTS_OWN = [
 ]
 
 
+def encode(*names: str) -> Headers:
+    return [(name.lower().encode(), b"1") for name in names]
+
+
 def choose(*names: str, more: tuple[str, ...] = (), connection: str = "") -> list[str]:
-    headers = CIMultiDict(dict.fromkeys(names, "1") | ({"Connection": connection} if connection else {}))
-    return list(RequestHeaders(more).choose(headers))
+    headers = encode(*names) + ([(b"connection", connection.encode())] if connection else [])
+    return [name.decode() for name, _ in RequestHeaders(more).choose(headers)]
 
 
 def test_replicas_get_what_they_may_need_and_nothing_else() -> None:
-    assert choose(*SENT, *KEPT) == SENT
-    assert choose("accept", "ACCEPT") == ["accept"]
-    repeated = CIMultiDict([("Accept", "a"), ("accept", "b")])
-    assert RequestHeaders().choose(repeated).getall("Accept") == ["a", "b"]
+    assert choose(*SENT, *KEPT) == [name.lower() for name in SENT]
+    repeated = [(b"accept", b"a"), (b"accept", b"b")]
+    assert RequestHeaders().choose(repeated) == repeated
 
 
 def test_the_platform_adds_to_the_list_but_nothing_of_the_connection() -> None:
-    assert choose("Baggage", "X-Any", more=("baggage",)) == ["Baggage"]
+    assert choose("Baggage", "X-Any", more=("baggage",)) == ["baggage"]
     assert choose("Baggage", more=("baggage",), connection="close, Baggage") == []
     assert choose("Accept", connection="accept") == []
+    twice = [(b"accept", b"1"), (b"connection", b"close"), (b"connection", b"Accept")]
+    assert RequestHeaders().choose(twice) == []
     assert may_be_sent("baggage")
     own = ("X-Millrace-Draining", HEADER_CACHE_SALT)
     for name in ("Host", "content-length", "Transfer-Encoding", *own, "a b", ""):
@@ -85,8 +90,8 @@ def test_the_platform_adds_to_the_list_but_nothing_of_the_connection() -> None:
 
 @pytest.mark.parametrize("name", HOSTS_OWN)
 def test_a_replica_does_not_speak_for_the_gateways_host(name: str) -> None:
-    answered = CIMultiDict({"Content-Type": "text/plain", "X-Any": "1", name: "1"})
-    assert list(response_headers(answered)) == ["Content-Type", "X-Any"]
+    kept = encode("Content-Type", "X-Any")
+    assert response_headers([*kept, *encode(name)]) == kept
 
 
 @pytest.mark.parametrize(

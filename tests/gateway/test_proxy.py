@@ -57,7 +57,7 @@ async def test_a_request_goes_through_as_it_came(bench: Bench) -> None:
         seen = await response.json()
     assert seen["body"] == sent.decode()
     assert seen["path"] == f"{COMPLETIONS}?a=%2F%20b"
-    assert seen["headers"]["OpenAI-Stays"] == "1"
+    assert seen["headers"]["openai-stays"] == "1"
     assert "OpenAI-Hop" not in seen["headers"]
     assert seen["headers"]["Host"].endswith(":8000")
 
@@ -268,20 +268,16 @@ async def test_a_replica_that_breaks_before_its_answer_is_not_followed_by_anothe
     assert finished(bench, "upstream_error") == 1
 
 
-async def test_a_request_that_meets_a_closed_idle_connection_is_asked_once_more(bench: Bench) -> None:
-    served = 0
-
-    async def close_on_reuse(request: web.Request) -> web.Response:
-        nonlocal served
-        served += 1
-        if served == 2:
-            request.transport.abort()
+async def test_an_idle_connection_that_its_replica_closed_is_not_used_again(bench: Bench) -> None:
+    async def close_after(request: web.Request) -> web.Response:
+        asyncio.get_running_loop().call_later(0.01, request.transport.close)
         return await echo(request)
 
     bench.add_service("team", "chat")
-    await bench.add_upstream("team", "chat", close_on_reuse)
-    assert [(await post(bench))[0] for _ in range(2)] == [200, 200]
-    assert served == 3
+    await bench.add_upstream("team", "chat", close_after)
+    for _ in range(3):
+        assert (await post(bench))[0] == 200
+        await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("moment", ["before its answer", "in its answer", "on an idle connection"])
@@ -316,7 +312,7 @@ async def test_a_replica_that_broke_is_not_the_next_ones_first_choice(bench: Ben
     assert outcomes.count(200) >= 7, (outcomes, dying)
 
 
-async def test_a_request_that_kills_its_replicas_gets_no_third(bench: Bench) -> None:
+async def test_a_request_that_kills_its_replica_gets_no_second(bench: Bench) -> None:
     num_killed = 0
 
     async def answer_or_die(request: web.Request) -> web.Response:
@@ -333,7 +329,7 @@ async def test_a_request_that_kills_its_replicas_gets_no_third(bench: Bench) -> 
     for _ in range(8):  # a reusable connection to each
         await post(bench)
     assert (await post(bench, BODY | {"prompt": "poison"}))[0] == 502
-    assert num_killed == 2
+    assert num_killed == 1
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
@@ -507,7 +503,7 @@ async def test_a_stream_broken_off_raises_in_openais_client(bench: Bench) -> Non
 async def test_a_replica_is_reached_at_an_ipv6_address(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
     port = listener.getsockname()[1]  # the machine has one such address, so 8000 may be somebody else's
-    monkeypatch.setattr("millrace_gateway.front.exchange.PORT_HTTP", port)
+    monkeypatch.setattr("millrace_gateway.front.upstream.PORT_HTTP", port)
     bench.add_service("team", "chat")
     await bench.add_upstream("team", "chat", echo, "::1", listener)
     async with bench.client.post(bench.url + COMPLETIONS, json=BODY) as response:

@@ -149,7 +149,7 @@ def test_each_name_of_a_service_is_known_by_any_host(host: str, model: str) -> N
 def test_at_a_services_address_any_other_body_goes_as_it_came(catalogue: Catalogue, body: bytes) -> None:
     catalogue.apply_service(make_service("other", "x"))
     rule = route_host(catalogue, "chat.team.svc", POLICY)
-    assert address(catalogue, body, rule) == (rule.route, None)
+    assert address(catalogue, body, rule)[:2] == (rule.route, None)
 
 
 @pytest.mark.parametrize(

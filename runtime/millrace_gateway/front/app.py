@@ -1,15 +1,14 @@
-"""The gateway's HTTP routes: probes, models and the proxy for clients; metrics and loads for others."""
+"""The gateway's paths: probes, models and the proxy for clients; metrics and loads for others."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from aiohttp import web
-
-from millrace_gateway.errors import RequestRefusedError
-from millrace_gateway.front.cors import add_cors
+from millrace_gateway.errors import BadMethodError, ForbiddenOriginError, NoPathError, RequestRefusedError
 from millrace_gateway.front.proxy import Proxy
+from millrace_gateway.http.head import Headers
+from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle, Phase
 from millrace_gateway.report.metrics import CONTENT_TYPE, Metrics
 from millrace_gateway.report.stream import Reporting
@@ -18,6 +17,12 @@ from millrace_gateway.route.routing import find_model
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
 from millrace_runtime.cors import CorsPolicy
+
+_API = "/v1/"
+_MODELS = "/v1/models"
+_JSON: Headers = [(b"content-type", b"application/json")]
+_TEXT: Headers = [(b"content-type", b"text/plain; charset=utf-8")]
+Handle = Callable[[Request], Awaitable[None]]
 
 
 class Surface:
@@ -36,69 +41,108 @@ class Surface:
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._settings = settings
+        self._cors = CorsPolicy(settings.allowed_origins)
+        self._has_cors = bool(settings.allowed_origins)
 
-    async def report_live(self, _request: web.Request) -> web.Response:
-        """Answer 200: the event loop is alive."""
-        return web.Response(text="ok\n")
+    async def handle(self, request: Request) -> None:
+        """Answer a client's request."""
+        path = request.path
+        if request.tunnel and not self._may_connect(request):
+            refusal = ForbiddenOriginError("Pages of this origin may not open a WebSocket here.")
+            self._proxy.refuse(request, refusal)
+            return
+        if self._has_cors and self._answers_preflight(request):
+            return
+        if path.startswith(_API) and not path.startswith(_MODELS):
+            await self._proxy.handle(request)
+            return
+        try:
+            self._answer_own(request, path)
+        except RequestRefusedError as refusal:
+            self._proxy.refuse(request, refusal)
 
-    async def report_ready(self, _request: web.Request) -> web.Response:
-        """Answer 200 while the gateway serves, else 503 with the reason."""
-        phase = self._lifecycle.phase
-        return web.Response(text=f"{phase.value}\n", status=200 if phase is Phase.SERVING else 503)
+    def find_cors(self, request: Request) -> Headers:
+        """Return the headers by which browsers let a page read the answer."""
+        if not self._has_cors:
+            return []
+        return _encode(self._cors.answer_headers(_decode(request.header(b"origin"))))
 
-    async def report_metrics(self, _request: web.Request) -> web.Response:
+    def answer_metrics(self, request: Request) -> None:
         """Answer with the metrics in Prometheus' text format."""
-        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+        request.respond(200, self._metrics.render(), [(b"content-type", CONTENT_TYPE.encode())])
 
-    async def list_models(self, request: web.Request) -> web.Response:
+    def _may_connect(self, request: Request) -> bool:
+        """Whether the client is no page, or one that may: browsers ask nothing before they open a WebSocket.
+
+        Some clients that are no page name the server itself as their origin.
+        """
+        origin = _decode(request.header(b"origin"))
+        return origin is None or origin.partition("//")[2] == request.host or self._cors.allows(origin)
+
+    def _answer_own(self, request: Request, path: str) -> None:
+        if path == PATH_LIVE:
+            _require_get(request)
+            request.respond(200, b"ok\n", _TEXT)
+        elif path == PATH_READY:
+            _require_get(request)
+            phase = self._lifecycle.phase
+            request.respond(200 if phase is Phase.SERVING else 503, f"{phase.value}\n".encode(), _TEXT)
+        elif path == _MODELS:
+            _require_get(request)
+            self._list_models(request)
+        elif path.startswith(f"{_MODELS}/"):
+            _require_get(request)
+            self._retrieve_model(request, path.removeprefix(f"{_MODELS}/"))
+        else:
+            raise NoPathError(f"There is nothing at {path[:200]!r}: the API begins with /v1/.")
+
+    def _list_models(self, request: Request) -> None:
         """Answer with the model of the Host's service, else with the public names.
 
         OpenAI's clients accept an empty list.
         """
-        try:
-            route = self._proxy.route_host(request).route
-        except RequestRefusedError as refusal:
-            return self._proxy.refuse(refusal)
+        route = self._proxy.route_host(request).route
         if route:
-            return _answer(
-                {"object": "list", "data": [describe_model(route.served_name, route, is_owned=True)]}
-            )
-        is_open = self._settings.list_all_models
-        models = self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
-        data = [describe_model(name, route, is_owned=is_open) for name, route in models.items()]
-        return _answer({"object": "list", "data": data})
+            data = [describe_model(route.served_name, route, is_owned=True)]
+        else:
+            is_open = self._settings.list_all_models
+            models = self._catalogue.list_models() if is_open else self._catalogue.list_pinned()
+            data = [describe_model(name, route, is_owned=is_open) for name, route in models.items()]
+        _respond(request, {"object": "list", "data": data})
 
-    async def retrieve_model(self, request: web.Request) -> web.Response:
+    def _retrieve_model(self, request: Request, name: str) -> None:
         """Answer with one model by its name."""
-        name = request.match_info["model"]
-        try:
-            rule = self._proxy.route_host(request)
-            route = find_model(self._catalogue, name, rule)
-        except RequestRefusedError as refusal:
-            return self._proxy.refuse(refusal)
+        rule = self._proxy.route_host(request)
+        route = find_model(self._catalogue, name, rule)
         is_owned = rule.route is not None or self._settings.list_all_models
-        return _answer(describe_model(name, route, is_owned=is_owned))
+        _respond(request, describe_model(name, route, is_owned=is_owned))
+
+    def _answers_preflight(self, request: Request) -> bool:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        found = self._cors.preflight_headers(request.method.decode(), headers)
+        if found is None:
+            return False
+        own = self._cors.answer_headers(headers.get("origin"))
+        request.respond(204, b"", _encode({name: value for name, value in found.items() if name not in own}))
+        return True
 
 
-def create_app(surface: Surface, proxy: Proxy, allowed_origins: Collection[str]) -> web.Application:
-    """Return the application for clients. Run it with `handler_cancellation`: a client may disconnect."""
-    app = web.Application()
-    if allowed_origins:
-        add_cors(app, CorsPolicy(allowed_origins))
-    app.router.add_get(PATH_LIVE, surface.report_live)
-    app.router.add_get(PATH_READY, surface.report_ready)
-    app.router.add_get("/v1/models", surface.list_models)
-    app.router.add_get("/v1/models/{model:.+}", surface.retrieve_model)
-    app.router.add_route("*", "/v1/{path:.*}", proxy.handle)
-    return app
+class InnerSurface:
+    """The handlers of the inner port. It shows all tenants' services, so it is not for clients."""
 
+    def __init__(self, surface: Surface, reporting: Reporting) -> None:
+        self._surface = surface
+        self._reporting = reporting
 
-def create_inner_app(surface: Surface, reporting: Reporting) -> web.Application:
-    """Return the application of the inner port. It shows all tenants' services, so it is not for clients."""
-    app = web.Application()
-    app.router.add_get(PATH_METRICS, surface.report_metrics)
-    app.router.add_get(PATH_LOADS, reporting.handle)
-    return app
+    async def handle(self, request: Request) -> None:
+        """Answer a request of the platform."""
+        if request.path == PATH_METRICS:
+            self._surface.answer_metrics(request)
+        elif request.path == PATH_LOADS:
+            await self._reporting.handle(request)
+        else:
+            refusal = NoPathError(f"There is nothing at {request.path[:200]!r}.")
+            request.respond(refusal.status, refusal.body(), refusal.lines)
 
 
 def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]:
@@ -112,5 +156,18 @@ def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]
     }
 
 
-def _answer(document: Mapping[str, Any]) -> web.Response:
-    return web.Response(body=json.dumps(document).encode(), content_type="application/json")
+def _require_get(request: Request) -> None:
+    if request.method not in (b"GET", b"HEAD"):
+        raise BadMethodError(f"Only GET works at {request.path[:200]!r}.")
+
+
+def _respond(request: Request, document: Mapping[str, Any]) -> None:
+    request.respond(200, json.dumps(document).encode(), _JSON)
+
+
+def _encode(headers: Mapping[str, str]) -> Headers:
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _decode(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

@@ -6,44 +6,47 @@ there. A replica's headers pass, except for those that would apply to the gatewa
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from urllib.parse import unquote_plus
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, unquote_plus
 
-from multidict import CIMultiDict
+from millrace_gateway.http.head import Headers, find_named
 
 _HOP_BY_HOP = frozenset(
     {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
     }
 )
-_OWN = "x-millrace-"
+_OWN = b"x-millrace-"
 """The prefix of headers between our own processes."""
-_NEVER_SENT = _HOP_BY_HOP | {"host", "content-length", "expect"}
+_NEVER_SENT = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 """The gateway sets host and length itself, and has answered `Expect`."""
-_NEVER_RETURNED = _HOP_BY_HOP | {"alt-svc", "clear-site-data", "set-cookie", "strict-transport-security"}
+_NEVER_RETURNED = _HOP_BY_HOP | {b"alt-svc", b"clear-site-data", b"set-cookie", b"strict-transport-security"}
 """They would apply to the host that all tenants share, as those of _PLATFORMS would."""
-_PLATFORMS = "access-control-"
+_PLATFORMS = b"access-control-"
 """The prefix of headers with which the platform, and no tenant, says which web pages may read answers."""
 _SENT = frozenset(
     {
-        "anthropic-beta",
-        "anthropic-version",
-        "b3",
-        "traceparent",
-        "tracestate",
-        "user-agent",
-        "x-request-id",
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"b3",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"x-request-id",
     }
 )
-_SENT_PREFIXES = ("accept", "content-", "openai-", "x-b3-")
+_SENT_PREFIXES = (b"accept", b"content-", b"openai-", b"x-b3-")
+_WEBSOCKET = frozenset(
+    {b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-accept"}
+)
 _CREDENTIALS = frozenset({"api-key", "key"})
 """Query parameters in which some clients send theirs."""
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -53,43 +56,57 @@ class RequestHeaders:
     """Chooses the headers of a client that a replica gets: the list, and the platform's `more`."""
 
     def __init__(self, more: Iterable[str] = ()) -> None:
-        self._sent = _SENT | {name.lower() for name in more}
+        self._sent = _SENT | {name.lower().encode() for name in more}
 
-    def choose(self, headers: Mapping[str, str]) -> CIMultiDict[str]:
+    def choose(self, headers: Headers) -> Headers:
         """Return the headers for a replica."""
-        dropped = _drop_named(headers, _NEVER_SENT)
-        found: CIMultiDict[str] = CIMultiDict()
-        for name, value in headers.items():
-            lower = name.lower()
-            if (lower in self._sent or lower.startswith(_SENT_PREFIXES)) and lower not in dropped:
-                found.add(name, value)
-        return found
+        named, sent = find_named(headers), self._sent
+        return [
+            header
+            for header in headers
+            if (header[0] in sent or header[0].startswith(_SENT_PREFIXES))
+            and header[0] not in _NEVER_SENT
+            and header[0] not in named
+        ]
+
+    def choose_handshake(self, headers: Headers) -> Headers:
+        """Return the headers for a replica of a request that asks for a WebSocket."""
+        own = [header for header in headers if header[0] in _WEBSOCKET]
+        return [*self.choose(headers), *own, (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
 
 
-def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
+def response_headers(headers: Headers) -> Headers:
     """Return a replica's headers for the client, without hop-by-hop headers and our own."""
-    dropped = _drop_named(headers, _NEVER_RETURNED)
-    return CIMultiDict(
-        (name, value)
-        for name, value in headers.items()
-        if (lower := name.lower()) not in dropped and not lower.startswith((_OWN, _PLATFORMS))
-    )
+    named = find_named(headers)
+    return [
+        header
+        for header in headers
+        if header[0] not in _NEVER_RETURNED
+        and header[0] not in named
+        and not header[0].startswith((_OWN, _PLATFORMS))
+    ]
+
+
+def handshake_headers(headers: Headers) -> Headers:
+    """Return a replica's headers for the client that gets its WebSocket."""
+    return [*response_headers(headers), (b"connection", b"upgrade"), (b"upgrade", b"websocket")]
 
 
 def drop_credentials(path: str) -> str:
     """Return a path without the credentials in its query; the rest keeps the client's encoding."""
     path, mark, query = path.partition("?")
+    if not mark:
+        return path
     kept = [part for part in query.split("&") if unquote_plus(part.partition("=")[0]) not in _CREDENTIALS]
-    return f"{path}?{'&'.join(kept)}" if mark and kept else path
+    return f"{path}?{'&'.join(kept)}" if kept else path
+
+
+def find_query(path: str, name: str) -> str:
+    """Return the first parameter of this name in a path's query, decoded; empty without one."""
+    return next((value for key, value in parse_qsl(path.partition("?")[2]) if key == name), "")
 
 
 def may_be_sent(name: str) -> bool:
     """Whether the platform may add a header of this name to the list."""
-    lower = name.lower()
+    lower = name.lower().encode()
     return bool(_NAME.fullmatch(name)) and lower not in _NEVER_SENT and not lower.startswith(_OWN)
-
-
-def _drop_named(headers: Mapping[str, str], dropped: frozenset[str]) -> frozenset[str]:
-    """Return the dropped headers, with those that `Connection` names."""
-    named = headers.get("Connection")
-    return dropped | {name.strip().lower() for name in named.split(",")} if named else dropped

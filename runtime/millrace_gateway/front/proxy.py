@@ -2,18 +2,13 @@
 
 The gateway holds a request's body, within a limit, so that it can send the body to a second replica. It never
 holds an answer. It tries a second replica only if the first has not begun: it refused the connection, or
-answered 503 with the draining header. If a replica closes an idle connection just as the gateway reuses it,
-the replica has not failed: the gateway sends the request again, but only once. More retries could carry a
-request that kills its replica to all of them.
+answered 503 with the draining header. A request that was sent and failed is not sent again: it may be what
+killed the replica.
 """
 
-import time
+import asyncio
 from contextlib import nullcontext
-from http import HTTPStatus
-from typing import NamedTuple, TypeVar
-
-import aiohttp
-from aiohttp import hdrs, web
+from typing import NamedTuple
 
 from millrace_gateway.errors import (
     BusyError,
@@ -22,24 +17,25 @@ from millrace_gateway.errors import (
     NotSyncedError,
     ReplicaRefusedError,
     RequestRefusedError,
-    SlowBodyError,
-    StaleConnectionError,
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
+from millrace_gateway.front.body import describe_fullness, read_body
 from millrace_gateway.front.body_budget import BodyBudget
-from millrace_gateway.front.exchange import (
-    UpstreamRequest,
-    ask,
-    begin_answer,
-    describe_failure,
-    describe_fullness,
-    read_body,
-    relay,
+from millrace_gateway.front.early_stream import EarlyStream
+from millrace_gateway.front.headers import (
+    RequestHeaders,
+    drop_credentials,
+    find_query,
+    handshake_headers,
+    response_headers,
 )
-from millrace_gateway.front.headers import RequestHeaders, drop_credentials
 from millrace_gateway.front.holding import Awaited, Holder
-from millrace_gateway.lifecycle import Lifecycle, Phase
+from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest, describe_failure
+from millrace_gateway.http.head import is_event_stream, write_headers
+from millrace_gateway.http.relay import Relay, RelayEnd, Tunnel
+from millrace_gateway.http.request import Request
+from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics, Outcome
 from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer
@@ -52,6 +48,7 @@ from millrace_gateway.route.routing import (
     address,
     describe_absence,
     describe_unknown,
+    find_model,
     find_port,
     route_host,
 )
@@ -60,14 +57,18 @@ from millrace_runtime.contract import PATHS_WORK
 
 REFUSED_SECONDS = 1.0
 """Before a replica that refused is tried again, if the request may wait and there is no other."""
-Response = TypeVar("Response", bound=web.StreamResponse)
+SWITCHING = 101
+_BROKE_OFF = UpstreamFailedError("The replica broke off in the middle of its answer. Send the request again.")
 
 
-class Served(NamedTuple):
-    """The response that the client got, and the request's outcome."""
+class Exchange(NamedTuple):
+    """One request on its way."""
 
-    response: web.StreamResponse
-    outcome: Outcome
+    request: Request
+    upstream: UpstreamRequest
+    route: Route
+    early: EarlyStream
+    """Its answer, if that has to begin before a replica's."""
 
 
 class Proxy:
@@ -75,7 +76,7 @@ class Proxy:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        upstream: Upstream,
         catalogue: Catalogue,
         *,
         balancer: Balancer,
@@ -86,7 +87,7 @@ class Proxy:
         bodies: BodyBudget,
         settings: Settings,
     ) -> None:
-        self._session = session
+        self._upstream = upstream
         self._catalogue = catalogue
         self._balancer = balancer
         self._metrics = metrics
@@ -99,18 +100,23 @@ class Proxy:
             settings.cluster_domain, settings.own_namespace, settings.public_hosts, settings.short_hosts
         )
         self._headers = RequestHeaders(settings.forward_headers)
+        self._now = asyncio.get_running_loop().time
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: Request) -> None:
         """Answer one request."""
         with self._lifecycle.count_request():
+            early = EarlyStream(request)
             try:
-                return await self._serve(request)
+                if request.tunnel:
+                    await self._serve_websocket(request)
+                else:
+                    await self._serve(request, early)
             except RequestRefusedError as refusal:
-                return self.refuse(refusal)
-            except ConnectionError:  # the client disconnected before its request was read
-                return web.Response()
+                self.refuse(request, refusal, early)
+            finally:
+                early.stop()
 
-    def route_host(self, request: web.Request) -> HostRule:
+    def route_host(self, request: Request) -> HostRule:
         """Return the rule of the request's Host. Raises ModelNotFoundError and NotSyncedError."""
         if not self._lifecycle.is_synced:
             raise NotSyncedError(
@@ -118,42 +124,70 @@ class Proxy:
             )
         return route_host(self._catalogue, request.host, self._host_policy)
 
-    def refuse(self, refusal: RequestRefusedError) -> web.Response:
-        """Return the response for a refusal, and count it."""
-        self._metrics.refusals.labels(refusal.code).inc()
-        response = web.Response(
-            body=refusal.body(),
-            status=refusal.status,
-            headers=refusal.headers,
-            content_type="application/json",
-        )
-        if isinstance(refusal, SlowBodyError):
-            response.force_close()  # the rest of the body may never arrive
-        return self._close_when_draining(response)
+    def refuse(
+        self, request: Request, refusal: RequestRefusedError, early: EarlyStream | None = None
+    ) -> None:
+        """Answer with a refusal, and count it."""
+        self._metrics.note_refusal(refusal)
+        if early is not None and early.answer is not None:
+            early.refuse(refusal)
+        else:
+            request.respond(refusal.status, refusal.body(), refusal.lines)
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, request: Request, early: EarlyStream) -> None:
         rule = self.route_host(request)
         route = rule.route
         with self._bodies.share(route.services[0].key.namespace if route else None) as share:
             try:
                 body = await read_body(request, share, self._settings)
-                route, model = self._address(request, rule, body)
+                addressed = self._address(request, rule, body)
+                route = addressed.route
                 if not share.assign(route.services[0].key.namespace):
                     raise describe_fullness(self._settings)
             except BusyError:
                 self._count_refused(route)
                 raise
-            headers = self._headers.choose(request.headers)
-            upstream_request = UpstreamRequest(
+            upstream = UpstreamRequest(
                 method=request.method,
-                path=drop_credentials(request.rel_url.raw_path_qs),
-                headers=headers,
+                path=drop_credentials(request.target),
+                lines=write_headers(self._headers.choose(request.headers)),
                 body=body,
-                model=model,
+                model=addressed.model,
                 share=share,
             )
-            del body  # upstream_request owns it, and releases it
-            return await self._serve_and_count(request, upstream_request, route)
+            del body  # `upstream` owns it, and releases it
+            is_stream = addressed.fields is not None and addressed.fields.is_stream
+            await self._serve_and_count(Exchange(request, upstream, route, early), is_stream=is_stream)
+
+    async def _serve_websocket(self, request: Request) -> None:
+        """Connect a WebSocket to a replica. The Host names the service, or `model` in the query does."""
+        rule = self.route_host(request)
+        route = rule.route or find_model(self._catalogue, find_query(request.target, "model"), rule)
+        replica = self._pick(route, set())
+        with self._activity.count_request(route.sleeper.key):
+            if replica is None:
+                raise self._describe_absence(route, 0, request.host)
+            with self._balancer.count_request(replica), self._bodies.share(replica.key.namespace) as share:
+                lines = write_headers(self._headers.choose_handshake(request.headers))
+                path = drop_credentials(request.target)
+                upstream = UpstreamRequest(request.method, path, lines, b"", None, share)
+                await self._connect(request, upstream, replica)
+
+    async def _connect(self, request: Request, upstream: UpstreamRequest, replica: Replica) -> None:
+        try:
+            found = await self._upstream.ask(upstream, replica, [])
+        except ReplicaRefusedError as error:
+            raise describe_failure() from error
+        try:
+            if found.head.status != SWITCHING:
+                raise UpstreamFailedError(f"The replica answered with the status {found.head.status}.")
+            client = request.connection
+            request.begin(SWITCHING, handshake_headers(found.head.headers)).flush()
+            found.connection.write(client.take_held())
+            await Relay(client, Tunnel(client), found.connection).run()
+            client.cut(resets=False)
+        finally:
+            self._upstream.end(replica, found)
 
     def _count_refused(self, route: Route | None) -> None:
         """Count a request without room for its body in the metrics of its service."""
@@ -161,8 +195,8 @@ class Proxy:
             with self._metrics.count_request(route.sleeper.key) as ending:
                 ending.outcome = Outcome.REFUSED
 
-    def _address(self, request: web.Request, rule: HostRule, body: bytes) -> Addressed:
-        if request.headers.get(hdrs.CONTENT_ENCODING, "identity") != "identity":
+    def _address(self, request: Request, rule: HostRule, body: bytes) -> Addressed:
+        if (request.header(b"content-encoding") or b"identity") != b"identity":
             if rule.route:
                 return Addressed(rule.route, None)
             raise UnsupportedEncodingError(
@@ -170,45 +204,39 @@ class Proxy:
             )
         return address(self._catalogue, body, rule)
 
-    async def _serve_and_count(
-        self, request: web.Request, upstream_request: UpstreamRequest, route: Route
-    ) -> web.StreamResponse:
+    async def _serve_and_count(self, exchange: Exchange, *, is_stream: bool) -> None:
+        route = exchange.route
         replica = self._pick(route, set())
         key = replica.key if replica else route.sleeper.key
-        counted = self._activity.count_request(key) if is_work(request) else nullcontext()
+        counted = self._activity.count_request(key) if is_work(exchange.request) else nullcontext()
         with counted, self._metrics.count_request(key) as ending:
             try:
-                served = await self._exchange(request, upstream_request, route, replica)
+                ending.outcome = await self._exchange(exchange, replica, is_stream=is_stream)
             except (NoReplicaError, ModelNotFoundError):
                 ending.outcome = Outcome.NO_REPLICA
                 raise
             except UpstreamFailedError:
                 ending.outcome = Outcome.UPSTREAM_ERROR
                 raise
-            ending.outcome = served.outcome
-            return served.response
 
-    async def _exchange(
-        self, request: web.Request, upstream_request: UpstreamRequest, route: Route, first: Replica | None
-    ) -> Served:
+    async def _exchange(self, exchange: Exchange, first: Replica | None, *, is_stream: bool) -> Outcome:
         tried: set[str] = set()
-        can_repeat, replica = True, first
+        replica, route, request = first, exchange.route, exchange.request
         may_wait = is_work(request)
-        deadline = time.monotonic() + route.sleeper.hold_seconds
+        deadline = self._now() + route.sleeper.hold_seconds
         while True:
             if may_wait and self._waits_for_another(route, replica, tried):
+                if is_stream:
+                    exchange.early.start()
                 may_wait = await self._hold(route, deadline, tried)
+                exchange.early.stop()
                 replica = self._pick(route, tried)
             if replica is None:
                 raise self._describe_absence(route, len(tried), request.host)
             try:
-                return await self._ask_one(request, upstream_request, replica)
+                return await self._ask_one(exchange, replica)
             except ReplicaRefusedError:
                 tried.add(replica.uid)
-            except StaleConnectionError as error:
-                if not can_repeat:
-                    raise describe_failure() from error
-                can_repeat = False
             replica = self._pick(route, tried)
 
     def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:
@@ -229,43 +257,50 @@ class Proxy:
             return is_there or present is None or not present.sleeper.hold_seconds
 
         awaited = Awaited([service.key for service in route.services], may_go)
-        key, now = route.sleeper.key, time.monotonic()
+        key, now = route.sleeper.key, self._now()
         if now >= deadline or not self._holder.has_room(key):
             return False
         if tried:
             pause = min(REFUSED_SECONDS, deadline - now)
             if not await self._holder.wait(key, pause, awaited):
                 tried.clear()
-        if not await self._holder.wait(key, deadline - time.monotonic(), awaited):
+        if not await self._holder.wait(key, deadline - self._now(), awaited):
             return False
         present = self._catalogue.renew(route)
         return present is not None and present.sleeper.hold_seconds > 0
 
-    async def _ask_one(
-        self, request: web.Request, upstream_request: UpstreamRequest, replica: Replica
-    ) -> Served:
+    async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
         try:
             with self._balancer.count_request(replica):
-                upstream = await ask(self._session, upstream_request, replica)
-                upstream_request.release()
-                return await self._answer(request, upstream, replica)
-        except (ReplicaRefusedError, StaleConnectionError, UpstreamFailedError):
+                answer = await self._upstream.ask(exchange.upstream, replica, [])
+                try:
+                    exchange.upstream.release()
+                    return await self._answer(exchange, answer, replica)
+                finally:
+                    self._upstream.end(replica, answer)
+        except (ReplicaRefusedError, UpstreamFailedError):
             self._suspect(replica)
             raise
 
-    async def _answer(
-        self, request: web.Request, upstream: aiohttp.ClientResponse, replica: Replica
-    ) -> Served:
-        answer = self._close_when_draining(begin_answer(upstream))
-        try:
-            is_whole = await relay(request, upstream, answer)
-        except ConnectionError:
-            return Served(answer, Outcome.CLIENT_LEFT)
-        finally:
-            upstream.close()  # before the answer's end, this cancels the generation
-        if not is_whole:
+    async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
+        head, request, early = upstream.head, exchange.request, exchange.early
+        is_stream = is_event_stream(head.headers)
+        answer = early.answer
+        if answer is None:
+            answer = request.begin(head.status, response_headers(head.headers), head.reason)
+        elif not is_stream:
+            early.refuse(UpstreamFailedError(f"The replica answered with the status {head.status}."))
+            return judge(head.status, is_whole=True)
+        relay = Relay(request.connection, answer, upstream.connection)
+        end = await relay.run()
+        if end is RelayEnd.CLIENT_LEFT:
+            return Outcome.CLIENT_LEFT
+        if end is RelayEnd.BROKEN_OFF:
             self._suspect(replica)
-        return Served(answer, judge(upstream.status, is_whole=is_whole))
+            if is_stream and relay.last.endswith(b"\n\n"):
+                answer.write(b"data: " + _BROKE_OFF.body() + b"\n\n")
+            answer.abort()
+        return judge(head.status, is_whole=end is RelayEnd.WHOLE)
 
     def _describe_absence(self, route: Route, num_refused: int, host: str) -> RequestRefusedError:
         """Return the refusal, with the present state of the services."""
@@ -275,24 +310,19 @@ class Proxy:
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:
-        self._balancer.suspect(replica, time.monotonic())
+        self._balancer.suspect(replica, self._now())
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
-        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, time.monotonic())
-
-    def _close_when_draining(self, response: Response) -> Response:
-        if self._lifecycle.phase is Phase.DRAINING:
-            response.force_close()
-        return response
+        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, self._now())
 
 
-def is_work(request: web.Request) -> bool:
+def is_work(request: Request) -> bool:
     """Whether a request asks for a generation. No other request wakes a service or keeps it awake."""
-    return request.method == hdrs.METH_POST and request.path in PATHS_WORK
+    return request.method == b"POST" and request.path in PATHS_WORK
 
 
 def judge(status: int, *, is_whole: bool) -> Outcome:
     """Return the outcome of a request whose client has got a replica's answer."""
     if status >= 500 or not is_whole:
         return Outcome.UPSTREAM_ERROR
-    return Outcome.REFUSED if status == HTTPStatus.TOO_MANY_REQUESTS else Outcome.COMPLETED
+    return Outcome.REFUSED if status == 429 else Outcome.COMPLETED

@@ -18,7 +18,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from millrace_gateway.errors import list_codes
+from millrace_gateway.errors import RequestRefusedError, list_codes
 from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime.contract import (
     METRIC_GATEWAY_ARRIVALS,
@@ -124,6 +124,10 @@ class Metrics:
             if series:
                 series.in_flight.dec()
                 series.finished[ending.outcome].inc()
+
+    def note_refusal(self, refusal: RequestRefusedError) -> None:
+        """Count a refusal by its code."""
+        self.refusals.labels(refusal.code).inc()
 
     def render(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

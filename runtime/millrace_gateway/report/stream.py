@@ -10,8 +10,8 @@ from contextlib import suppress
 from hashlib import sha256
 
 import aiohttp
-from aiohttp import hdrs, web
 
+from millrace_gateway.http.request import Request
 from millrace_gateway.report.report import Report
 from millrace_kubernetes.connection import Connection
 from millrace_kubernetes.errors import KubernetesError
@@ -27,6 +27,8 @@ LEAST_SECONDS = 0.02
 """Between two lines, even if many requests start to wait."""
 SEND_SECONDS = 10.0
 """A reader that accepts no line for this long has gone."""
+_JSON = [(b"content-type", b"application/json")]
+_LINES = [(b"content-type", b"application/x-ndjson")]
 NOT_LEADER = "only the leading operator may read this; kubectl get lease millrace-operator names it"
 
 
@@ -85,25 +87,24 @@ class Reporting:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    async def handle(self, request: Request) -> None:
         """Stream lines until the reader disconnects, or answer 401."""
-        kind, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        kind, _, token = (request.header(b"authorization") or b"").decode("latin-1").partition(" ")
         if kind != "Bearer" or not await self.check.is_leader(token):
-            return web.json_response({"error": NOT_LEADER}, status=401)
-        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await answer.prepare(request)
+            request.respond(401, json.dumps({"error": NOT_LEADER}).encode(), _JSON)
+            return
+        answer = request.begin(200, _LINES)
         report = self._begin()
         try:
             while True:
                 news = self._news  # taken before the write: it also covers news during the write
+                answer.write(report.next_line(time.monotonic()))
                 async with asyncio.timeout(SEND_SECONDS):
-                    await answer.write(report.next_line(time.monotonic()))
+                    await request.connection.drain()
                 await asyncio.sleep(LEAST_SECONDS)
                 await _pause(news)
         except (ConnectionError, TimeoutError):
-            if request.transport is not None:
-                request.transport.abort()  # a stopped reader would not read the end either
-            return answer
+            request.connection.abort()  # a stopped reader would not read the end either
 
 
 async def _pause(news: asyncio.Event) -> None:

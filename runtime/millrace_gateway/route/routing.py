@@ -1,24 +1,12 @@
-"""Finds the service of a request: by its Host, else by `model` in its JSON body. Pure.
-
-The JSON parser is the replicas' own: both refuse the same bodies, and of a repeated key the last value
-counts. Values are not decoded and encoded again, so each is forwarded unchanged.
-"""
+"""Finds the service of a request: by its Host, else by `model` in its JSON body. Pure."""
 
 import re
 from typing import NamedTuple
 
-import msgspec
-
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
+from millrace_gateway.route.body_fields import BodyFields, MalformedBodyError, read_fields
 from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.objects import ServiceKey
-
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class MalformedBodyError(ValueError):
-    """The body is no JSON object, or its `model` is no text."""
-
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _PORT = re.compile(r":[0-9]{1,5}\Z")
@@ -64,6 +52,8 @@ class Addressed(NamedTuple):
     route: Route
     model: str | None
     """The service's name in the body; None if the body is forwarded unchanged."""
+    fields: BodyFields | None = None
+    """The body's fields; None if it can't be read."""
 
 
 class HostRule(NamedTuple):
@@ -131,14 +121,15 @@ def address(catalogue: Catalogue, body: bytes, rule: HostRule = ANY_HOST) -> Add
     BadRequestError or ModelNotFoundError.
     """
     try:
-        model = read_model(body)
+        fields = read_fields(body)
     except MalformedBodyError as error:
         if rule.route is not None:
             return Addressed(rule.route, None)
         raise _describe_malformed(str(error), rule.port) from error
     if rule.route is None:
-        return Addressed(find_model(catalogue, model, rule), model)
-    return Addressed(rule.route, model if catalogue.is_name_of(rule.route, model) else None)
+        return Addressed(find_model(catalogue, fields.model, rule), fields.model, fields)
+    is_name = catalogue.is_name_of(rule.route, fields.model)
+    return Addressed(rule.route, fields.model if is_name else None, fields)
 
 
 def find_model(catalogue: Catalogue, model: str, rule: HostRule = ANY_HOST) -> Route:
@@ -205,17 +196,3 @@ def _explain_names(port: str) -> str:
 
 def _shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
-
-
-def read_model(body: bytes) -> str:
-    """Return the model that a body names. Raises MalformedBodyError."""
-    try:
-        return msgspec.json.decode(_FIELDS.decode(body)["model"], type=str)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
-        is_json = isinstance(error, (msgspec.ValidationError, KeyError))
-        raise MalformedBodyError("" if is_json else str(error)) from error
-
-
-def replace_model(body: bytes, model: str) -> bytes:
-    """Return a body with another model. `read_model` must have accepted the body."""
-    return msgspec.json.encode({**_FIELDS.decode(body), "model": model})

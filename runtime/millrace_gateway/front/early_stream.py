@@ -1,0 +1,58 @@
+"""Begins the answer of a stream that waits long, so that load balancers do not take it for dead.
+
+Those of clouds cut a connection after 60 s without a byte, and a replica may take minutes to start. So after
+BEGIN_SECONDS the client gets the status 200 and a comment, and another comment every COMMENT_SECONDS. Before
+that it can still get a 503; afterwards a refusal is the stream's last event.
+"""
+
+import asyncio
+
+from millrace_gateway.errors import RequestRefusedError
+from millrace_gateway.http.answer import Answer
+from millrace_gateway.http.head import EVENT_STREAM, Headers
+from millrace_gateway.http.request import Request
+
+BEGIN_SECONDS = 10.0
+COMMENT_SECONDS = 15.0
+COMMENT = b": waiting\n\n"
+_HEADERS: Headers = [
+    (b"content-type", EVENT_STREAM + b"; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EarlyStream:
+    """The answer of one request that asks for a stream, while it waits."""
+
+    __slots__ = ("_request", "_timer", "answer")
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._timer: asyncio.TimerHandle | None = None
+        self.answer: Answer | None = None
+        """The answer, once it has begun."""
+
+    def start(self) -> None:
+        """Begin to wait, unless it already has."""
+        if self._timer is None:
+            seconds = BEGIN_SECONDS if self.answer is None else COMMENT_SECONDS
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def stop(self) -> None:
+        """Stop: the request goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def refuse(self, refusal: RequestRefusedError) -> None:
+        """End the begun stream with the refusal."""
+        assert self.answer is not None
+        self.answer.end(b"data: " + refusal.body() + b"\n\n")
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.answer is None:
+            self.answer = self._request.begin(200, _HEADERS)
+        self.answer.write(COMMENT)
+        self.start()

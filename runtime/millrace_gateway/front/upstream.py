@@ -1,0 +1,121 @@
+"""Sends requests to replicas."""
+
+import logging
+from dataclasses import dataclass
+
+from millrace_gateway.errors import ReplicaRefusedError, UpstreamFailedError
+from millrace_gateway.front.body_budget import BodyShare
+from millrace_gateway.http.head import Headers, find_header, write_headers
+from millrace_gateway.http.pool import Pool
+from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnection
+from millrace_gateway.route.body_fields import replace_model
+from millrace_gateway.route.objects import Replica
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
+
+logger = logging.getLogger(__name__)
+
+_DRAINING = HEADER_DRAINING.lower().encode()
+
+
+@dataclass(slots=True)
+class UpstreamRequest:
+    """A request for replicas. It can be sent again until it is released."""
+
+    method: bytes
+    path: str
+    """With its query, encoded as the client sent it."""
+    lines: bytes
+    """The headers for the replica, written."""
+    body: bytes
+    model: str | None
+    """The service's name in the body; None if the body is forwarded unchanged."""
+    share: BodyShare
+    """The body's share of the budget."""
+
+    def put_model(self, served_name: str | None) -> None:
+        """Write the replica's served name into the body."""
+        if self.model is not None and served_name is not None and self.model != served_name:
+            self.body, self.model = replace_model(self.body, served_name), served_name
+
+    def release(self) -> None:
+        """Release the body: a replica has begun to answer, and no other will get it."""
+        self.body = b""
+        self.share.release()
+
+    def write_head(self, address: str, more: bytes) -> bytes:
+        """Return the head for the replica at this address (IPv4 or IPv6), with `more` headers."""
+        body = self.body
+        length = b"content-length: %d\r\n" % len(body) if body or self.method != b"GET" else b""
+        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b%b%b\r\n" % (
+            self.method,
+            self.path.encode("latin-1"),
+            show_host(address).encode(),
+            self.lines,
+            more,
+            length,
+        )
+
+
+@dataclass(slots=True)
+class UpstreamAnswer:
+    """The head of a replica's answer, and the connection on which its body comes."""
+
+    head: AnswerHead
+    connection: ReplicaConnection
+
+
+class Upstream:
+    """Owner of the connections to replicas."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._pool = Pool(connect_seconds=settings.connect_seconds, idle_seconds=settings.keepalive_seconds)
+        self.end_replica = self._pool.end
+        self.close = self._pool.close
+
+    async def ask(self, request: UpstreamRequest, replica: Replica, more: Headers) -> UpstreamAnswer:
+        """Send the request with `more` headers, and return the head of the answer.
+
+        Raises ReplicaRefusedError if the replica has not begun the request, and UpstreamFailedError if it
+        failed before it answered: it may have begun.
+        """
+        request.put_model(replica.served_name)
+        connection = self._pool.take(replica.uid)
+        if connection is None:
+            connection = await self._pool.connect(replica.uid, replica.address, PORT_HTTP)
+        try:
+            head = await connection.ask(
+                request.write_head(replica.address, write_headers(more)),
+                request.body,
+                has_body=request.method != b"HEAD",
+            )
+        except (ConnectionError, OSError) as error:
+            self._pool.give_back(replica.uid, connection)
+            where = f"{replica.key.namespace}/{replica.pod}"
+            logger.warning("pod %s failed before it answered: %r", where, error)
+            raise describe_failure() from error
+        except BaseException:
+            self._pool.give_back(replica.uid, connection)
+            raise
+        if head.status == 503 and find_header(head.headers, _DRAINING) is not None:
+            connection.abort()
+            self._pool.give_back(replica.uid, connection)
+            raise ReplicaRefusedError("it is draining")
+        return UpstreamAnswer(head, connection)
+
+    def end(self, replica: Replica, answer: UpstreamAnswer) -> None:
+        """Note the end of an exchange. If its answer is not complete, this ends the generation."""
+        self._pool.give_back(replica.uid, answer.connection)
+
+
+def describe_failure() -> UpstreamFailedError:
+    """Return the error for a client whose replica failed before it answered."""
+    return UpstreamFailedError(
+        "The replica closed the connection before it answered. Send the request again; the replica's log "
+        "has the reason."
+    )
+
+
+def show_host(address: str) -> str:
+    """Return the Host of a replica at a pod's address."""
+    return f"[{address}]:{PORT_HTTP}" if ":" in address else f"{address}:{PORT_HTTP}"

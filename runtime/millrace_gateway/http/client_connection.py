@@ -1,0 +1,349 @@
+"""One connection of a client: parses its requests, has each handled in turn, and sends their answers.
+
+A request is handled by a task of its own. The answer's body does not pass through that task: what writes it
+registers as the connection's `flow`, and learns at once if the client is slow, or leaves.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from millrace_gateway.errors import RequestRefusedError, SlowHeadError
+from millrace_gateway.http.head import Headers, status_line, write_headers
+from millrace_gateway.http.request import Request, length_header
+from millrace_gateway.http.request_parser import RequestHead, RequestParser
+from millrace_gateway.http.sockets import count_unread, keep_alive, reset
+
+if TYPE_CHECKING:
+    from millrace_gateway.http.server import HttpServer
+
+logger = logging.getLogger(__name__)
+
+
+class Flow(Protocol):
+    """What writes an answer, or reads on behind an upgrade."""
+
+    def pause(self) -> None:
+        """The client is slow: send it no more for now."""
+
+    def resume(self) -> None:
+        """The client has read what waited for it."""
+
+    def leave(self) -> None:
+        """The client has left."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the client's bytes behind an upgrade."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """Owner of one connection's state, from its first byte to its last."""
+
+    __slots__ = (
+        "_active",
+        "_deadline",
+        "_flow",
+        "_held",
+        "_is_over",
+        "_newest",
+        "_num_acknowledged",
+        "_num_written",
+        "_parser",
+        "_reading",
+        "_server",
+        "_stalls_at",
+        "_task",
+        "_transport",
+        "_waiting",
+        "is_paused",
+    )
+
+    def __init__(self, server: "HttpServer") -> None:
+        self._server = server
+        self._transport: asyncio.Transport
+        self._parser = RequestParser(self, server.limits)
+        self._active: Request | None = None
+        """The request that is being answered."""
+        self._task: asyncio.Task[None] | None = None
+        """It handles that request."""
+        self._waiting: deque[Request] | None = None
+        """Requests behind the active one, if there are any."""
+        self._newest: Request | None = None
+        """The last request whose head has arrived and that is not answered."""
+        self._held = b""
+        """Bytes behind the newest request, not parsed yet."""
+        self._flow: Flow | None = None
+        self._reading: asyncio.Future[None] | None = None
+        """Waits for a slow client."""
+        self._is_over = False
+        """Whether nothing more is served here."""
+        self.is_paused = False
+        """Whether the client is too slow for what has been written."""
+        self._deadline = 0.0
+        """When a wait for the client ends, by the loop's clock; 0: there is none."""
+        self._num_written = 0
+        self._num_acknowledged = 0
+        self._stalls_at = 0.0
+
+    # Calls of the event loop.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first head."""
+        self._transport = transport
+        keep_alive(transport)
+        self._server.connections.add(self)
+        self._deadline = self._server.now() + self._server.limits.head_seconds
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """End what is still under way for this client, at once."""
+        self._is_over = True
+        self._server.connections.discard(self)
+        flow, task = self._flow, self._task
+        self._flow = self._task = self._active = self._newest = self._waiting = None
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_exception(ConnectionResetError("the client has left"))
+        if flow is not None:
+            flow.leave()
+        elif task is not None:
+            task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the bytes; behind a request that is being answered, hold them."""
+        if self._is_over:
+            return
+        if self._newest is not None and self._newest.is_complete:
+            if self._newest.tunnel and self._flow is not None:
+                self._flow.feed(data)
+            else:
+                self._hold(data)
+            return
+        self._feed(data)
+
+    def pause_writing(self) -> None:
+        """Have the source of the answer wait: the client is slow."""
+        self.is_paused = True
+        if self._flow is not None:
+            self._flow.pause()
+
+    def resume_writing(self) -> None:
+        """Have the source go on."""
+        self.is_paused = False
+        if self._flow is not None:
+            self._flow.resume()
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
+
+    # Calls of the parser.
+
+    def take_head(self, head: RequestHead) -> bool:
+        """Have the request handled, unless another one is before it."""
+        request = Request(self, head)
+        self._newest = request
+        if self._active is None:
+            self._start(request)
+            return True
+        self._waiting = self._waiting or deque()
+        self._waiting.append(request)
+        request.tunnel = False
+        return False
+
+    def take_body(self, piece: bytes) -> None:
+        """Pass a piece of the body on."""
+        if self._newest is not None:
+            self._newest.feed(piece)
+
+    def take_end(self) -> None:
+        """Note the end of the request."""
+        if self._newest is not None:
+            self._newest.complete()
+
+    # What answers ask.
+
+    def write(self, data: bytes) -> None:
+        """Send bytes. After the client has left they go nowhere."""
+        if self._transport.is_closing():
+            return
+        self._num_written += len(data)
+        self._transport.write(data)
+
+    def may_keep(self, request: Request) -> bool:
+        """Whether the connection may outlive the answer that begins now."""
+        return request.keeps_alive and request.is_complete and not self._server.is_draining
+
+    def extra_headers(self, request: Request) -> Headers:
+        """Return the headers that every answer gets."""
+        return self._server.find_extra(request)
+
+    def attach(self, flow: Flow) -> None:
+        """Have the flow learn of the client. Raises ConnectionResetError if it has left."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        self._flow = flow
+        if self.is_paused:
+            flow.pause()
+
+    def take_held(self) -> bytes:
+        """Return the bytes behind an upgrade."""
+        held, self._held = self._held, b""
+        return held
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough. Raises ConnectionResetError if it leaves."""
+        if self._transport.is_closing():
+            raise ConnectionResetError("the client has left")
+        if self.is_paused:
+            self._reading = asyncio.get_running_loop().create_future()
+            await self._reading
+
+    def end_answer(self, request: Request) -> None:
+        """Go on with the next request, or end the connection."""
+        if request is not self._active:
+            return
+        self._flow = self._active = self._task = None
+        if not request.keeps_alive or self._transport.is_closing():
+            self._finish(is_sending=not request.is_complete)
+        elif self._waiting:
+            self._start(self._waiting.popleft())
+        else:
+            self._newest = None
+            self._deadline = self._server.now() + self._server.limits.idle_seconds
+            if self._held:
+                self._release()
+
+    def cut(self, *, resets: bool) -> None:
+        """End the connection within an answer."""
+        self._is_over = True
+        self._flow = None
+        if resets:
+            reset(self._transport)
+        else:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        """Read nothing more from the client for now."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # What the server asks.
+
+    def check(self, now: float) -> None:
+        """End a wait that has taken too long."""
+        if self._deadline and now >= self._deadline:
+            self._expire()
+        elif (self.is_paused or self._is_over) and not self._is_progressing(now):
+            self._transport.abort()
+
+    def end_idle(self) -> None:
+        """Close the connection if no request is under way."""
+        if self._newest is None and not self._is_over and not self._parser.num_loose_bytes:
+            self._finish(is_sending=False)
+
+    def close(self) -> None:
+        """End the connection once its bytes are sent."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._transport.abort()
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the client has not acknowledged all that was sent to it."""
+        return count_unread(self._transport) > 0
+
+    # The rest.
+
+    def _feed(self, data: bytes) -> None:
+        parser = self._parser
+        is_first = self._newest is None and not parser.num_loose_bytes
+        try:
+            self._held = parser.feed(data)
+        except RequestRefusedError as refusal:
+            self._refuse(refusal)
+            return
+        if is_first and self._newest is None:
+            self._deadline = self._server.now() + self._server.limits.head_seconds
+
+    def _start(self, request: Request) -> None:
+        self._active = request
+        self._deadline = 0.0
+        self._task = self._server.spawn(request, self)
+
+    def end_task(self, task: asyncio.Task[None]) -> None:
+        """Note the end of a handler. One that failed leaves its client without a whole answer."""
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a request failed", exc_info=task.exception())
+            if task is self._task:
+                self.cut(resets=True)
+
+    def _hold(self, data: bytes) -> None:
+        self._held += data
+        if len(self._held) > self._server.limits.max_pipelined_bytes:
+            self._transport.pause_reading()
+
+    def _release(self) -> None:
+        self.resume_reading()
+        self._feed(self.take_held())
+
+    def _refuse(self, refusal: RequestRefusedError) -> None:
+        """Refuse the newest request. Those before it are answered first, and the refusal is not sent."""
+        newest = self._newest
+        if newest is not None and newest.is_complete:  # so these bytes are behind it
+            newest.keeps_alive = False
+            self._is_over = newest is not self._active
+            return
+        if newest is not None and newest is not self._active:
+            assert self._waiting is not None
+            self._waiting.remove(newest)
+            last = self._waiting[-1] if self._waiting else self._active
+            if last is not None:
+                last.keeps_alive = False
+            return
+        if newest is not None and self._task is not None:
+            self._task.cancel()
+            if self._flow is not None or self._num_written:
+                self.cut(resets=False)
+                return
+        self._server.note_refusal(refusal)
+        body = refusal.body()
+        lines = [*refusal.lines, length_header(body), (b"connection", b"close")]
+        self.write(status_line(refusal.status) + write_headers(lines) + b"\r\n" + body)
+        self._finish(is_sending=True)
+
+    def _finish(self, *, is_sending: bool) -> None:
+        """Close the connection. If the client is still sending, an immediate close would reset it."""
+        self._is_over = True
+        self._held = b""
+        if self._transport.is_closing():
+            return
+        if is_sending:
+            self._transport.write_eof()
+            self._deadline = self._server.now() + self._server.limits.linger_seconds
+            self._transport.resume_reading()
+        elif self._server.is_draining:  # the process may end before the kernel has sent everything
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
+
+    def _expire(self) -> None:
+        self._deadline = 0.0
+        if self._parser.num_loose_bytes and not self._is_over:
+            seconds = self._server.limits.head_seconds
+            self._refuse(SlowHeadError(f"The request's head did not arrive within {seconds:g} s."))
+        else:
+            self._transport.close()
+
+    def _is_progressing(self, now: float) -> bool:
+        """Whether the client reads, however slowly."""
+        acknowledged = self._num_written - count_unread(self._transport)
+        if acknowledged > self._num_acknowledged or not self._stalls_at:
+            self._num_acknowledged = acknowledged
+            self._stalls_at = now + self._server.limits.stall_seconds
+        return now < self._stalls_at

@@ -1,0 +1,22 @@
+"""Limits on a connection's times and bytes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Times in seconds, sizes in bytes."""
+
+    head_seconds: float = 30.0
+    """From a request's first byte to the end of its head."""
+    idle_seconds: float = 75.0
+    """Between two requests of a connection: longer than the 60 s of usual load balancers."""
+    stall_seconds: float = 60.0
+    """A client that reads nothing of what waits for it for this long is disconnected. A slow one is not."""
+    linger_seconds: float = 1.0
+    """How long the gateway reads on after it refused a body, so that its client gets the answer."""
+    max_head_bytes: int = 64 * 1024
+    """Of a request line and its headers; also of trailers, or of anything else that is no body."""
+    max_headers: int = 128
+    max_pipelined_bytes: int = 64 * 1024
+    """Of requests behind the one that is being answered."""

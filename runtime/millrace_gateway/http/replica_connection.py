@@ -1,0 +1,262 @@
+"""One connection to a replica: sends a request, parses the head of the answer, and passes its body on."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import httptools
+
+from millrace_gateway.errors import BrokenAnswerError
+from millrace_gateway.http.head import Headers, find_header
+from millrace_gateway.http.sockets import keep_alive
+
+MAX_HEAD_BYTES = 256 * 1024
+_SWITCHING = 101
+
+
+@dataclass(slots=True)
+class AnswerHead:
+    """The status and the headers of a replica's answer."""
+
+    status: int = 0
+    reason: bytes = b""
+    headers: Headers = field(default_factory=list)
+
+
+class Sink(Protocol):
+    """Takes the body of an answer."""
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Take pieces of the body, at least one, as they came in one read."""
+
+    def end(self, *, is_whole: bool) -> None:
+        """Note the end; not whole if the replica broke off."""
+
+    def pause_client(self) -> None:
+        """Take no more bytes from the client for now: the replica is slow."""
+
+    def resume_client(self) -> None:
+        """Take bytes from the client again."""
+
+
+class ReplicaConnection(asyncio.Protocol):
+    """Owner of one connection and of the exchange on it."""
+
+    __slots__ = (
+        "_arrival",
+        "_has_body",
+        "_head",
+        "_is_asked",
+        "_is_cut",
+        "_is_whole",
+        "_keeps_alive",
+        "_num_head_bytes",
+        "_parser",
+        "_pieces",
+        "_sink",
+        "_transport",
+        "idle_since",
+        "is_lost",
+        "tunnel",
+    )
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._parser = httptools.HttpResponseParser(self)
+        self._arrival: asyncio.Future[AnswerHead] | None = None
+        self._head = AnswerHead()
+        self._num_head_bytes = 0
+        self._pieces: list[bytes] = []
+        self._sink: Sink | None = None
+        self._is_asked = False
+        """Whether a request is under way."""
+        self._is_whole = False
+        """Whether the whole answer has been parsed."""
+        self._keeps_alive = False
+        self._is_cut = False
+        self._has_body = True
+        self.is_lost = False
+        self.idle_since = 0.0
+        self.tunnel = False
+        """Whether the bytes behind the head are no HTTP."""
+
+    # Calls of the event loop.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Have the kernel find out when the replica's node is gone."""
+        self._transport = transport
+        keep_alive(transport, times_out=True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the exchange as cut, unless it is complete."""
+        self.is_lost = True
+        self._break(error or ConnectionResetError("the replica closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the bytes, and pass on what they have of the body."""
+        if not self._is_asked:
+            self._transport.abort()  # nobody has asked
+            return
+        if self.tunnel and self._sink is not None:
+            self._sink.take([data])
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._pieces.append(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._transport.abort()
+            self._break(BrokenAnswerError(f"no HTTP: {error}"))
+            return
+        self._pass()
+
+    def pause_writing(self) -> None:
+        """Have a WebSocket's client wait. The body of a request waits in memory, where it is counted."""
+        if self.tunnel and self._sink is not None:
+            self._sink.pause_client()
+
+    def resume_writing(self) -> None:
+        """Have a WebSocket's client go on."""
+        if self.tunnel and self._sink is not None:
+            self._sink.resume_client()
+
+    # Calls of the parser.
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        self._head = AnswerHead()
+
+    def on_status(self, reason: bytes) -> None:
+        """Take the reason."""
+        self._head.reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Those of a body's end are dropped."""
+        self._num_head_bytes += len(name) + len(value)
+        if self._num_head_bytes > MAX_HEAD_BYTES:
+            raise BrokenAnswerError("its head is too large")
+        if not self._head.status:
+            self._head.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Tell the head, unless it only informs (status 1xx)."""
+        status = self._head.status = self._parser.get_status_code()
+        if status < 200 and status != _SWITCHING:
+            return
+        self.tunnel = status == _SWITCHING
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(self._head)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        if self._has_body:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the answer."""
+        if self._head.status >= 200:
+            self._is_whole = True
+            self._keeps_alive = self._parser.should_keep_alive()
+
+    # What an exchange asks.
+
+    async def ask(self, head: bytes, body: bytes, *, has_body: bool = True) -> AnswerHead:
+        """Send a request and return the head of its answer. `has_body`: not an answer to HEAD.
+
+        Raises ConnectionError if the connection ends before, and BrokenAnswerError.
+        """
+        if self.is_lost or self._transport.is_closing():
+            raise ConnectionResetError("the connection is closed")
+        self._is_asked, self._is_whole, self._num_head_bytes, self._has_body = True, False, 0, has_body
+        self._arrival = asyncio.get_running_loop().create_future()
+        if len(body) > _JOINED_BYTES:
+            self._transport.writelines([head, body])
+        else:
+            self._transport.write(head + body)
+        try:
+            found = await self._arrival
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self._arrival = None
+        if not has_body:
+            self._is_whole = True
+        return found
+
+    def attach(self, sink: Sink) -> None:
+        """Pass the body to the sink from now on, first what has arrived of it."""
+        self._sink = sink
+        if self._pieces or self._is_whole:
+            self._pass()
+        elif self._is_cut or self.is_lost:
+            self._break(ConnectionResetError("the replica closed the connection"))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes behind an upgrade."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        """End the connection at once: the replica then ends the generation."""
+        self._sink = None
+        self._is_asked = False
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent."""
+        return (
+            self._is_whole
+            and self._has_body
+            and not self.tunnel
+            and not self.is_lost
+            and not self._transport.is_closing()
+            and self._keeps_alive
+        )
+
+    def rest(self, now: float) -> None:
+        """Be idle until the next request."""
+        self._is_asked = False
+        self._sink = None
+        self.idle_since = now
+
+    def _pass(self) -> None:
+        sink = self._sink
+        if sink is None:
+            if sum(map(len, self._pieces)) > MAX_HEAD_BYTES:
+                self.pause_reading()  # until somebody takes them
+            return
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            sink.take(pieces)
+        if self._is_whole and self._sink is not None:
+            self._sink = None
+            sink.end(is_whole=True)
+
+    def _break(self, error: Exception) -> None:
+        self._is_cut = True
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_exception(error)
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.end(is_whole=False)
+
+
+_JOINED_BYTES = 64 * 1024
+"""Up to this length one write of head and body costs less than two."""
+
+
+def read_length(head: AnswerHead) -> bytes | None:
+    """Return the announced length of the body; None without one."""
+    return find_header(head.headers, b"content-length")

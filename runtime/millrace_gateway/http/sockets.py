@@ -1,0 +1,44 @@
+"""Options of TCP sockets, and what the kernel tells of them (Linux)."""
+
+import asyncio
+import socket
+import struct
+import termios
+from fcntl import ioctl
+
+IDLE_SECONDS = 15
+INTERVAL_SECONDS = 5
+NUM_PROBES = 3
+DEAD_SECONDS = IDLE_SECONDS + INTERVAL_SECONDS * NUM_PROBES
+"""A peer whose node is gone is found dead after this time. Silence of a living peer may last for ever."""
+
+
+def keep_alive(transport: asyncio.BaseTransport, *, times_out: bool = False) -> None:
+    """Have the kernel probe a silent peer. `times_out`: also give up on one that acknowledges nothing."""
+    found: socket.socket = transport.get_extra_info("socket")
+    if found.family == socket.AF_UNIX:
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, NUM_PROBES)
+    if times_out:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000)
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """End a connection with a reset, so that its peer can't take it for complete."""
+    if not transport.is_closing():
+        found: socket.socket = transport.get_extra_info("socket")
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def count_unread(transport: asyncio.Transport) -> int:
+    """Return the bytes that the peer has not acknowledged: the loop's, and the kernel's (SIOCOUTQ)."""
+    found = transport.get_extra_info("socket")
+    try:
+        (num_bytes,) = struct.unpack("i", ioctl(found.fileno(), termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError, AttributeError):  # closed
+        return 0
+    return int(num_bytes) + transport.get_write_buffer_size()

@@ -1,0 +1,245 @@
+"""Clients and replicas that are slow, leave, or break off."""
+
+import asyncio
+import socket
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from millrace_gateway.front import early_stream
+from millrace_gateway.http import sockets
+from testing.gateway_bench import Bench, make_service
+from testing.gateway_http import connect, serving
+
+PATH = "/v1/chat/completions"
+BODY = b'{"model": "chat", "stream": true}'
+MEBIBYTE = 1 << 20
+
+
+def write_request(version: str = "1.1") -> bytes:
+    head = f"POST {PATH} HTTP/{version}\r\nHost: chat.team.svc\r\nContent-Length: {len(BODY)}\r\n\r\n"
+    return head.encode() + BODY
+
+
+async def open_client(bench: Bench, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]), **options)
+    return reader, writer
+
+
+@pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
+async def test_a_client_that_leaves_ends_its_generation_at_once(bench: Bench, moment: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if moment == "in the answer":
+            await answer.prepare(request)
+            await answer.write(b"data: 1\n\n")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return answer
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", generate)
+    reader, writer = await open_client(bench)
+    writer.write(write_request())
+    await begun.wait()
+    if moment == "in the answer":
+        await reader.readuntil(b"data: 1\n\n")
+    writer.close()
+    async with asyncio.timeout(0.1):
+        await ended.wait()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    told = {"namespace": "team", "service": "chat", "outcome": "client_left"}
+    assert bench.value("millrace_gateway_requests_finished_total", **told) == 1
+
+
+async def test_a_slow_client_slows_its_replica_and_loses_nothing_in_a_drain(bench: Bench) -> None:
+    num_written, size = 0, 64 * MEBIBYTE
+
+    async def pour(request: web.Request) -> web.StreamResponse:
+        nonlocal num_written
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(64):
+            await answer.write(b"x" * MEBIBYTE)
+            num_written += MEBIBYTE
+        return answer
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", pour)
+    async with bench.client.post(bench.url + PATH, data=BODY) as answer:
+        before = 0
+        while num_written > before:  # until the client's slowness has come to the replica
+            before = num_written
+            await asyncio.sleep(0.05)
+        assert num_written < size / 2
+        drain = asyncio.create_task(bench.gateway.drain(bench.sites))
+        read = 0
+        while piece := await answer.content.read(MEBIBYTE):
+            read += len(piece)
+            assert not drain.done() or read > size - 8 * MEBIBYTE
+    assert read == size
+    await drain
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_no_client_takes_a_cut_answer_for_whole(bench: Bench, version: str) -> None:
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"half")
+        await asyncio.sleep(0.05)
+        request.transport.abort()  # type: ignore[union-attr]
+        return answer
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", break_off)
+    reader, writer = await open_client(bench)
+    writer.write(write_request(version))
+    if version == "1.0":
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+    else:
+        answer = await reader.read()
+        assert answer.endswith(b"4\r\nhalf\r\n")
+    writer.close()
+
+
+async def test_the_end_of_a_pod_object_ends_its_exchanges(bench: Bench) -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(b"data: 1\n\n")
+        await asyncio.Event().wait()
+        return answer
+
+    bench.add_service("team", "chat")
+    uid = await bench.add_upstream("team", "chat", hang)
+    reader, writer = await open_client(bench)
+    writer.write(write_request())
+    await reader.readuntil(b"data: 1\n\n")
+    bench.gateway.end_replica(uid)
+    async with asyncio.timeout(1):
+        assert b"upstream_error" in await reader.read()
+    writer.close()
+
+
+async def test_a_connection_is_used_again_for_the_same_pod_alone(bench: Bench) -> None:
+    peers = set()
+
+    async def note(request: web.Request) -> web.Response:
+        peers.add(request.transport.get_extra_info("peername"))  # type: ignore[union-attr]
+        return web.json_response({})
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", note)
+    for _ in range(5):
+        async with bench.client.post(bench.url + PATH, data=BODY) as answer:
+            assert answer.status == 200
+    assert len(peers) == 1
+
+
+async def test_a_wait_gets_comments_and_a_late_refusal_is_an_event(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_stream, "BEGIN_SECONDS", 0.02)
+    monkeypatch.setattr(early_stream, "COMMENT_SECONDS", 0.02)
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(b"data: 1\n\n")
+        return answer
+
+    service = make_service("team", "chat")
+    service["spec"]["scaling"] = {"minReplicas": 0}
+    bench.gateway.service_sinks[0].apply(service)
+    reader, writer = await open_client(bench)
+    writer.write(write_request())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b"HTTP/1.1 200 OK" in head
+    assert b"text/event-stream" in head
+    await reader.readuntil(b": waiting\n\n")
+    await reader.readuntil(b": waiting\n\n")
+    await bench.add_upstream("team", "chat", stream)
+    bench.gateway.holder.release()
+    await reader.readuntil(b"data: 1\n\n")
+    await reader.readuntil(b"0\r\n\r\n")
+    bench.gateway.catalogue.replace_replicas([])
+    writer.write(write_request())
+    await reader.readuntil(b": waiting\n\n")
+    bench.gateway.holder.close()
+    await reader.readuntil(b'"code": "no_ready_replica"')
+    await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
+
+
+async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
+    seen = {}
+
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        seen.update(request.headers)
+        answer = web.WebSocketResponse()
+        await answer.prepare(request)
+        async for message in answer:
+            await answer.send_str(message.data * 2)
+        return answer
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", echo)
+    headers = {"Host": "chat.team.svc", "Authorization": "Bearer secret"}
+    async with bench.client.ws_connect(f"{bench.url}/v1/stream", headers=headers) as client:
+        for text in ("a", "b" * 100_000):
+            await client.send_str(text)
+            assert (await client.receive()).data == text * 2
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    assert "Authorization" not in seen
+    async with bench.client.ws_connect(f"{bench.url}/v1/stream?model=chat") as client:
+        await client.send_str("a")
+    for url, headers, status in (
+        ("/v1/stream?model=other", {}, 404),
+        ("/v1/stream", {"Host": "chat.team.svc", "Origin": "https://evil.example"}, 403),
+    ):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await bench.client.ws_connect(bench.url + url, headers=headers)
+        assert refused.value.status == status
+
+
+async def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not() -> None:
+    async def pour(request: Any) -> None:
+        request.respond(200, b"x" * 16 * MEBIBYTE, [])
+
+    async with serving(pour, stall_seconds=0.2) as server:
+        streams = [await connect(server, limit=1024) for _ in range(2)]
+        for _, writer in streams:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        loop, reader = asyncio.get_running_loop(), streams[0][0]
+        for step in range(40):
+            await reader.read(1 << 18)
+            await asyncio.sleep(0.01)
+            for connection in list(server.connections):
+                connection.check(loop.time() + step * 0.02)
+        (left,) = server.connections
+        slow = streams[0][1].get_extra_info("sockname")
+        assert left._transport.get_extra_info("peername") == slow
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_the_kernel_looks_whether_silent_peers_live() -> None:
+    async with serving() as server:
+        _, writer = await connect(server)
+        await asyncio.sleep(0.02)
+        (connection,) = server.connections
+        found = connection._transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == sockets.IDLE_SECONDS
+        writer.close()
