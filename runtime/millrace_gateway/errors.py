@@ -28,7 +28,7 @@ class CannotListenError(GatewayError):
     """An address can't be bound; the message says what to do."""
 
 
-class BrokenAnswerError(GatewayError, ConnectionError):
+class BrokenAnswerError(GatewayError):
     """A replica's answer is no HTTP."""
 
 

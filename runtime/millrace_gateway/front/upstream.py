@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from millrace_gateway.errors import ReplicaRefusedError, UpstreamFailedError
+from millrace_gateway.errors import BrokenAnswerError, ReplicaRefusedError, UpstreamFailedError
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
@@ -89,7 +89,7 @@ class Upstream:
                 request.body,
                 has_body=request.method != b"HEAD",
             )
-        except (ConnectionError, OSError) as error:
+        except (BrokenAnswerError, OSError) as error:
             self._pool.give_back(replica.uid, connection)
             where = f"{replica.key.namespace}/{replica.pod}"
             logger.warning("pod %s failed before it answered: %r", where, error)
