@@ -1,9 +1,10 @@
 """The collection that a watch follows, and the sink that keeps its objects. No I/O here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+LIST_PAGE = 500
 Object = dict[str, Any]
 """A Kubernetes object as JSON gives it."""
 
@@ -29,13 +30,19 @@ class Source:
     """Makes an object smaller as soon as it is parsed, so a long list is never in memory as it came."""
     pack: Callable[[Object], Object] = _keep_whole
     """Makes an object of a list smaller still while it waits for the rest of the list."""
+    page: int = LIST_PAGE
+    """How many objects of a list are read at once."""
 
 
 class Sink(Protocol):
     """Keeps the objects that a watch reports."""
 
-    def replace(self, items: Sequence[Object], version: str, /) -> None:
-        """Replace all objects with this complete list, of that resourceVersion."""
+    def replace(self, items: Sequence[Object], version: str, /) -> Iterator[None] | None:
+        """Replace all objects with this complete list, of that resourceVersion.
+
+        A sink whose event loop also carries streams returns steps: the watch lets others run between them,
+        and reports nothing else before the last one.
+        """
 
     def apply(self, item: Object, /) -> None:
         """Add an object, or replace it with this newer version."""

@@ -73,11 +73,11 @@ class Followed:
         await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
         self.port = self.runner.addresses[0][1]
 
-    def follow(self) -> None:
+    def follow(self, source: Source = PODS) -> None:
         access = ClusterAccess(f"http://127.0.0.1:{self.port}", None, token_file=self.token_file)
         follower = Watch(
             Connection(self._session, access),
-            PODS,
+            source,
             self.sink,
             max_backoff_seconds=0.05,
             on_refused=self._count_refusal,

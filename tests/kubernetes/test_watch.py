@@ -1,7 +1,10 @@
 """The watch against an API server that misbehaves."""
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,8 +12,8 @@ from hypothesis import strategies as st
 
 from millrace_kubernetes import watch
 from millrace_kubernetes.collection import Object
-from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, backoff_seconds
-from tests.kubernetes.conftest import PODS, Followed, make_item
+from millrace_kubernetes.watch import MAX_BACKOFF_SECONDS, SLICE, backoff_seconds
+from tests.kubernetes.conftest import PODS, Followed, Recorded, make_item
 
 
 async def test_lists_then_follows(followed: Followed) -> None:
@@ -26,14 +29,41 @@ async def test_lists_then_follows(followed: Followed) -> None:
     assert set(followed.api.user_agents) == {"reader"}
 
 
-async def test_long_lists_come_in_pages(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LIST_PAGE", 2)
+async def test_long_lists_come_in_pages(followed: Followed) -> None:
     for number in range(5):
         followed.put(f"s{number}")
-    followed.follow()
+    followed.follow(replace(PODS, page=2))
     await followed.until_streaming()
     assert [len(names) for names in followed.sink.lists] == [5]
     assert followed.num_lists == 3
+
+
+class Stepping(Recorded):
+    """A sink that takes a list in steps, and fails at the last one of its first list."""
+
+    num_steps = 0
+
+    def replace(self, items: Sequence[Object], version: str) -> Iterator[None]:  # type: ignore[override]
+        for _ in range(3 * SLICE):
+            self.num_steps += 1
+            yield
+        super().replace(items, version)
+
+
+async def test_others_run_while_a_sink_takes_a_list_in_steps_and_a_failed_one_is_listed_again(
+    followed: Followed,
+) -> None:
+    followed.sink = sink = Stepping()
+    sink.num_refused_lists = 1
+    followed.put("one")
+    followed.follow()
+    seen = set()
+    while not sink.lists:
+        seen.add(sink.num_steps)
+        await asyncio.sleep(0)
+    assert {SLICE, 2 * SLICE, 3 * SLICE} <= seen
+    assert followed.num_lists == 2
+    assert gc.isenabled()
 
 
 async def test_a_list_that_cannot_be_read_is_asked_for_again(
