@@ -86,6 +86,11 @@ class Bench:
     def add_service(self, namespace: str, name: str, **fields: Any) -> None:
         self.gateway.service_sinks[0].apply(make_service(namespace, name, **fields))
 
+    def remove_services(self) -> None:
+        """Tell the gateway that there is no service."""
+        for _ in self.gateway.service_sinks[0].replace([], "1"):
+            pass
+
     def add_pod(
         self, namespace: str, service: str, uid: str, address: str, served: str | None = None
     ) -> None:

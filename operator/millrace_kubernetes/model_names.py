@@ -121,6 +121,10 @@ class ModelNames(Generic[Key]):
         claimed = [name for name in self._claims if name not in self._pins and self.find(name)]
         return [*self.list_pinned(), *claimed]
 
+    def list_claimed(self, key: Key) -> frozenset[str]:
+        """Return the names that a service claims, by its spec or by its replicas."""
+        return self._names.get(key, frozenset())
+
     def is_name_of(self, name: str, key: Key) -> bool:
         """Whether a name means this service if its address is known: even a name that others claim too."""
         return name in self._names.get(key, ()) or self._pins.get(name) == key or name == "/".join(key)

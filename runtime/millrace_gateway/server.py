@@ -61,7 +61,7 @@ class Gateway:
         self.end_replica: Callable[[str], None] = lambda _uid: None
         """Ends the exchanges with a replica that is gone, by its pod's uid."""
         namespaces = settings.namespaces or (None,)
-        followers = (self.metrics.track, self.activity.forget_all_but)
+        followers = (self.metrics.track, self.activity.forget_deleted)
         self.service_sinks = [
             ServiceSink(namespace, self.catalogue, followers, self.lifecycle, self.holder.release)
             for namespace in namespaces

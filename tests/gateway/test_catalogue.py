@@ -177,3 +177,55 @@ def test_a_replica_is_as_new_as_when_it_was_seen_to_become_ready() -> None:
     catalogue.apply_replica(starting)
     catalogue.apply_replica(make_pod("a", "chat", "new"))
     assert ready_at()["new"] == 130.0
+
+
+def test_the_end_of_a_pods_object_is_told_and_its_deletion_timestamp_is_not() -> None:
+    catalogue, gone = make_catalogue(make_service("a", "chat")), []
+    catalogue.on_gone = gone.append
+    pods = [make_pod("a", "chat", f"p{number}") for number in range(4)]
+    catalogue.replace_replicas(pods)
+    leaving = make_pod("a", "chat", "p0")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    catalogue.apply_replica(leaving)
+    unlabelled = make_pod("a", "chat", "p1")
+    unlabelled["metadata"]["labels"] = {}
+    catalogue.apply_replica(unlabelled)
+    catalogue.replace_replicas([leaving, unlabelled, pods[2], pods[3]])
+    assert gone == []
+    catalogue.delete_replica(leaving)
+    catalogue.delete_replica(leaving)
+    assert gone == ["p0"]
+    catalogue.replace_replicas([make_pod("b", "chat", "p9")], "b")
+    assert gone == ["p0"]
+    catalogue.replace_replicas([pods[3], unlabelled], "a")
+    assert gone == ["p0", "p2"]
+    catalogue.check_integrity()
+
+
+def test_no_replica_that_stays_is_missing_while_a_list_is_taken_in_steps() -> None:
+    catalogue = make_catalogue(make_service("a", "chat"))
+    route = catalogue.find_model("chat")
+    before, after = (
+        [make_pod("a", "chat", f"p{number}") for number in numbers] for numbers in (range(6), range(3, 9))
+    )
+    catalogue.replace_replicas(before)
+    for _ in catalogue.replacing_replicas(after, None):
+        assert {"p3", "p4", "p5"} <= {replica.uid for replica in catalogue.ready_replicas(route)}
+        catalogue.check_integrity()
+    assert sorted(catalogue.list_ready()) == [f"p{number}" for number in range(3, 9)]
+
+
+def test_routes_are_the_same_objects_until_a_service_changes() -> None:
+    one, two = make_service("a", "one", served="m"), make_service("a", "two", served="m")
+    catalogue = make_catalogue(one, two)
+    shared, single = catalogue.find_model("m"), catalogue.find_model("a/one")
+    catalogue.apply_replica(make_pod("a", "one", "p1", served="m"))
+    catalogue.apply_service(one)
+    assert catalogue.find_model("m") is shared is catalogue.renew(shared)
+    assert catalogue.find_model("a/one") is single is catalogue.renew(single)
+    assert catalogue.ready_replicas(single) is catalogue.ready_replicas(single)
+    catalogue.apply_service(make_service("a", "one", served="other"))
+    assert catalogue.find_model("m") != shared  # it has the new state of the first service
+    catalogue.delete_replica(make_pod("a", "one", "p1"))
+    assert catalogue.find_model("m") is catalogue.find_model("a/two")
+    catalogue.check_integrity()

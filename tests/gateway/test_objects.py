@@ -1,4 +1,6 @@
-from millrace_gateway.route.objects import ServiceKey, read_replica, read_service
+import pytest
+
+from millrace_gateway.route.objects import ServiceKey, read_replica, read_service, trim_replica, trim_service
 from tests.gateway.conftest import make_pod, make_service
 
 
@@ -33,3 +35,36 @@ def test_a_pod_of_no_service_is_no_replica() -> None:
     pod = make_pod("a", "chat", "p1")
     pod["metadata"]["labels"] = None
     assert read_replica(pod) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ()),
+        (["--gateway-key", "a", "--served-name", "m", "--gateway-key", "b"], ("a", "b")),
+        (["--gateway-key=a", "--gateway-key"], ("a",)),
+    ],
+)
+def test_a_replicas_keys_are_those_of_its_flags(arguments: list[str], expected: tuple[str, ...]) -> None:
+    pod = make_pod("a", "chat", "p1")
+    pod["spec"]["containers"] = [
+        {"name": "proxy", "args": ["--gateway-key", "x"]},
+        {"name": "replica", "args": arguments},
+    ]
+    assert read_replica(pod).gateway_keys == expected
+
+
+def test_a_trimmed_object_reads_as_the_whole_one() -> None:
+    pod = make_pod("a", "chat", "p1", served="m")
+    pod["metadata"] |= {"annotations": {"x": "y", "millrace.dev/leaving": "now"}, "managedFields": [{"x": 1}]}
+    pod["spec"] |= {"volumes": [{"name": "models"}]}
+    pod["status"]["conditions"].insert(0, {"type": "Initialized", "status": "True"})
+    service = make_service("a", "chat", served="m", ready={"status": "False", "reason": "ModelLoading"})
+    service["spec"] |= {"access": {"authentication": {"mode": "APIKey"}}, "scaling": {"minReplicas": 0}}
+    for item in (pod, {"metadata": pod["metadata"]}):
+        assert read_replica(trim_replica(item)) == read_replica(item)
+    for item in (service, {"metadata": service["metadata"]}, service | {"spec": {"model": "x"}}):
+        assert read_service(trim_service(item)) == read_service(item)
+    assert "managedFields" not in str(trim_replica(pod))
+    assert read_service(service).access == {"authentication": {"mode": "APIKey"}}
+    assert read_service(service | {"spec": {"access": "x"}}).access is None

@@ -12,7 +12,7 @@ from millrace_gateway.report.report import Activity, Report
 from millrace_gateway.report.stream import LeaderCheck
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
-from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 from millrace_runtime.contract import ANNOTATION_LEAVING
 from tests.gateway.conftest import Bench, make_pod, make_service
 
@@ -32,10 +32,16 @@ def make_catalogue() -> Catalogue:
     return catalogue
 
 
+def find_replica(catalogue: Catalogue) -> Replica:
+    route = catalogue.find(KEY)
+    assert route
+    return catalogue.ready_replicas(route)[0]
+
+
 def test_each_line_says_what_has_changed() -> None:
     catalogue, balancer = make_catalogue(), Balancer(2.0)
     report = Report(catalogue, balancer, Activity(lambda: 0.0))
-    replica = catalogue._replicas["a"]
+    replica = find_replica(catalogue)
     with balancer.count_request(replica):
         first = {"known": 0, "ready": {"a": 1, "b": 1}, "in_flight": {"a": 1}, "leaving": []}
         assert json.loads(report.next_line(0.0)) == first
@@ -67,7 +73,7 @@ def test_replicas_are_listed_only_where_they_have_changed() -> None:
     catalogue.replace_replicas([make_pod("shop", "chat", "a")])
     report = Report(catalogue, balancer, Activity(lambda: 0.0))
     for number in range(5):
-        with balancer.count_request(catalogue._replicas["a"]):
+        with balancer.count_request(find_replica(catalogue)):
             assert json.loads(report.next_line(0.0))["in_flight"] == {"a": 1}
         assert json.loads(report.next_line(0.0)) == {"in_flight": {"a": 0}}
         assert catalogue.num_lists == 1, number
@@ -154,5 +160,5 @@ def test_services_with_requests_and_their_last_ends_are_told() -> None:
         now = 120.0
     assert json.loads(report.next_line(now + 1.5)) == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 1.5}}
     assert json.loads(report.next_line(now + 9.0)) == {}
-    activity.forget_all_but([])
+    activity.forget_deleted(ServiceChanges(deleted=[KEY]))
     assert activity.list_ends() == {}

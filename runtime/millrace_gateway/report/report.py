@@ -14,13 +14,13 @@ reader knows nothing.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
-from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 
 _REPORTED_EMPTY = frozenset({"leaving", "known"})
 """Fields that have a meaning also when empty or zero."""
@@ -45,23 +45,32 @@ class Activity:
     @contextmanager
     def count_request(self, key: ServiceKey) -> Iterator[None]:
         """Count one request of the service while entered."""
-        self._open[key] += 1
-        self._arrived[key] += 1
-        self.num_changes += 1
+        self.begin(key)
         try:
             yield
         finally:
-            self._open[key] -= 1
-            if not self._open[key]:
-                del self._open[key]
-            self._ended[key] = self._clock()
-            self.num_changes += 1
+            self.end(key)
 
-    def forget_all_but(self, keys: Collection[ServiceKey]) -> None:
-        """Forget the ends and the arrivals of all services except these."""
-        known = set(keys)
-        self._arrived = Counter({key: count for key, count in self._arrived.items() if key in known})
-        self._ended = {key: end for key, end in self._ended.items() if key in known}
+    def begin(self, key: ServiceKey) -> None:
+        """Count a request's arrival; the caller counts its end."""
+        self._open[key] += 1
+        self._arrived[key] += 1
+        self.num_changes += 1
+
+    def end(self, key: ServiceKey) -> None:
+        """Count the end of a request that has begun."""
+        self._open[key] -= 1
+        if not self._open[key]:
+            del self._open[key]
+        if key in self._arrived:  # if not, the service has been deleted meanwhile
+            self._ended[key] = self._clock()
+        self.num_changes += 1
+
+    def forget_deleted(self, changes: ServiceChanges) -> None:
+        """Forget the ends and the arrivals of the deleted services."""
+        for key in changes.deleted:
+            self._arrived.pop(key, None)
+            self._ended.pop(key, None)
 
     def count_open(self) -> dict[str, int]:
         """Return the number of open requests of each service that has some."""

@@ -1,13 +1,20 @@
 """Reads InferenceService and Pod objects into services and replicas. Pure; it ignores unknown fields."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from millrace_kubernetes.durations import parse_duration
 from millrace_kubernetes.model_names import read_running_name, read_served_name
-from millrace_runtime.contract import ANNOTATION_LEAVING, CONTAINER_REPLICA, FLAG_SERVED_NAME, LABEL_SERVICE
+from millrace_runtime.contract import (
+    ANNOTATION_LEAVING,
+    CONTAINER_REPLICA,
+    FLAG_GATEWAY_KEY,
+    FLAG_SERVED_NAME,
+    LABEL_SERVICE,
+)
 
 Object = Mapping[str, Any]
 """A Kubernetes object as JSON gives it."""
@@ -23,7 +30,14 @@ class ServiceKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-@dataclass(frozen=True)
+class ServiceChanges(NamedTuple):
+    """The services that a change has added, and those that it has deleted."""
+
+    added: Collection[ServiceKey] = ()
+    deleted: Collection[ServiceKey] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """The fields of an InferenceService that routing needs."""
 
@@ -40,6 +54,8 @@ class Service:
     """
     hold_seconds: float = 0.0
     """How long a request waits for a first replica; 0: it is refused at once."""
+    access: Mapping[str, Any] | None = field(default=None, hash=False)
+    """`spec.access` as it is written: who may send requests, and how many."""
 
     @property
     def age_rank(self) -> tuple[str, str]:
@@ -47,7 +63,7 @@ class Service:
         return (self.created, self.uid)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Replica:
     """A pod that serves."""
 
@@ -63,6 +79,8 @@ class Replica:
     """Its model name; None if its pod has none: requests are then forwarded unchanged."""
     ready_at: float = -math.inf
     """When it became Ready, by the gateway's monotonic clock; -inf if it was Ready before the first list."""
+    gateway_keys: tuple[str, ...] = ()
+    """The public keys by which it verifies gateways' tokens; none: it takes requests without a token."""
 
 
 def read_service(item: Object) -> Service:
@@ -75,6 +93,7 @@ def read_service(item: Object) -> Service:
         served_name=read_served_name(item),
         state=_find_cause(_find_condition(item, "Ready")),
         hold_seconds=_read_hold(item),
+        access=_read_access(item),
     )
 
 
@@ -94,6 +113,7 @@ def read_replica(item: Object) -> Replica | None:
         is_ready=bool(ready and address and not metadata.get("deletionTimestamp")),
         is_leaving=ANNOTATION_LEAVING in (metadata.get("annotations") or {}),
         served_name=read_running_name(item, CONTAINER_REPLICA, FLAG_SERVED_NAME),
+        gateway_keys=_read_gateway_keys(item),
     )
 
 
@@ -101,6 +121,60 @@ def read_key(item: Object) -> ServiceKey:
     """Read an object's namespace and name."""
     metadata = item["metadata"]
     return ServiceKey(metadata["namespace"], metadata["name"])
+
+
+def trim_service(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of an InferenceService that `read_service` reads."""
+    spec = item.get("spec") or {}
+    model = spec.get("model")
+    return {
+        "metadata": _keep(item["metadata"], ("namespace", "name", "uid", "creationTimestamp")),
+        "spec": _keep(spec, ("scaling", "access"))
+        | ({"model": _keep(model, ("servedName",))} if isinstance(model, Mapping) else {}),
+        "status": {"conditions": [_find_condition(item, "Ready")]},
+    }
+
+
+def trim_replica(item: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a Pod that `read_replica` reads: a pod of a few kilobytes keeps a tenth of them."""
+    metadata = item["metadata"]
+    return {
+        "metadata": {
+            **_keep(metadata, ("namespace", "name", "uid", "deletionTimestamp")),
+            "labels": _keep(metadata.get("labels") or {}, (LABEL_SERVICE,)),
+            "annotations": _keep(metadata.get("annotations") or {}, (ANNOTATION_LEAVING,)),
+        },
+        "spec": {"containers": [_keep(_find_container(item), ("name", "args"))]},
+        "status": {
+            "podIP": (item.get("status") or {}).get("podIP"),
+            "conditions": [_find_condition(item, "Ready")],
+        },
+    }
+
+
+def _keep(fields: Object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: fields[name] for name in names if name in fields}
+
+
+def _find_container(pod: Object) -> Object:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    found: Object = next((one for one in containers if one.get("name") == CONTAINER_REPLICA), {})
+    return found
+
+
+def _read_gateway_keys(pod: Object) -> tuple[str, ...]:
+    """Return the values of each FLAG_GATEWAY_KEY, written with a blank or `=`."""
+    arguments = [str(one) for one in _find_container(pod).get("args") or ()]
+    joined = f"{FLAG_GATEWAY_KEY}="
+    return (
+        *(value for name, value in pairwise(arguments) if name == FLAG_GATEWAY_KEY),
+        *(one.removeprefix(joined) for one in arguments if one.startswith(joined)),
+    )
+
+
+def _read_access(item: Object) -> Object | None:
+    access = (item.get("spec") or {}).get("access")
+    return access if isinstance(access, Mapping) else None
 
 
 def _read_hold(item: Object) -> float:

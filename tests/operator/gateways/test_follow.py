@@ -112,7 +112,9 @@ async def test_the_leader_knows_what_is_in_flight_and_who_has_seen_a_mark(cluste
     first, second = await cluster.add_gateway("g1"), await cluster.add_gateway("g2")
     async with following(cluster) as gateways:
         await wait_until_async("both tell", lambda: load_of_a(gateways) == PodLoad(0, False))
-        replica = next(iter(first.catalogue._replicas.values()))
+        route = first.catalogue.find_model("shop/chat")
+        assert route
+        replica = first.catalogue.ready_replicas(route)[0]
         with first.balancer.count_request(replica), second.balancer.count_request(replica):
             await wait_until_async("the requests", lambda: load_of_a(gateways) == PodLoad(2, False))
             marked = make_pod("shop", "chat", "a")

@@ -1,0 +1,1 @@
+"""The gateway measured: beside other gateways, through disruptions, and with a large cluster to follow."""
