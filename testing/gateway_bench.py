@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.nodes.network.addresses import claim_block
 from millrace_gateway.route.objects import ServiceKey
@@ -126,7 +127,9 @@ class Bench:
         return uid
 
     def value(self, name: str, **labels: str) -> float | None:
-        return self.gateway.metrics.registry.get_sample_value(name, labels)
+        families = text_string_to_metric_families(self.gateway.metrics.render().decode())
+        samples = (sample for family in families for sample in family.samples)
+        return next((one.value for one in samples if (one.name, one.labels) == (name, labels)), None)
 
     async def until(self, condition: Callable[[], object]) -> None:
         await wait_until_async("the gateway as awaited", condition)

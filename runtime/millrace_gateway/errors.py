@@ -2,6 +2,7 @@
 
 GatewayError
 ├── ReplicaRefusedError    a replica has not begun the request: another one may take it
+│   └── ReplicaDrainingError    it is about to end
 ├── CannotListenError      an address can't be bound
 ├── BrokenAnswerError      a replica's answer is no HTTP
 └── RequestRefusedError    this request can't be served; carries status, body and headers
@@ -22,6 +23,10 @@ class GatewayError(Exception):
 
 class ReplicaRefusedError(GatewayError):
     """A replica refused the connection or is draining. It has not begun the request."""
+
+
+class ReplicaDrainingError(ReplicaRefusedError):
+    """A replica is about to end."""
 
 
 class CannotListenError(GatewayError):

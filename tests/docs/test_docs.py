@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.local_cluster import LocalCluster
 from millrace_gateway.report.metrics import Metrics as GatewayMetrics
-from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from millrace_kubectl import command as plugin
 from millrace_node_cache.metrics import Metrics as NodeCacheMetrics
 from millrace_operator.api.conditions import Reason
@@ -122,8 +123,8 @@ def replica_families() -> dict[str, Metric]:
 
 def gateway_families() -> dict[str, Metric]:
     metrics = GatewayMetrics()
-    metrics.track({ServiceKey("namespace", "service")})
-    return exposed(metrics.registry.collect())  # type: ignore[arg-type]
+    metrics.track(ServiceChanges(added=[ServiceKey("namespace", "service")]))
+    return exposed(text_string_to_metric_families(metrics.render().decode()))
 
 
 def operator_families() -> dict[str, Metric]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client import generate_latest
 from yarl import URL
 
 from millrace_gateway.route.objects import ServiceKey
@@ -181,5 +180,5 @@ async def test_bodies_that_never_end_leave_others_room(bench: Any, seen: dict[st
 
 
 def count_series(bench: Any) -> int:
-    lines = generate_latest(bench.gateway.metrics.registry).decode().splitlines()
+    lines = bench.gateway.metrics.render().decode().splitlines()
     return sum(line.startswith("millrace_gateway") for line in lines)

@@ -22,6 +22,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from millrace_gateway.report.metrics import Metrics as GatewayMetrics
 from millrace_gateway.report.metrics import Outcome
+from millrace_gateway.route.objects import ServiceChanges
 from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_operator.app.metrics import Metrics as OperatorMetrics
 from millrace_operator.autoscaler.decide.policy import Objective
@@ -86,7 +87,7 @@ def make_replica() -> Iterator[Render]:
 
 def make_gateway(key: GatewayKey, outcome: Outcome = Outcome.COMPLETED) -> Render:
     metrics = GatewayMetrics()
-    metrics.track({key})
+    metrics.track(ServiceChanges(added=[key]))
 
     def render_more() -> bytes:
         for _ in range(4):

@@ -15,6 +15,7 @@ from millrace_gateway.errors import (
     ModelNotFoundError,
     NoReplicaError,
     NotSyncedError,
+    ReplicaDrainingError,
     ReplicaRefusedError,
     RequestRefusedError,
     UnsupportedEncodingError,
@@ -36,7 +37,7 @@ from millrace_gateway.http.head import is_event_stream, write_headers
 from millrace_gateway.http.relay import Relay, RelayEnd, Tunnel
 from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle
-from millrace_gateway.report.metrics import Metrics, Outcome
+from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
 from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue, Route
@@ -235,8 +236,10 @@ class Proxy:
                 raise self._describe_absence(route, len(tried), request.host)
             try:
                 return await self._ask_one(exchange, replica)
-            except ReplicaRefusedError:
+            except ReplicaRefusedError as refusal:
                 tried.add(replica.uid)
+                cause = RetryCause.DRAINING if isinstance(refusal, ReplicaDrainingError) else RetryCause.REFUSED
+                self._metrics.count_retry(cause)
             replica = self._pick(route, tried)
 
     def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:

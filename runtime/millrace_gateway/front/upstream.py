@@ -3,7 +3,7 @@
 import logging
 from dataclasses import dataclass
 
-from millrace_gateway.errors import BrokenAnswerError, ReplicaRefusedError, UpstreamFailedError
+from millrace_gateway.errors import BrokenAnswerError, ReplicaDrainingError, UpstreamFailedError
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
@@ -100,7 +100,7 @@ class Upstream:
         if head.status == 503 and find_header(head.headers, _DRAINING) is not None:
             connection.abort()
             self._pool.give_back(replica.uid, connection)
-            raise ReplicaRefusedError("it is draining")
+            raise ReplicaDrainingError("it is draining")
         return UpstreamAnswer(head, connection)
 
     def end(self, replica: Replica, answer: UpstreamAnswer) -> None:
