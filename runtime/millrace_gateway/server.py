@@ -52,6 +52,7 @@ class Gateway:
         self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
+        self.catalogue.on_gone = self.balancer.forget
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
             LeaderCheck(settings.operator_namespace),

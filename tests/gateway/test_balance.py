@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -5,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.balance import NUM_GONE, PROBE_SECONDS, Balancer, Candidate
+from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
 
@@ -44,20 +46,104 @@ def test_none_is_left_when_all_were_tried_or_none_is_there() -> None:
     assert balancer.pick(REPLICAS, {"p0", "p2"}, 0.0) == REPLICAS[1]
 
 
-def test_one_that_refused_comes_last_until_its_time_is_over() -> None:
-    balancer = Balancer(2.0)
-    balancer.suspect(REPLICAS[0], 10.0)
+def fail(balancer: Balancer, replica: Replica, now: float) -> None:
+    """Send the replica a request that fails."""
+    with balancer.count_request(replica):
+        balancer.note_failure(replica, now)
+
+
+def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> None:
+    balancer, failing = Balancer(2.0), REPLICAS[0]
+    begin = 100.0
     with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[2]):
-        assert balancer.pick(REPLICAS, (), 11.9) != REPLICAS[0]
-        assert balancer.pick(REPLICAS, {"p1", "p2"}, 11.9) == REPLICAS[0]
-        assert balancer.pick(REPLICAS, (), 12.0) == REPLICAS[0]
+        for seconds in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0):
+            fail(balancer, failing, begin)
+            balancer.note_failure(failing, begin + 0.1)  # one that it had before: the time is no longer
+            assert balancer.pick(REPLICAS, (), begin + seconds - 0.01) != failing
+            assert balancer.pick(REPLICAS, {"p1", "p2"}, begin + seconds - 0.01) == failing
+            begin += seconds
+            assert balancer.pick(REPLICAS, (), begin) == failing
+        balancer.note_success(failing)
+        assert balancer.pick(REPLICAS, (), begin) == failing
+        fail(balancer, failing, begin)
+        assert balancer.pick(REPLICAS, (), begin + 2.0) == failing
 
 
-def test_when_all_are_suspect_each_is_asked_all_the_same() -> None:
+def test_one_request_alone_tries_a_replica_again() -> None:
     balancer = Balancer(2.0)
-    for replica in REPLICAS:
-        balancer.suspect(replica, 0.0)
-    assert {balancer.pick(REPLICAS, (), 1.0) for _ in range(3)} == set(REPLICAS)
+    fail(balancer, REPLICAS[0], 100.0)
+    with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[2]):
+        picked = [balancer.pick(REPLICAS, (), 102.0 + now) for now in (0.0, 0.1, PROBE_SECONDS - 0.1)]
+        assert [replica == REPLICAS[0] for replica in picked] == [True, False, False]
+        assert (
+            balancer.pick(REPLICAS, (), 102.0 + PROBE_SECONDS) == REPLICAS[0]
+        )  # it never got it, or is slow
+
+
+def test_when_all_fail_the_one_that_failed_the_longest_ago_is_asked() -> None:
+    balancer = Balancer(2.0)
+    for number, replica in enumerate(REPLICAS):
+        fail(balancer, replica, float(number) / 10)
+    assert balancer.pick(REPLICAS, (), 1.0) == REPLICAS[0]
+    fail(balancer, REPLICAS[0], 1.0)
+    assert balancer.pick(REPLICAS, (), 1.1) == REPLICAS[1]
+    leaving = replace(REPLICAS[1], is_leaving=True)
+    assert balancer.pick([REPLICAS[0], leaving, REPLICAS[2]], (), 1.1) == REPLICAS[2]
+
+
+def test_a_replicas_own_report_counts_with_what_was_sent_since_until_it_is_old() -> None:
+    balancer, (busy, idle, third) = Balancer(2.0), REPLICAS
+    balancer.note_load(busy.uid, LoadReport(2, 3, 8, 0.5, 10.0))
+    assert {balancer.pick(REPLICAS, (), 10.0) for _ in range(6)} == {idle, third}
+    with ExitStack() as held:
+        assert set(send(balancer, held, [busy, idle], [11.0] * 5)) == {idle.uid}
+        assert sorted(send(balancer, held, [busy, idle], [11.0] * 4)) == ["p0", "p0", "p1", "p1"]
+        assert send(balancer, held, [busy, idle], [12.0]) == [busy.uid]  # 2 of its own against 7
+        balancer.note_load(busy.uid, LoadReport(0, 0, 8, 0.0, 12.0))
+        assert balancer.in_flight(busy) == 3  # the larger one counts
+        assert send(balancer, held, [busy, idle], [12.0] * 4) == [busy.uid] * 4
+
+
+def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
+    balancer, offered = Balancer(2.0), []
+
+    def prefer(candidates: Sequence[Candidate]) -> str | None:
+        offered.append({one.replica.uid: (one.load, one.report) for one in candidates})
+        return wish
+
+    replicas = [*REPLICAS, replace(REPLICAS[0], uid="p3", is_leaving=True)]
+    report = LoadReport(1, 1, 8, 0.5, 100.0)
+    balancer.note_load("p1", report)
+    fail(balancer, REPLICAS[2], 100.0)
+    wish: str | None = "p1"
+    assert balancer.pick(replicas, (), 100.0, prefer) == REPLICAS[1]
+    assert offered.pop() == {"p0": (1.0, None), "p1": (3.0, report)}
+    for other in (None, "p2", "unknown"):
+        wish = other
+        assert balancer.pick(replicas, (), 101.0, prefer) == REPLICAS[0]
+    assert balancer.pick(replicas, ("p0", "p1"), 101.0, prefer) == REPLICAS[2]
+
+
+def test_loads_are_read_where_this_gateway_has_requests_and_no_report_is_new() -> None:
+    balancer = Balancer(2.0)
+    with balancer.count_request(REPLICAS[0]), balancer.count_request(REPLICAS[1]):
+        balancer.note_load("p1", LoadReport(0, 1, 8, 0.1, 9.8))
+        assert balancer.polls_due(10.0) == [REPLICAS[0]]
+        assert balancer.polls_due(10.2) == []
+        assert balancer.polls_due(10.4) == [REPLICAS[1]]
+        assert balancer.polls_due(10.5) == [REPLICAS[0]]
+    assert balancer.polls_due(20.0) == []
+
+
+def test_what_is_gone_is_forgotten_also_if_its_last_request_fails_later() -> None:
+    balancer = Balancer(2.0)
+    with balancer.count_request(REPLICAS[0]):
+        balancer.forget("p0")
+        balancer.note_failure(REPLICAS[0], 0.0)
+        assert balancer.count_all() == {"p0": 1}
+    for number in range(NUM_GONE):
+        balancer.forget(f"other-{number}")
+    assert (balancer.count_all(), balancer._standings) == ({}, {})
 
 
 def send(balancer: Balancer, held: ExitStack, replicas: list[Replica], times: list[float]) -> list[str]:
@@ -113,3 +199,28 @@ def test_counts_stay_level_and_end_at_nothing(moves: list[bool]) -> None:
     for request in held:
         request.close()
     assert [balancer.in_flight(replica) for replica in REPLICAS] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1 2 3", "1 2 3 x", "1 2 3 nan", "1 2 3 inf", "-1 2 3 0", "1  2 3", "9999999999 0 1 0", "a b c d"],
+)
+def test_a_load_that_no_replica_can_have_is_not_read(text: str) -> None:
+    assert read_load_header(text, 5.0) is None
+
+
+def test_a_load_is_read_from_header_and_document() -> None:
+    expected = LoadReport(1, 2, 3, 0.25, 5.0)
+    assert read_load_header("1 2 3 0.25", 5.0) == expected
+    body = b'{"server_load": 3, "waiting": 1, "running": 2, "max_sequences": 3, "kv_usage": 0.25}'
+    assert read_load_document(body, 5.0) == expected
+    for bad in (
+        b"",
+        b"[]",
+        b"{}",
+        body.replace(b"2", b"-2"),
+        body.replace(b"2", b"x"),
+        b"\xff",
+        b"[" * 10_000,
+    ):
+        assert read_load_document(bad, 5.0) is None

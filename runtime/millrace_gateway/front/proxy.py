@@ -278,6 +278,7 @@ class Proxy:
                 answer = await self._upstream.ask(exchange.upstream, replica, [])
                 try:
                     exchange.upstream.release()
+                    self._balancer.note_success(replica)
                     return await self._answer(exchange, answer, replica)
                 finally:
                     self._upstream.end(replica, answer)
@@ -313,7 +314,7 @@ class Proxy:
         return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
 
     def _suspect(self, replica: Replica) -> None:
-        self._balancer.suspect(replica, self._now())
+        self._balancer.note_failure(replica, self._now())
 
     def _pick(self, route: Route, tried: set[str]) -> Replica | None:
         return self._balancer.pick(self._catalogue.ready_replicas(route), tried, self._now())

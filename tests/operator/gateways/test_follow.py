@@ -1,6 +1,7 @@
 """The leader and real gateways, through a fake API server that has the pods and the Lease."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from hashlib import sha256
@@ -246,4 +247,4 @@ async def test_a_request_at_a_gateway_is_told_at_once(cluster: Cluster) -> None:
             assert asked[0] == ServiceKey("shop", "chat")
             assert followed.read_demand(asked[0]).num_open == 1
             cluster.api.put(PODS, make_pod("shop", "chat", "a", address="127.0.0.1"))
-            await wait_until_async("its replica", lambda: gateway.balancer._suspect_until)
+            await wait_until_async("its replica", lambda: gateway.balancer.is_ejected("a", time.monotonic()))
