@@ -13,7 +13,7 @@ import aiohttp
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.body_budget import BodyBudget
-from millrace_gateway.front.holding import Holder, HoldLimits
+from millrace_gateway.front.holding import Holder
 from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.front.upstream import Upstream
 from millrace_gateway.http.limits import ConnectionLimits
@@ -58,9 +58,7 @@ class Gateway:
             LeaderCheck(settings.operator_namespace),
             lambda: Report(self.catalogue, self.balancer, self.activity),
         )
-        self.holder = Holder(HoldLimits(), self.reporting.hurry)
-        self.end_replica: Callable[[str], None] = lambda _uid: None
-        """Ends the exchanges with a replica that is gone, by its pod's uid."""
+        self.holder = Holder(self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
         followers = (self.metrics.track, self.activity.forget_deleted)
         self.service_sinks = [
@@ -77,7 +75,7 @@ class Gateway:
         """Serve while entered. Raises CannotListenError."""
         async with AsyncExitStack() as stack:
             upstream = Upstream(self.settings)
-            self.end_replica = upstream.end_replica
+            self.catalogue.on_gone = upstream.end_replica
             stack.callback(upstream.close)
             surface = self._create_surface(upstream)
             inner = InnerSurface(surface, self.reporting)

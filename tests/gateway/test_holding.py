@@ -1,13 +1,14 @@
 """A service that may have no replica: its requests wait for one, within bounds."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from millrace_gateway.front import proxy
-from millrace_gateway.front.holding import Awaited, Holder, HoldLimits
+from millrace_gateway.front.holding import HELD_BYTES, Awaited, Holder
 from millrace_gateway.route.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
 from tests.gateway.conftest import Bench, make_pod, make_service, next_address
@@ -56,19 +57,19 @@ async def test_requests_wait_until_a_replica_is_ready(bench: Bench) -> None:
     await bench.until(lambda: bench.gateway.activity.count_open() == {})
 
 
-async def test_only_those_are_asked_whose_services_have_news() -> None:
+async def test_only_those_are_asked_whose_services_have_news_and_each_group_once() -> None:
     asked: list[str] = []
 
-    def ask_for(name: str) -> bool:
-        asked.append(name)
-        return False
+    def ask_for(name: str) -> Awaited:
+        def may_go(_tried: Collection[str]) -> bool:
+            asked.append(name)
+            return False
 
-    holder = Holder(HoldLimits(), lambda: None)
+        return Awaited((chat, twin) if name == "chat" else (other,), may_go, {"p1"})
+
+    holder = Holder(lambda: None)
     chat, other, twin = (ServiceKey("shop", name) for name in ("chat", "other", "twin"))
-    waits = [
-        asyncio.create_task(holder.wait(chat, 60.0, Awaited((chat, twin), lambda: ask_for("chat")))),
-        asyncio.create_task(holder.wait(other, 60.0, Awaited((other,), lambda: ask_for("other")))),
-    ]
+    waits = [asyncio.create_task(holder.wait(60.0, ask_for(name))) for name in ["chat"] * 5 + ["other"] * 3]
     await asyncio.sleep(0)
     for keys, expected in (
         ((other,), ["other"]),
@@ -79,12 +80,35 @@ async def test_only_those_are_asked_whose_services_have_news() -> None:
     ):
         asked.clear()
         holder.release(keys)
-        assert asked == expected
-    for wait in waits:
-        wait.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
+        assert sorted(asked) == expected
+    assert holder.num_held == 8
+    await end(*waits)
     assert holder.num_held == 0
-    assert not holder._waiting_for
+    assert (holder._groups, holder._groups_of) == ({}, {})
+
+
+async def test_ten_thousand_requests_are_woken_once_each_and_those_that_were_refused_wait_on() -> None:
+    woken: list[bool] = []
+    is_there, num_asked = False, 0
+
+    def may_go(tried: Collection[str]) -> bool:
+        nonlocal num_asked
+        num_asked += 1
+        return is_there and "p1" not in tried
+
+    async def wait(tried: set[str]) -> None:
+        woken.append(await holder.wait(60.0, Awaited((key,), may_go, tried)))
+
+    holder, key = Holder(lambda: None), ServiceKey("shop", "chat")
+    waits = [asyncio.create_task(wait({"p1"} if number < 100 else set())) for number in range(10_000)]
+    await asyncio.sleep(0)
+    is_there, num_asked = True, 0
+    for _ in range(3):
+        holder.release([key])
+    assert num_asked <= 3 * (1 + 100)
+    await asyncio.wait(waits[100:])
+    assert (woken, holder.num_held) == ([True] * 9_900, 100)
+    await end(*waits)
 
 
 async def test_a_replica_of_another_service_with_the_same_name_releases_a_request(bench: Bench) -> None:
@@ -116,36 +140,25 @@ async def test_a_client_that_leaves_waits_no_more(bench: Bench) -> None:
     assert bench.gateway.activity.count_open() == {}
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        HoldLimits(3, share=1.0, namespace_share=1.0),
-        HoldLimits(most=12),
-    ],
-)
-async def test_what_goes_beyond_the_bounds_is_refused_at_once(bench: Bench, limits: HoldLimits) -> None:
-    bench.gateway.holder._limits = limits
-    add_sleeper(bench)
-    asked = [asyncio.create_task(ask(bench)) for _ in range(3)]
-    await bench.until(lambda: bench.gateway.holder.num_held == 3)
-    assert await ask(bench) == 503
-    await wake(bench)
-    assert await asyncio.gather(*asked) == [200] * 3
+ROOM_FOR_TWO = {"body_memory_bytes": 4 * HELD_BYTES + 1000}
+"""A namespace has a half when it is alone."""
 
 
-async def test_one_service_leaves_room_for_the_others(bench: Bench) -> None:
-    bench.gateway.holder._limits = HoldLimits(most=4)
+@pytest.mark.parametrize("bench", [ROOM_FOR_TWO], indirect=True)
+async def test_what_goes_beyond_the_memory_is_refused_and_leaves_room_for_others(
+    bench: Bench,
+) -> None:
     add_sleeper(bench)
-    other = make_service("shop", "other")
-    other["spec"]["scaling"] = SLEEPER
-    bench.gateway.service_sinks[0].apply(other)
-    held = [asyncio.create_task(ask(bench, model)) for model in ("chat", "other")]
+    asked = [asyncio.create_task(ask(bench)) for _ in range(2)]
     await bench.until(lambda: bench.gateway.holder.num_held == 2)
+    assert bench.value("millrace_gateway_body_bytes") == 2 * HELD_BYTES
     assert await ask(bench) == 503
-    another, room = ServiceKey("shop", "third"), bench.gateway.holder.has_room
-    assert not room(another)  # its namespace has a half
-    assert room(ServiceKey("search", "third"))
-    await end(*held)
+    with bench.gateway.bodies.share("search") as share:
+        assert bench.gateway.holder.has_room(share)
+        assert bench.gateway.holder.has_room(share)  # once counted, it has its room
+    await wake(bench)
+    assert await asyncio.gather(*asked) == [200] * 2
+    await bench.until(lambda: not bench.value("millrace_gateway_body_bytes"))
 
 
 async def test_a_gateway_that_ends_holds_nothing(bench: Bench) -> None:
@@ -157,8 +170,8 @@ async def test_a_gateway_that_ends_holds_nothing(bench: Bench) -> None:
     assert await asked == 503
 
 
+@pytest.mark.parametrize("bench", [{"body_memory_bytes": HELD_BYTES}], indirect=True)
 async def test_a_request_that_is_refused_at_once_is_told_as_well(bench: Bench) -> None:
-    bench.gateway.holder._limits = HoldLimits(most=0)
     add_sleeper(bench)
     assert await ask(bench) == 503
     assert list(bench.gateway.activity.list_ends()) == ["shop/chat"]

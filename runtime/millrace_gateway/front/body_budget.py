@@ -40,7 +40,9 @@ class BodyBudget:
 
     def give_back(self, namespace: str | None, num_bytes: int) -> None:
         """Remove bytes from a part."""
-        self._parts -= Counter({namespace: num_bytes})  # what is zero goes
+        self._parts[namespace] -= num_bytes
+        if not self._parts[namespace]:
+            del self._parts[namespace]
         self.num_bytes -= num_bytes
 
 
@@ -57,6 +59,10 @@ class BodyShare:
         has_room = self._budget.take(self._namespace, num_bytes)
         self._num_bytes += num_bytes if has_room else 0
         return has_room
+
+    def reserve(self, num_bytes: int) -> bool:
+        """Grow to at least so many bytes. Return whether there was room for them."""
+        return self._num_bytes >= num_bytes or self.grow(num_bytes - self._num_bytes)
 
     def assign(self, namespace: str) -> bool:
         """Move the share to the part of the service's namespace. Return whether it had room."""

@@ -1,114 +1,116 @@
-"""Holds requests for services without a replica until one is Ready, within limits of number and time.
+"""Holds requests for services without a replica until one is Ready, within limits of memory and time.
 
-The memory of their bodies counts in the budget of all bodies.
+Their memory alone limits how many are held: each counts its body in the budget of all bodies, and at least
+HELD_BYTES, so that a namespace leaves room for the others with empty bodies, too.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.route.objects import ServiceKey
 
-
-@dataclass(frozen=True)
-class HoldLimits:
-    """The limits of held requests, for all services together."""
-
-    most: int = 1024
-    """Number of requests."""
-    share: float = 0.25
-    """The share of one service: one that never starts leaves room for the others."""
-    namespace_share: float = 0.5
-    """The share of all services of a namespace together."""
+HELD_BYTES = 4096
+"""A held request's least share of the budget: about what its connection and its headers take."""
 
 
 class Awaited(NamedTuple):
     """The condition for which a request waits."""
 
-    services: Collection[ServiceKey]
+    services: tuple[ServiceKey, ...]
     """Services with the same model name: a replica of any of them may take the request."""
-    may_go: Callable[[], bool]
-    """Whether the request may continue."""
+    may_go: Callable[[Collection[str]], bool]
+    """Whether a request for them may continue that has tried the replicas with these uids."""
+    tried: Collection[str] = ()
+    """The uids of replicas that have refused this request."""
+
+    def is_met(self) -> bool:
+        """Whether this request may continue."""
+        return self.may_go(self.tried)
+
+
+_Arrival = asyncio.Future[None]
 
 
 class Holder:
-    """Owner of the waiting requests. It calls `on_hold` when a request starts to wait."""
+    """Owner of the waiting requests. It calls `on_hold` when a request starts to wait.
 
-    def __init__(self, limits: HoldLimits, on_hold: Callable[[], None]) -> None:
-        self._limits = limits
+    Requests for the same services wait in one group. A release asks once for all of a group whether a request
+    may go that has tried no replica: if not, none may. So news of a service without a replica cost the same
+    however many requests wait for one, and its first replica releases all of them in one pass.
+    """
+
+    def __init__(self, on_hold: Callable[[], None]) -> None:
         self._on_hold = on_hold
-        self._nums: Counter[ServiceKey] = Counter()
-        self._waiting: dict[asyncio.Future[None], Awaited] = {}
-        self._waiting_for: dict[ServiceKey, dict[asyncio.Future[None], None]] = {}
-        """The same by the services for which they wait, the oldest first."""
+        self._groups: dict[tuple[ServiceKey, ...], dict[_Arrival, Awaited]] = {}
+        """The waiting requests by their services, the oldest first."""
+        self._groups_of: dict[ServiceKey, set[tuple[ServiceKey, ...]]] = {}
         self._is_closed = False
 
     @property
     def num_held(self) -> int:
         """The number of waiting requests."""
-        return len(self._waiting)
+        return sum(map(len, self._groups.values()))
 
-    def has_room(self, key: ServiceKey) -> bool:
-        """Whether another request of the service can be held."""
-        limits = self._limits
-        beside = {other for other in self._nums if other.namespace == key.namespace}
-        fits = (
-            self._fits({key}, limits.share),
-            self._fits(beside, limits.namespace_share),
-            self._fits(self._nums, 1.0),
-        )
-        return all(fits) and not self._is_closed
+    def has_room(self, share: BodyShare) -> bool:
+        """Whether the request of this share can be held. If so, the share has HELD_BYTES at least."""
+        return not self._is_closed and share.reserve(HELD_BYTES)
 
-    async def wait(self, key: ServiceKey, seconds: float, awaited: Awaited) -> bool:
-        """Wait at most `seconds` until a request of the service may continue. Return whether it may."""
-        if awaited.may_go() or self._is_closed:
-            return awaited.may_go()
-        arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._count(key, arrival, awaited):
+    async def wait(self, seconds: float, awaited: Awaited) -> bool:
+        """Wait at most `seconds` until a request may continue. Return whether it may."""
+        if awaited.is_met() or self._is_closed:
+            return awaited.is_met()
+        arrival: _Arrival = asyncio.get_running_loop().create_future()
+        with self._count(arrival, awaited):
             self._on_hold()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await arrival
-        return awaited.may_go()
+        return awaited.is_met()
 
     def release(self, keys: Collection[ServiceKey] | None = None) -> None:
         """Continue each request for these services (None: for any) that may continue."""
-        arrivals = self._waiting if keys is None else self._find_arrivals(keys)
-        for arrival in arrivals:
-            if not arrival.done() and (self._is_closed or self._waiting[arrival].may_go()):
-                arrival.set_result(None)
-
-    def _find_arrivals(self, keys: Iterable[ServiceKey]) -> Iterable[asyncio.Future[None]]:
-        found: dict[asyncio.Future[None], None] = {}
-        for key in keys:
-            found |= self._waiting_for.get(key, {})
-        return found
+        if keys is None:
+            found = set(self._groups)
+        else:
+            found = {group for key in keys for group in self._groups_of.get(key, ())}
+        for services in found:
+            self._release_group(self._groups[services])
 
     def close(self) -> None:
         """Hold no more requests: this gateway ends, and another one can hold them."""
         self._is_closed = True
         self.release()
 
-    def _fits(self, keys: Iterable[ServiceKey], share: float) -> bool:
-        """Whether one more request of these services fits into their share."""
-        num = 1 + sum(self._nums[key] for key in keys)
-        return num <= share * self._limits.most
+    def _release_group(self, group: dict[_Arrival, Awaited]) -> None:
+        first = next(iter(group.values()))
+        if not (self._is_closed or first.may_go(())):
+            return
+        for arrival, awaited in group.items():
+            if not arrival.done() and (self._is_closed or not awaited.tried or awaited.is_met()):
+                arrival.set_result(None)
 
     @contextmanager
-    def _count(self, key: ServiceKey, arrival: asyncio.Future[None], awaited: Awaited) -> Iterator[None]:
-        self._waiting[arrival] = awaited
-        for service in awaited.services:
-            self._waiting_for.setdefault(service, {})[arrival] = None
-        self._nums[key] += 1
+    def _count(self, arrival: _Arrival, awaited: Awaited) -> Iterator[None]:
+        services = awaited.services
+        if services not in self._groups:
+            self._groups[services] = {}
+            for key in services:
+                self._groups_of.setdefault(key, set()).add(services)
+        self._groups[services][arrival] = awaited
         try:
             yield
         finally:
-            del self._waiting[arrival]
-            for service in awaited.services:
-                del self._waiting_for[service][arrival]
-                if not self._waiting_for[service]:
-                    del self._waiting_for[service]
-            self._nums -= Counter({key: 1})  # what is zero goes
+            del self._groups[services][arrival]
+            if not self._groups[services]:
+                self._forget(services)
+
+    def _forget(self, services: tuple[ServiceKey, ...]) -> None:
+        """Forget a group that is empty."""
+        del self._groups[services]
+        for key in services:
+            self._groups_of[key].discard(services)
+            if not self._groups_of[key]:
+                del self._groups_of[key]

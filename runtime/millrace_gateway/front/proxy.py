@@ -7,6 +7,7 @@ killed the replica.
 """
 
 import asyncio
+from collections.abc import Collection
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.front.body import describe_fullness, read_body
-from millrace_gateway.front.body_budget import BodyBudget
+from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.headers import (
     RequestHeaders,
@@ -39,7 +40,7 @@ from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
 from millrace_gateway.report.report import Activity
-from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.balance import Balancer, has_candidate
 from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.routing import (
@@ -229,7 +230,7 @@ class Proxy:
             if may_wait and self._waits_for_another(route, replica, tried):
                 if is_stream:
                     exchange.early.start()
-                may_wait = await self._hold(route, deadline, tried)
+                may_wait = await self._hold(exchange.upstream.share, route, deadline, tried)
                 exchange.early.stop()
                 replica = self._pick(route, tried)
             if replica is None:
@@ -238,7 +239,9 @@ class Proxy:
                 return await self._ask_one(exchange, replica)
             except ReplicaRefusedError as refusal:
                 tried.add(replica.uid)
-                cause = RetryCause.DRAINING if isinstance(refusal, ReplicaDrainingError) else RetryCause.REFUSED
+                cause = (
+                    RetryCause.DRAINING if isinstance(refusal, ReplicaDrainingError) else RetryCause.REFUSED
+                )
                 self._metrics.count_retry(cause)
             replica = self._pick(route, tried)
 
@@ -247,27 +250,27 @@ class Proxy:
         is_going = replica is None or (replica.is_leaving and not tried)
         return is_going and route.sleeper.hold_seconds > 0
 
-    async def _hold(self, route: Route, deadline: float, tried: set[str]) -> bool:
+    async def _hold(self, share: BodyShare, route: Route, deadline: float, tried: set[str]) -> bool:
         """Wait until a replica that stays can take a request. Return whether another wait may help.
 
         A replica that refused is tried again after REFUSED_SECONDS: by then the gateway knows that it is
         gone, or it accepts the request.
         """
 
-        def may_go() -> bool:
-            replica, present = self._pick(route, tried), self._catalogue.renew(route)
-            is_there = replica is not None and not replica.is_leaving
+        def may_go(refused: Collection[str]) -> bool:
+            present = self._catalogue.renew(route)
+            is_there = has_candidate(self._catalogue.ready_replicas(route), refused)
             return is_there or present is None or not present.sleeper.hold_seconds
 
-        awaited = Awaited([service.key for service in route.services], may_go)
-        key, now = route.sleeper.key, self._now()
-        if now >= deadline or not self._holder.has_room(key):
+        awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)
+        now = self._now()
+        if now >= deadline or not self._holder.has_room(share):
             return False
         if tried:
             pause = min(REFUSED_SECONDS, deadline - now)
-            if not await self._holder.wait(key, pause, awaited):
+            if not await self._holder.wait(pause, awaited):
                 tried.clear()
-        if not await self._holder.wait(key, deadline - self._now(), awaited):
+        if not await self._holder.wait(deadline - self._now(), awaited):
             return False
         present = self._catalogue.renew(route)
         return present is not None and present.sleeper.hold_seconds > 0

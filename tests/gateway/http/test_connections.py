@@ -10,8 +10,10 @@ from aiohttp import web
 
 from millrace_gateway.front import early_stream
 from millrace_gateway.http import sockets
-from testing.gateway_bench import Bench, make_service
+from millrace_gateway.http.sockets import count_unread
+from testing.gateway_bench import Bench, make_pod, make_service
 from testing.gateway_http import connect, serving
+from testing.polling import wait_until_async
 
 PATH = "/v1/chat/completions"
 BODY = b'{"model": "chat", "stream": true}'
@@ -125,7 +127,7 @@ async def test_the_end_of_a_pod_object_ends_its_exchanges(bench: Bench) -> None:
     reader, writer = await open_client(bench)
     writer.write(write_request())
     await reader.readuntil(b"data: 1\n\n")
-    bench.gateway.end_replica(uid)
+    bench.gateway.replica_sinks[0].delete(make_pod("team", "chat", uid))
     async with asyncio.timeout(1):
         assert b"upstream_error" in await reader.read()
     writer.close()
@@ -168,11 +170,11 @@ async def test_a_wait_gets_comments_and_a_late_refusal_is_an_event(
     assert b"text/event-stream" in head
     await reader.readuntil(b": waiting\n\n")
     await reader.readuntil(b": waiting\n\n")
-    await bench.add_upstream("team", "chat", stream)
+    uid = await bench.add_upstream("team", "chat", stream)
     bench.gateway.holder.release()
     await reader.readuntil(b"data: 1\n\n")
     await reader.readuntil(b"0\r\n\r\n")
-    bench.gateway.catalogue.replace_replicas([])
+    bench.gateway.replica_sinks[0].delete(make_pod("team", "chat", uid))
     writer.write(write_request())
     await reader.readuntil(b": waiting\n\n")
     bench.gateway.holder.close()
@@ -214,22 +216,24 @@ async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
 
 async def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not() -> None:
     async def pour(request: Any) -> None:
-        request.respond(200, b"x" * 16 * MEBIBYTE, [])
+        request.respond(200, b"x" * 64 * MEBIBYTE, [])
 
     async with serving(pour, stall_seconds=0.2) as server:
         streams = [await connect(server, limit=1024) for _ in range(2)]
         for _, writer in streams:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        loop, reader = asyncio.get_running_loop(), streams[0][0]
-        for step in range(40):
-            await reader.read(1 << 18)
-            await asyncio.sleep(0.01)
+        reader, slow = streams[0][0], streams[0][1].get_extra_info("sockname")
+        await wait_until_async("both clients as slow", lambda: all(c.is_paused for c in server.connections))
+        (left,) = (c for c in server.connections if c._transport.get_extra_info("peername") == slow)
+        now = asyncio.get_running_loop().time()
+        for step in range(10):
+            unread = count_unread(left._transport)
+            while count_unread(left._transport) >= unread:
+                await reader.read(1 << 18)
+                await asyncio.sleep(0)
             for connection in list(server.connections):
-                connection.check(loop.time() + step * 0.02)
-        (left,) = server.connections
-        slow = streams[0][1].get_extra_info("sockname")
-        assert left._transport.get_extra_info("peername") == slow
+                connection.check(now + step * 0.15)
+        assert server.connections == {left}
         for _, writer in streams:
             writer.close()
 
