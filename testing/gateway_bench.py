@@ -2,15 +2,16 @@
 
 import itertools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Any, Protocol
 
 import aiohttp
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.nodes.network.addresses import claim_block
+from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
@@ -64,6 +65,34 @@ def make_pod(
             "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
         },
     }
+
+
+class Counter(Protocol):
+    """Counts what begins and ends."""
+
+    def begin(self, what: Any) -> object: ...
+
+    def end(self, what: Any) -> None: ...
+
+
+@contextmanager
+def counted(counter: Counter, what: Any) -> Iterator[None]:
+    """Count one request while entered."""
+    counter.begin(what)
+    try:
+        yield
+    finally:
+        counter.end(what)
+
+
+@contextmanager
+def shared(budget: BodyBudget, namespace: str | None) -> Iterator[BodyShare]:
+    """Yield a share of the memory of bodies, and release it at the exit."""
+    share = budget.open_share(namespace)
+    try:
+        yield share
+    finally:
+        share.release()
 
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -1,8 +1,6 @@
 """The gateway's phase: starting, serving or draining."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 
 
@@ -26,17 +24,17 @@ class Lifecycle:
         """Set while no request is in flight."""
         self.idle.set()
 
-    @contextmanager
-    def count_request(self) -> Iterator[None]:
-        """Count one request in flight while entered."""
+    def begin(self) -> None:
+        """Count a request in flight; the caller counts its end."""
         self.num_in_flight += 1
-        self.idle.clear()
-        try:
-            yield
-        finally:
-            self.num_in_flight -= 1
-            if not self.num_in_flight:
-                self.idle.set()
+        if self.num_in_flight == 1:
+            self.idle.clear()
+
+    def end(self) -> None:
+        """Count the end of a request that has begun."""
+        self.num_in_flight -= 1
+        if not self.num_in_flight:
+            self.idle.set()
 
     def await_sync(self, name: str) -> None:
         """Keep the gateway unready until the collection of this name has been listed."""

@@ -10,6 +10,7 @@ from millrace_gateway.route.balance import NUM_GONE, PROBE_SECONDS, Balancer, Ca
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
+from testing.gateway_bench import counted
 
 REPLICAS = tuple(
     Replica(f"p{i}", ServiceKey("a", "chat"), f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(3)
@@ -18,16 +19,16 @@ REPLICAS = tuple(
 
 def test_the_least_loaded_is_picked() -> None:
     balancer = Balancer(2.0)
-    with balancer.count_request(REPLICAS[0]):
-        with balancer.count_request(REPLICAS[2]):
+    with counted(balancer, REPLICAS[0]):
+        with counted(balancer, REPLICAS[2]):
             assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[1]
-        with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[1]):
+        with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[1]):
             assert balancer.pick(REPLICAS, (), 0.0) == REPLICAS[2]
 
 
 def test_a_request_that_fails_is_counted_off() -> None:
     balancer = Balancer(2.0)
-    with pytest.raises(ConnectionError), balancer.count_request(REPLICAS[0]):
+    with pytest.raises(ConnectionError), counted(balancer, REPLICAS[0]):
         raise ConnectionError
     assert balancer.in_flight(REPLICAS[0]) == 0
 
@@ -48,14 +49,14 @@ def test_none_is_left_when_all_were_tried_or_none_is_there() -> None:
 
 def fail(balancer: Balancer, replica: Replica, now: float) -> None:
     """Send the replica a request that fails."""
-    with balancer.count_request(replica):
+    with counted(balancer, replica):
         balancer.note_failure(replica, now)
 
 
 def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> None:
     balancer, failing = Balancer(2.0), REPLICAS[0]
     begin = 100.0
-    with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[2]):
+    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
         for seconds in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0):
             fail(balancer, failing, begin)
             balancer.note_failure(failing, begin + 0.1)  # one that it had before: the time is no longer
@@ -72,7 +73,7 @@ def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> No
 def test_one_request_alone_tries_a_replica_again() -> None:
     balancer = Balancer(2.0)
     fail(balancer, REPLICAS[0], 100.0)
-    with balancer.count_request(REPLICAS[1]), balancer.count_request(REPLICAS[2]):
+    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
         picked = [balancer.pick(REPLICAS, (), 102.0 + now) for now in (0.0, 0.1, PROBE_SECONDS - 0.1)]
         assert [replica == REPLICAS[0] for replica in picked] == [True, False, False]
         assert (
@@ -126,7 +127,7 @@ def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
 
 def test_loads_are_read_where_this_gateway_has_requests_and_no_report_is_new() -> None:
     balancer = Balancer(2.0)
-    with balancer.count_request(REPLICAS[0]), balancer.count_request(REPLICAS[1]):
+    with counted(balancer, REPLICAS[0]), counted(balancer, REPLICAS[1]):
         balancer.note_load("p1", LoadReport(0, 1, 8, 0.1, 9.8))
         assert balancer.polls_due(10.0) == [REPLICAS[0]]
         assert balancer.polls_due(10.2) == []
@@ -137,7 +138,7 @@ def test_loads_are_read_where_this_gateway_has_requests_and_no_report_is_new() -
 
 def test_what_is_gone_is_forgotten_also_if_its_last_request_fails_later() -> None:
     balancer = Balancer(2.0)
-    with balancer.count_request(REPLICAS[0]):
+    with counted(balancer, REPLICAS[0]):
         balancer.forget("p0")
         balancer.note_failure(REPLICAS[0], 0.0)
         assert balancer.count_all() == {"p0": 1}
@@ -152,7 +153,7 @@ def send(balancer: Balancer, held: ExitStack, replicas: list[Replica], times: li
     for now in times:
         replica = balancer.pick(replicas, (), now)
         assert replica is not None
-        held.enter_context(balancer.count_request(replica))
+        held.enter_context(counted(balancer, replica))
         picked.append(replica.uid)
     return picked
 
@@ -174,7 +175,7 @@ def test_a_new_replica_of_an_idle_service_does_not_go_first_but_takes_part() -> 
     balancer = Balancer(2.0)
     replicas = [*REPLICAS[:2], replace(REPLICAS[2], ready_at=1000.0)]
     assert {balancer.pick(replicas, (), 1010.0).uid for _ in range(10)} == {"p0", "p1"}
-    with balancer.count_request(replicas[0]), balancer.count_request(replicas[1]):
+    with counted(balancer, replicas[0]), counted(balancer, replicas[1]):
         assert balancer.pick(replicas, {"p0"}, 1015.0) == replicas[2]
 
 
@@ -193,7 +194,7 @@ def test_counts_stay_level_and_end_at_nothing(moves: list[bool]) -> None:
             picked = balancer.pick(REPLICAS, (), 0.0)
             assert balancer.in_flight(picked) == min(map(balancer.in_flight, REPLICAS))
             held.append(ExitStack())
-            held[-1].enter_context(balancer.count_request(picked))
+            held[-1].enter_context(counted(balancer, picked))
         elif held:
             held.pop(0).close()
     for request in held:

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.front.body_budget import BodyBudget
+from testing.gateway_bench import shared
 
 HOST = {"Host": "chat.team.svc"}
 PATH = "/v1/completions"
@@ -17,7 +18,7 @@ PATH = "/v1/completions"
 
 def test_a_part_grows_while_as_much_is_left_free() -> None:
     budget = BodyBudget(12)
-    with budget.share("team") as first, budget.share("team") as second, budget.share(None) as unknown:
+    with shared(budget, "team") as first, shared(budget, "team") as second, shared(budget, None) as unknown:
         assert first.grow(5)
         assert not second.grow(2)
         assert second.grow(1)  # a half is the most
@@ -25,7 +26,7 @@ def test_a_part_grows_while_as_much_is_left_free() -> None:
         assert unknown.grow(3)
         assert not unknown.assign("team")
         assert budget.num_bytes == 6  # who is refused has nothing
-        with budget.share("other") as third:
+        with shared(budget, "other") as third:
             assert third.grow(3)
         first.release()
         assert unknown.grow(3)

@@ -11,6 +11,7 @@ from millrace_gateway.front import proxy
 from millrace_gateway.front.holding import HELD_BYTES, Awaited, Holder
 from millrace_gateway.route.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
+from testing.gateway_bench import shared
 from tests.gateway.conftest import Bench, make_pod, make_service, next_address
 
 SLEEPER = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 2}
@@ -153,7 +154,7 @@ async def test_what_goes_beyond_the_memory_is_refused_and_leaves_room_for_others
     await bench.until(lambda: bench.gateway.holder.num_held == 2)
     assert bench.value("millrace_gateway_body_bytes") == 2 * HELD_BYTES
     assert await ask(bench) == 503
-    with bench.gateway.bodies.share("search") as share:
+    with shared(bench.gateway.bodies, "search") as share:
         assert bench.gateway.holder.has_room(share)
         assert bench.gateway.holder.has_room(share)  # once counted, it has its room
     await wake(bench)

@@ -14,6 +14,7 @@ from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 from millrace_runtime.contract import ANNOTATION_LEAVING
+from testing.gateway_bench import counted
 from tests.gateway.conftest import Bench, make_pod, make_service
 
 KEY = ServiceKey("shop", "chat")
@@ -42,7 +43,7 @@ def test_each_line_says_what_has_changed() -> None:
     catalogue, balancer = make_catalogue(), Balancer(2.0)
     report = Report(catalogue, balancer, Activity(lambda: 0.0))
     replica = find_replica(catalogue)
-    with balancer.count_request(replica):
+    with counted(balancer, replica):
         first = {"known": 0, "ready": {"a": 1, "b": 1}, "in_flight": {"a": 1}, "leaving": []}
         assert json.loads(report.next_line(0.0)) == first
         catalogue.apply_replica(make_leaver("b"))
@@ -73,7 +74,7 @@ def test_replicas_are_listed_only_where_they_have_changed() -> None:
     catalogue.replace_replicas([make_pod("shop", "chat", "a")])
     report = Report(catalogue, balancer, Activity(lambda: 0.0))
     for number in range(5):
-        with balancer.count_request(find_replica(catalogue)):
+        with counted(balancer, find_replica(catalogue)):
             assert json.loads(report.next_line(0.0))["in_flight"] == {"a": 1}
         assert json.loads(report.next_line(0.0)) == {"in_flight": {"a": 0}}
         assert catalogue.num_lists == 1, number
@@ -90,7 +91,7 @@ def test_nothing_is_counted_where_no_request_has_come_or_gone() -> None:
     """A gateway without traffic has thousands of ends."""
     activity = Activity(lambda: 0.0)
     report = Report(make_catalogue(), Balancer(2.0), activity)
-    with activity.count_request(KEY):
+    with counted(activity, KEY):
         assert json.loads(report.next_line(0.0))["open"] == {"shop/chat": 1}
     line = json.loads(report.next_line(0.0))
     assert line == {"open": {"shop/chat": 0}, "ended": {"shop/chat": 0.0}}
@@ -153,7 +154,7 @@ def test_services_with_requests_and_their_last_ends_are_told() -> None:
     activity = Activity(lambda: now)
     report = Report(make_catalogue(), Balancer(2.0), activity)
     now = 110.0
-    with activity.count_request(KEY), activity.count_request(KEY):
+    with counted(activity, KEY), counted(activity, KEY):
         first = json.loads(report.next_line(now))
         assert (first["known"], first["open"]) == (10.0, {"shop/chat": 2})
         assert json.loads(report.next_line(now)) == {}

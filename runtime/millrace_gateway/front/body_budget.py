@@ -6,35 +6,27 @@ it is no larger than the free rest: alone to a half of the budget, beside a part
 third. So even tenants that fill several parts leave room for the others.
 """
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class BodyBudget:
     """Owner of the memory of request bodies."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._parts: Counter[str | None] = Counter()
+        self._parts: dict[str | None, int] = {}
         """Bytes by namespace; None: not known yet."""
         self.num_bytes = 0
         """The bytes of all bodies now."""
 
-    @contextmanager
-    def share(self, namespace: str | None) -> Iterator["BodyShare"]:
-        """Yield a request's share, which starts empty and is released at the exit."""
-        share = BodyShare(self, namespace)
-        try:
-            yield share
-        finally:
-            share.release()
+    def open_share(self, namespace: str | None = None) -> "BodyShare":
+        """Return a request's share, which starts empty. The caller releases it."""
+        return BodyShare(self, namespace)
 
     def take(self, namespace: str | None, num_bytes: int) -> bool:
         """Add bytes to a part. Return whether there was room for them."""
-        if self._parts[namespace] + self.num_bytes + 2 * num_bytes > self._most_bytes:
+        part = self._parts.get(namespace, 0)
+        if part + self.num_bytes + 2 * num_bytes > self._most_bytes:
             return False
-        self._parts[namespace] += num_bytes
+        self._parts[namespace] = part + num_bytes
         self.num_bytes += num_bytes
         return True
 
@@ -48,6 +40,8 @@ class BodyBudget:
 
 class BodyShare:
     """The share of one request's body in the budget."""
+
+    __slots__ = ("_budget", "_namespace", "_num_bytes")
 
     def __init__(self, budget: BodyBudget, namespace: str | None) -> None:
         self._budget = budget
@@ -66,6 +60,8 @@ class BodyShare:
 
     def assign(self, namespace: str) -> bool:
         """Move the share to the part of the service's namespace. Return whether it had room."""
+        if namespace == self._namespace:
+            return True
         num_bytes = self._num_bytes
         self.release()
         self._namespace = namespace
@@ -73,5 +69,6 @@ class BodyShare:
 
     def release(self) -> None:
         """Release all bytes: the gateway holds the body no longer."""
-        self._budget.give_back(self._namespace, self._num_bytes)
-        self._num_bytes = 0
+        if self._num_bytes:
+            self._budget.give_back(self._namespace, self._num_bytes)
+            self._num_bytes = 0

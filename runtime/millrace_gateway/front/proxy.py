@@ -8,8 +8,6 @@ killed the replica.
 
 import asyncio
 from collections.abc import Collection
-from contextlib import nullcontext
-from typing import NamedTuple
 
 from millrace_gateway.errors import (
     BusyError,
@@ -23,25 +21,26 @@ from millrace_gateway.errors import (
     UpstreamFailedError,
 )
 from millrace_gateway.front.body import describe_fullness, read_body
-from millrace_gateway.front.body_budget import BodyBudget, BodyShare
+from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.early_stream import EarlyStream
+from millrace_gateway.front.exchange import Exchange
 from millrace_gateway.front.headers import (
     RequestHeaders,
     drop_credentials,
     find_query,
-    handshake_headers,
     response_headers,
 )
 from millrace_gateway.front.holding import Awaited, Holder
-from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest, describe_failure
+from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest
+from millrace_gateway.front.websocket import relay_websocket
 from millrace_gateway.http.head import is_event_stream, write_headers
-from millrace_gateway.http.relay import Relay, RelayEnd, Tunnel
+from millrace_gateway.http.relay import Relay, RelayEnd
 from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
 from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer, has_candidate
-from millrace_gateway.route.catalogue import Catalogue, Route
+from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.routing import (
     Addressed,
@@ -55,22 +54,10 @@ from millrace_gateway.route.routing import (
     route_host,
 )
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import PATHS_WORK
 
 REFUSED_SECONDS = 1.0
 """Before a replica that refused is tried again, if the request may wait and there is no other."""
-SWITCHING = 101
 _BROKE_OFF = UpstreamFailedError("The replica broke off in the middle of its answer. Send the request again.")
-
-
-class Exchange(NamedTuple):
-    """One request on its way."""
-
-    request: Request
-    upstream: UpstreamRequest
-    route: Route
-    early: EarlyStream
-    """Its answer, if that has to begin before a replica's."""
 
 
 class Proxy:
@@ -106,17 +93,18 @@ class Proxy:
 
     async def handle(self, request: Request) -> None:
         """Answer one request."""
-        with self._lifecycle.count_request():
-            early = EarlyStream(request)
-            try:
-                if request.tunnel:
-                    await self._serve_websocket(request)
-                else:
-                    await self._serve(request, early)
-            except RequestRefusedError as refusal:
-                self.refuse(request, refusal, early)
-            finally:
-                early.stop()
+        exchange = Exchange(request, self._bodies.open_share())
+        self._lifecycle.begin()
+        try:
+            if request.tunnel:
+                await self._serve_websocket(exchange)
+            else:
+                await self._serve(exchange)
+        except RequestRefusedError as refusal:
+            self.refuse(request, refusal, exchange.early)
+        finally:
+            exchange.end()
+            self._lifecycle.end()
 
     def route_host(self, request: Request) -> HostRule:
         """Return the rule of the request's Host. Raises ModelNotFoundError and NotSyncedError."""
@@ -136,69 +124,82 @@ class Proxy:
         else:
             request.respond(refusal.status, refusal.body(), refusal.lines)
 
-    async def _serve(self, request: Request, early: EarlyStream) -> None:
-        rule = self.route_host(request)
-        route = rule.route
-        with self._bodies.share(route.services[0].key.namespace if route else None) as share:
-            try:
-                body = await read_body(request, share, self._settings)
-                addressed = self._address(request, rule, body)
-                route = addressed.route
-                if not share.assign(route.services[0].key.namespace):
-                    raise describe_fullness(self._settings)
-            except BusyError:
-                self._count_refused(route)
-                raise
-            upstream = UpstreamRequest(
-                method=request.method,
-                path=drop_credentials(request.target),
-                lines=write_headers(self._headers.choose(request.headers)),
-                body=body,
-                model=addressed.model,
-                share=share,
-            )
-            del body  # `upstream` owns it, and releases it
-            is_stream = addressed.fields is not None and addressed.fields.is_stream
-            await self._serve_and_count(Exchange(request, upstream, route, early), is_stream=is_stream)
-
-    async def _serve_websocket(self, request: Request) -> None:
-        """Connect a WebSocket to a replica. The Host names the service, or `model` in the query does."""
-        rule = self.route_host(request)
-        route = rule.route or find_model(self._catalogue, find_query(request.target, "model"), rule)
-        replica = self._pick(route, set())
-        with self._activity.count_request(route.sleeper.key):
-            if replica is None:
-                raise self._describe_absence(route, 0, request.host)
-            with self._balancer.count_request(replica), self._bodies.share(replica.key.namespace) as share:
-                lines = write_headers(self._headers.choose_handshake(request.headers))
-                path = drop_credentials(request.target)
-                upstream = UpstreamRequest(request.method, path, lines, b"", None, share)
-                await self._connect(request, upstream, replica)
-
-    async def _connect(self, request: Request, upstream: UpstreamRequest, replica: Replica) -> None:
+    async def _serve(self, exchange: Exchange) -> None:
+        rule = self.route_host(exchange.request)
+        body = await self._read(exchange, rule)
+        self._prepare(exchange, body)
+        del body  # `upstream` owns it, and releases it
+        replica = self._pick(exchange)
+        key = replica.key if replica else exchange.route.sleeper.key
+        if exchange.is_work:
+            self._activity.begin(key)
+        ending = self._metrics.begin(key)
         try:
-            found = await self._upstream.ask(upstream, replica, [])
-        except ReplicaRefusedError as error:
-            raise describe_failure() from error
-        try:
-            if found.head.status != SWITCHING:
-                raise UpstreamFailedError(f"The replica answered with the status {found.head.status}.")
-            client = request.connection
-            request.begin(SWITCHING, handshake_headers(found.head.headers)).flush()
-            found.connection.write(client.take_held())
-            await Relay(client, Tunnel(client), found.connection).run()
-            client.cut(resets=False)
+            await self._find_answer(exchange, replica)
+        except (NoReplicaError, ModelNotFoundError):
+            exchange.outcome = Outcome.NO_REPLICA
+            raise
+        except UpstreamFailedError:
+            exchange.outcome = Outcome.UPSTREAM_ERROR
+            raise
         finally:
-            self._upstream.end(replica, found)
+            ending.end(exchange.outcome)
+            if exchange.is_work:
+                self._activity.end(key)
 
-    def _count_refused(self, route: Route | None) -> None:
-        """Count a request without room for its body in the metrics of its service."""
+    async def _read(self, exchange: Exchange, rule: HostRule) -> bytes:
+        """Return the body, once the service is known and its namespace has room for the body."""
+        request, share, route = exchange.request, exchange.share, rule.route
         if route is not None:
-            with self._metrics.count_request(route.sleeper.key) as ending:
-                ending.outcome = Outcome.REFUSED
+            share.assign(route.namespace)
+        try:
+            body = await read_body(request, share, self._settings)
+            addressed = self._address(request, rule, body)
+            exchange.note_address(addressed)
+            route = addressed.route
+            if not share.assign(route.namespace):
+                raise describe_fullness(self._settings)
+        except BusyError:
+            if route is not None:
+                self._metrics.begin(route.sleeper.key).end(Outcome.REFUSED)
+            raise
+        return body
+
+    def _prepare(self, exchange: Exchange, body: bytes) -> None:
+        """Make the request for replicas."""
+        request = exchange.request
+        exchange.upstream = UpstreamRequest(
+            method=request.method,
+            path=drop_credentials(request.target),
+            lines=write_headers(self._headers.choose(request.headers)),
+            body=body,
+            model=exchange.model,
+            share=exchange.share,
+        )
+
+    async def _serve_websocket(self, exchange: Exchange) -> None:
+        """Connect a WebSocket to a replica. The Host names the service, or `model` in the query does."""
+        request = exchange.request
+        rule = self.route_host(request)
+        model = find_query(request.target, "model")
+        exchange.route = route = rule.route or find_model(self._catalogue, model, rule)
+        replica = self._pick(exchange)
+        if replica is None:
+            raise self._describe_absence(exchange)
+        lines = write_headers(self._headers.choose_handshake(request.headers))
+        path = drop_credentials(request.target)
+        handshake = UpstreamRequest(request.method, path, lines, b"", None, exchange.share)
+        self._activity.begin(route.sleeper.key)
+        self._balancer.begin(replica)
+        try:
+            await relay_websocket(self._upstream, request, handshake, replica, [])
+        finally:
+            self._balancer.end(replica)
+            self._activity.end(route.sleeper.key)
 
     def _address(self, request: Request, rule: HostRule, body: bytes) -> Addressed:
-        if (request.header(b"content-encoding") or b"identity") != b"identity":
+        encoding = request.header(b"content-encoding")
+        if encoding is not None and encoding != b"identity":
             if rule.route:
                 return Addressed(rule.route, None)
             raise UnsupportedEncodingError(
@@ -206,96 +207,82 @@ class Proxy:
             )
         return address(self._catalogue, body, rule)
 
-    async def _serve_and_count(self, exchange: Exchange, *, is_stream: bool) -> None:
-        route = exchange.route
-        replica = self._pick(route, set())
-        key = replica.key if replica else route.sleeper.key
-        counted = self._activity.count_request(key) if is_work(exchange.request) else nullcontext()
-        with counted, self._metrics.count_request(key) as ending:
-            try:
-                ending.outcome = await self._exchange(exchange, replica, is_stream=is_stream)
-            except (NoReplicaError, ModelNotFoundError):
-                ending.outcome = Outcome.NO_REPLICA
-                raise
-            except UpstreamFailedError:
-                ending.outcome = Outcome.UPSTREAM_ERROR
-                raise
-
-    async def _exchange(self, exchange: Exchange, first: Replica | None, *, is_stream: bool) -> Outcome:
-        tried: set[str] = set()
-        replica, route, request = first, exchange.route, exchange.request
-        may_wait = is_work(request)
-        deadline = self._now() + route.sleeper.hold_seconds
+    async def _find_answer(self, exchange: Exchange, replica: Replica | None) -> None:
+        """Ask one replica after another until one answers; wait for one if the service may rest."""
+        may_wait = exchange.is_work
+        deadline = self._now() + exchange.route.sleeper.hold_seconds
         while True:
-            if may_wait and self._waits_for_another(route, replica, tried):
-                if is_stream:
-                    exchange.early.start()
-                may_wait = await self._hold(exchange.upstream.share, route, deadline, tried)
-                exchange.early.stop()
-                replica = self._pick(route, tried)
+            if may_wait and self._waits_for_another(exchange, replica):
+                may_wait = await self._hold(exchange, deadline)
+                replica = self._pick(exchange)
             if replica is None:
-                raise self._describe_absence(route, len(tried), request.host)
+                raise self._describe_absence(exchange)
             try:
-                return await self._ask_one(exchange, replica)
+                exchange.outcome = await self._ask_one(exchange, replica)
             except ReplicaRefusedError as refusal:
-                tried.add(replica.uid)
-                cause = (
-                    RetryCause.DRAINING if isinstance(refusal, ReplicaDrainingError) else RetryCause.REFUSED
-                )
-                self._metrics.count_retry(cause)
-            replica = self._pick(route, tried)
+                exchange.tried.add(replica.uid)
+                is_draining = isinstance(refusal, ReplicaDrainingError)
+                self._metrics.count_retry(RetryCause.DRAINING if is_draining else RetryCause.REFUSED)
+            else:
+                return
+            replica = self._pick(exchange)
 
-    def _waits_for_another(self, route: Route, replica: Replica | None, tried: set[str]) -> bool:
+    def _waits_for_another(self, exchange: Exchange, replica: Replica | None) -> bool:
         """Whether the request waits for a new replica: the service may rest, and has none that stays."""
-        is_going = replica is None or (replica.is_leaving and not tried)
-        return is_going and route.sleeper.hold_seconds > 0
+        is_going = replica is None or (replica.is_leaving and not exchange.tried)
+        return is_going and exchange.route.sleeper.hold_seconds > 0
 
-    async def _hold(self, share: BodyShare, route: Route, deadline: float, tried: set[str]) -> bool:
+    async def _hold(self, exchange: Exchange, deadline: float) -> bool:
         """Wait until a replica that stays can take a request. Return whether another wait may help.
 
         A replica that refused is tried again after REFUSED_SECONDS: by then the gateway knows that it is
         gone, or it accepts the request.
         """
+        route, tried = exchange.route, exchange.tried
 
         def may_go(refused: Collection[str]) -> bool:
             present = self._catalogue.renew(route)
             is_there = has_candidate(self._catalogue.ready_replicas(route), refused)
             return is_there or present is None or not present.sleeper.hold_seconds
 
-        awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)
-        now = self._now()
-        if now >= deadline or not self._holder.has_room(share):
+        if self._now() >= deadline or not self._holder.has_room(exchange.share):
             return False
+        awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)
+        if exchange.early is not None:
+            exchange.early.start()
         if tried:
-            pause = min(REFUSED_SECONDS, deadline - now)
+            pause = min(REFUSED_SECONDS, deadline - self._now())
             if not await self._holder.wait(pause, awaited):
                 tried.clear()
-        if not await self._holder.wait(deadline - self._now(), awaited):
-            return False
+        has_come = await self._holder.wait(deadline - self._now(), awaited)
+        if exchange.early is not None:
+            exchange.early.stop()
         present = self._catalogue.renew(route)
-        return present is not None and present.sleeper.hold_seconds > 0
+        return has_come and present is not None and present.sleeper.hold_seconds > 0
 
     async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
+        self._balancer.begin(replica)
         try:
-            with self._balancer.count_request(replica):
-                answer = await self._upstream.ask(exchange.upstream, replica, [])
-                try:
-                    exchange.upstream.release()
-                    self._balancer.note_success(replica)
-                    return await self._answer(exchange, answer, replica)
-                finally:
-                    self._upstream.end(replica, answer)
+            answer = await self._upstream.ask(exchange.upstream, replica, [])
+            try:
+                exchange.upstream.release()
+                self._balancer.note_success(replica)
+                return await self._answer(exchange, answer, replica)
+            finally:
+                self._upstream.end(replica, answer)
         except (ReplicaRefusedError, UpstreamFailedError):
-            self._suspect(replica)
+            self._balancer.note_failure(replica, self._now())
             raise
+        finally:
+            self._balancer.end(replica)
 
     async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
         head, request, early = upstream.head, exchange.request, exchange.early
-        is_stream = is_event_stream(head.headers)
-        answer = early.answer
-        if answer is None:
+        if early is None or early.answer is None:
             answer = request.begin(head.status, response_headers(head.headers), head.reason)
-        elif not is_stream:
+        elif is_event_stream(head.headers):
+            answer = early.answer
+        else:
             early.refuse(UpstreamFailedError(f"The replica answered with the status {head.status}."))
             return judge(head.status, is_whole=True)
         relay = Relay(request.connection, answer, upstream.connection)
@@ -303,29 +290,24 @@ class Proxy:
         if end is RelayEnd.CLIENT_LEFT:
             return Outcome.CLIENT_LEFT
         if end is RelayEnd.BROKEN_OFF:
-            self._suspect(replica)
-            if is_stream and relay.last.endswith(b"\n\n"):
+            self._balancer.note_failure(replica, self._now())
+            if is_event_stream(head.headers) and relay.last.endswith(b"\n\n"):
                 answer.write(b"data: " + _BROKE_OFF.body() + b"\n\n")
             answer.abort()
         return judge(head.status, is_whole=end is RelayEnd.WHOLE)
 
-    def _describe_absence(self, route: Route, num_refused: int, host: str) -> RequestRefusedError:
+    def _describe_absence(self, exchange: Exchange) -> RequestRefusedError:
         """Return the refusal, with the present state of the services."""
-        present = self._catalogue.renew(route)
+        present = self._catalogue.renew(exchange.route)
         if present is None:
-            return ModelNotFoundError(describe_unknown(route.served_name, find_port(host)))
-        return NoReplicaError(describe_absence(present, num_refused), self._settings.retry_after_seconds)
+            port = find_port(exchange.request.host)
+            return ModelNotFoundError(describe_unknown(exchange.route.served_name, port))
+        text = describe_absence(present, len(exchange.tried))
+        return NoReplicaError(text, self._settings.retry_after_seconds)
 
-    def _suspect(self, replica: Replica) -> None:
-        self._balancer.note_failure(replica, self._now())
-
-    def _pick(self, route: Route, tried: set[str]) -> Replica | None:
-        return self._balancer.pick(self._catalogue.ready_replicas(route), tried, self._now())
-
-
-def is_work(request: Request) -> bool:
-    """Whether a request asks for a generation. No other request wakes a service or keeps it awake."""
-    return request.method == b"POST" and request.path in PATHS_WORK
+    def _pick(self, exchange: Exchange) -> Replica | None:
+        replicas = self._catalogue.ready_replicas(exchange.route)
+        return self._balancer.pick(replicas, exchange.tried, self._now())
 
 
 def judge(status: int, *, is_whole: bool) -> Outcome:

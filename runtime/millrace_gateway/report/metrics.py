@@ -11,8 +11,6 @@ second where there are 2,000 services.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Self
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
@@ -61,31 +59,19 @@ class Series:
 
 
 class Ending:
-    """One request: counts its arrival when entered, and at the exit its end with `outcome`.
+    """Counts the end of one request."""
 
-    The default outcome applies to a cancelled handler: the client has disconnected.
-    """
-
-    __slots__ = ("_series", "outcome")
+    __slots__ = ("_series",)
 
     def __init__(self, series: Series | None) -> None:
         self._series = series
-        self.outcome = Outcome.CLIENT_LEFT
 
-    def __enter__(self) -> Self:
-        series = self._series
-        if series is not None:
-            series.arrivals += 1
-            series.in_flight += 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, outcome: Outcome) -> None:
+        """Count the request's end."""
         series = self._series
         if series is not None:
             series.in_flight -= 1
-            series.finished[self.outcome] += 1
+            series.finished[outcome] += 1
 
 
 class Metrics:
@@ -107,13 +93,17 @@ class Metrics:
         for key in changes.added:
             self._series.setdefault(key, Series())
 
-    def count_request(self, key: ServiceKey) -> Ending:
-        """Return a context that counts a request, with the outcome that the caller sets.
+    def begin(self, key: ServiceKey) -> Ending:
+        """Count a request's arrival. The caller counts its end.
 
         A request of an untracked service is in no series. If its service is deleted and created again
         meanwhile, the new series do not count its end.
         """
-        return Ending(self._series.get(key))
+        series = self._series.get(key)
+        if series is not None:
+            series.arrivals += 1
+            series.in_flight += 1
+        return Ending(series)
 
     def count_retry(self, cause: RetryCause) -> None:
         """Count a request that is sent again."""

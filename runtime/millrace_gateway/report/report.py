@@ -14,8 +14,7 @@ reader knows nothing.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from millrace_gateway.route.balance import Balancer
@@ -41,15 +40,6 @@ class Activity:
         self._open: Counter[ServiceKey] = Counter()
         self._arrived: Counter[ServiceKey] = Counter()
         self._ended: dict[ServiceKey, float] = {}
-
-    @contextmanager
-    def count_request(self, key: ServiceKey) -> Iterator[None]:
-        """Count one request of the service while entered."""
-        self.begin(key)
-        try:
-            yield
-        finally:
-            self.end(key)
 
     def begin(self, key: ServiceKey) -> None:
         """Count a request's arrival; the caller counts its end."""

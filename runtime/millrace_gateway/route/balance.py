@@ -17,8 +17,7 @@ first. Its first answer ends all that.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from millrace_gateway.route.load_report import LoadReport
@@ -163,15 +162,6 @@ class Balancer:
         load = 1 + (standing.find_load(now) if standing else 0)
         report = standing.report if standing and now < standing.fresh_until else None
         return Candidate(replica, load / find_share(now - replica.ready_at), report)
-
-    @contextmanager
-    def count_request(self, replica: Replica) -> Iterator[None]:
-        """Count one request in flight at the replica while entered."""
-        self.begin(replica)
-        try:
-            yield
-        finally:
-            self.end(replica)
 
     def begin(self, replica: Replica) -> None:
         """Count a request that is sent to the replica; the caller counts its end."""

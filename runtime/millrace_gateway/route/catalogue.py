@@ -30,6 +30,11 @@ class Route:
         """The model name in the spec."""
         return self.services[0].served_name
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of all of them."""
+        return self.services[0].key.namespace
+
     @cached_property
     def sleeper(self) -> Service:
         """The service that a request wakes if the route has no replica."""

@@ -21,6 +21,7 @@ from millrace_operator.kube.kinds import ServiceKey
 from millrace_operator.observed.snapshot import PodLoad
 from millrace_runtime.contract import ANNOTATION_LEAVING, ANNOTATION_PROOF
 from testing.api_server import FakeApiServer
+from testing.gateway_bench import counted
 from testing.polling import wait_until_async
 from tests.gateway.conftest import PODS, SERVICES, make_pod, make_service
 
@@ -116,7 +117,7 @@ async def test_the_leader_knows_what_is_in_flight_and_who_has_seen_a_mark(cluste
         route = first.catalogue.find_model("shop/chat")
         assert route
         replica = first.catalogue.ready_replicas(route)[0]
-        with first.balancer.count_request(replica), second.balancer.count_request(replica):
+        with counted(first.balancer, replica), counted(second.balancer, replica):
             await wait_until_async("the requests", lambda: load_of_a(gateways) == PodLoad(2, False))
             marked = make_pod("shop", "chat", "a")
             marked["metadata"]["annotations"] = {ANNOTATION_LEAVING: "2026-01-01T00:00:00Z"}
