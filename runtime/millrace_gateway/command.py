@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import dataclasses
+import gc
 import logging
 import os
 import re
@@ -35,6 +36,8 @@ from millrace_runtime.listener import parse_port, read_bind_address
 logger = logging.getLogger(__name__)
 
 EXIT_BROKEN = 1
+GARBAGE_THRESHOLDS = 50_000, 20, 50
+"""A request makes about a hundred objects, and none in a cycle, so Python need not look for those often."""
 
 
 def main(argv: list[str]) -> int:
@@ -184,6 +187,8 @@ async def run_gateway(settings: Settings, access: ClusterAccess) -> int:
     gateway, signals = Gateway(settings), _Signals()
     async with gateway.serve() as sites:
         logger.info("following the cluster at %s", access.server)
+        gc.freeze()
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         follow = asyncio.create_task(gateway.follow(access))
         if not await signals.precede(follow):
             follow.result()  # it ends only by a bug of ours, which this raises

@@ -1,6 +1,7 @@
 """Finds the service of a request: by its Host, else by `model` in its JSON body. Pure."""
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from millrace_gateway.errors import BadRequestError, ModelNotFoundError
@@ -85,6 +86,25 @@ class HostPolicy(NamedTuple):
     """Whether `<name>.<namespace>` without `.svc` names a service."""
 
 
+class _Host(NamedTuple):
+    """What the text of a Host says."""
+
+    port: str
+    is_public: bool
+    label: str | None
+    address: HostAddress | None
+    open_rule: HostRule
+    """The rule that leaves everything to the model."""
+
+
+@lru_cache(maxsize=1024)
+def _read_host(host: str, policy: HostPolicy) -> _Host:
+    port = find_port(host)
+    is_public = host.partition(":")[0].lower().rstrip(".") in policy.public_hosts
+    found = parse_host(host, policy.cluster_domain)
+    return _Host(port, is_public, parse_label(host), found, HostRule(port=port))
+
+
 def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     """Return the rule of a Host: the named service, or limits for the model name.
 
@@ -97,13 +117,13 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     may have completed a Host `<name>` with the client's own namespace, which the gateway does not know: if
     any service has that name, a short model name must lead to a service of that name.
     """
-    port = find_port(host)
-    if host.partition(":")[0].lower().rstrip(".") in policy.public_hosts:
-        return HostRule(port=port)
-    address = parse_host(host, policy.cluster_domain)
+    read = _read_host(host, policy)
+    port, address = read.port, read.address
+    if read.is_public:
+        return read.open_rule
     if address is None:
-        name = parse_label(host)
-        return HostRule(name=name if name and catalogue.has_service_named(name) else None, port=port)
+        is_used = read.label is not None and catalogue.has_service_named(read.label)
+        return HostRule(name=read.label, port=port) if is_used else read.open_rule
     namespace = address.key.namespace
     is_own, is_used = namespace == policy.own_namespace, catalogue.has_namespace(namespace)
     if not (address.is_qualified or policy.are_short):
