@@ -264,6 +264,26 @@ REFUSALS = {
         "write parallelism.tensor as the number of GPUs in resources.limits",
     ),
     "a currency without a price": (manifest(cost={"currency": "EUR"}), "write a price beside the currency"),
+    "a Secret of keys that nobody needs": (
+        manifest(access={"authentication": {"mode": "None", "secretName": "chat-keys"}}),
+        "access.authentication.secretName is read with mode APIKey alone",
+    ),
+    "a limit per key without keys": (
+        manifest(access={"rateLimits": [{"per": "Key", "concurrency": 4}]}),
+        "write access.authentication: {mode: APIKey}, or per: Service",
+    ),
+    "a limit of nothing": (
+        manifest(access={"rateLimits": [{"per": "Service"}]}),
+        "at least one of requestsPerMinute, tokensPerMinute and concurrency",
+    ),
+    "a limit of zero": (
+        manifest(access={"rateLimits": [{"per": "Service", "concurrency": 0}]}),
+        "should be greater than or equal to 1",
+    ),
+    "too many limits": (
+        manifest(access={"rateLimits": 9 * [{"per": "Service", "concurrency": 1}]}),
+        "must have at most 8 items",
+    ),
     "an unknown mode": (
         manifest(**scaling(mode="Manual")),
         'supported values: "Automatic", "External", "DryRun"',

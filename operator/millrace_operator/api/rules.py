@@ -26,6 +26,9 @@ NAME_MAX_LENGTH = 50  # the longest child name is <name>-replicas, a Service: at
 _HAS_CLAIM = "(has(self.model.cache) && self.model.cache.type == 'PersistentVolumeClaim')"
 _HAS_CACHE = "(has(self.model.cache) && self.model.cache.type != 'None')"
 _MAX_WAIT = "self.scaling.activation.maxWait"
+_HAS_AUTHENTICATION = "(has(self.access) && has(self.access.authentication))"
+_HAS_KEYS = f"({_HAS_AUTHENTICATION} && self.access.authentication.mode == 'APIKey')"
+_HAS_LIMITS = "(has(self.access) && has(self.access.rateLimits))"
 
 
 def _is_positive_duration(path: str) -> str:
@@ -199,6 +202,25 @@ SPEC_RULES: list[dict[str, Any]] = [
         "fieldPath": ".cost",
     },
     *(_has_a_worker_for_each(gpu) for gpu in WHOLE_GPUS),
+    {
+        "rule": f"!{_HAS_AUTHENTICATION} || !has(self.access.authentication.secretName) || {_HAS_KEYS}",
+        "message": "access.authentication.secretName is read with mode APIKey alone: write that mode, or "
+        "leave secretName out",
+        "fieldPath": ".access.authentication.secretName",
+    },
+    {
+        "rule": f"!{_HAS_LIMITS} || {_HAS_KEYS} || self.access.rateLimits.all(limit, limit.per != 'Key')",
+        "message": "a limit per Key needs clients with keys: write access.authentication: {mode: APIKey}, "
+        "or per: Service",
+        "fieldPath": ".access.rateLimits",
+    },
+    {
+        "rule": f"!{_HAS_LIMITS} || self.access.rateLimits.all(limit, has(limit.requestsPerMinute) || "
+        "has(limit.tokensPerMinute) || has(limit.concurrency))",
+        "message": "write in each of access.rateLimits at least one of requestsPerMinute, tokensPerMinute "
+        "and concurrency",
+        "fieldPath": ".access.rateLimits",
+    },
 ]
 
 ROOT_RULES: list[dict[str, Any]] = [

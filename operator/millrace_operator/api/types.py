@@ -1,7 +1,7 @@
 """The InferenceService as pydantic types: the source of the CRD and the parser of what was applied.
 
-`Spec` and `Status` are whole here. Their larger parts have files of their own: `model_types`, `pod_types`,
-`rollout_types` and `scaling_types`, each with the part of the spec and the part of the status.
+`Spec` and `Status` are whole here. Their larger parts have files of their own: `access_types`, `model_types`,
+`pod_types`, `rollout_types` and `scaling_types`, each with the part of the spec and the part of the status.
 
 A field is here only if it has an effect. The parser ignores unknown fields, so that an operator and a CRD of
 different versions get along.
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from millrace_operator.api import rules
+from millrace_operator.api.access_types import Access
 from millrace_operator.api.annotations import LONGEST_ORDER
 from millrace_operator.api.field_types import DATE_TIME, NumberText, Part, Quantity
 from millrace_operator.api.model_types import Model, ModelStatus
@@ -157,6 +158,10 @@ class Spec(Part):
         default_factory=Rollout,
         json_schema_extra={"default": _ROLLOUT_DEFAULT},
         description="How a changed model or engine replaces the old one.",
+    )
+    access: Access = Field(
+        default_factory=Access,
+        description="Who may use the service, and how much. What is left out is the platform's.",
     )
     cost: Cost | None = Field(
         default=None,
