@@ -100,6 +100,7 @@ def chart_values(values: dict[str, Any], path: str = "") -> Iterator[str]:
             "runtimeVersions",
             "nodeSelector",
             "shortNames",
+            "access",
         ):
             yield from chart_values(value, f"{path}{name}.")
         else:

@@ -1,5 +1,6 @@
 """What the chart renders for monitoring: with the Prometheus operator's CRDs, without them, switched off."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 import yaml
 
 from millrace_gateway.command import read_settings
-from millrace_operator.app.command import build_parser
-from tests.monitoring.chart import OPERATOR_API, ROOT, Manifests, render, run_helm
+from millrace_operator.api.access_types import Access
+from millrace_operator.app.command import build_parser, read_render_settings
+from tests.monitoring.chart import NAMESPACE, OPERATOR_API, ROOT, Manifests, render, run_helm
 
 pytestmark = pytest.mark.slow
 Programs = Mapping[str, Path]
@@ -117,6 +119,36 @@ def test_what_the_platform_says_of_names_reaches_the_gateway_and_the_operator(pr
     assert (plain.short_hosts, plain.list_all_models, plain.metrics_port) == (False, False, 8092)
     ports = rendered["Deployment", "millrace-gateway"]["spec"]["template"]["spec"]["containers"][0]["ports"]
     assert {port["name"]: port["containerPort"] for port in ports} == {"http": 8080, "metrics": 8092}
+
+
+ACCESS = {
+    "access": {
+        "authentication": {"mode": "APIKey", "secretName": "clients"},
+        "rateLimits": [
+            {"per": "Key", "tokensPerMinute": 1_000_000_000_000},
+            {"per": "Service", "concurrency": 8},
+        ],
+    },
+    "secretNamespaces": ["team-a", NAMESPACE],
+}
+
+
+def test_who_may_use_services_reaches_operator_and_gateway(programs: Programs) -> None:
+    rendered = render(programs["helm"], "--set-json", f"gateway={json.dumps(ACCESS)}")
+    settings = read_render_settings(build_parser().parse_args(read_flags(rendered, "operator"))).access
+    assert settings.access == Access.model_validate(ACCESS["access"])
+    assert (settings.can_read("team-a"), settings.can_read("team-b")) == (True, False)
+    gateway = read_flags(rendered, "gateway")
+    assert json.loads(gateway[gateway.index("--default-access") + 1]) == ACCESS["access"]
+    assert gateway[gateway.index("--secret-namespaces") + 1] == f"team-a,{NAMESPACE}"
+    documents = run_helm(programs["helm"], "--set-json", f"gateway={json.dumps(ACCESS)}").stdout
+    assert documents.count("name: millrace-gateway-secrets\n  namespace: team-a") == 2
+    assert documents.count("name: millrace-gateway-secrets") == 3, "its own namespace is in its Role already"
+
+
+def test_without_a_word_of_access_no_flag_is_passed(programs: Programs) -> None:
+    words = read_flags(render(programs["helm"]), "operator")
+    assert not {"--default-access", "--secret-namespaces"} & set(words)
 
 
 def read_flags(rendered: Manifests, component: str) -> list[str]:

@@ -9,6 +9,7 @@ import yaml
 
 from millrace_operator.api.types import Spec
 from millrace_operator.app.command import build_parser
+from millrace_runtime import contract
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "millrace"
@@ -24,7 +25,15 @@ def leaves(values: dict[str, Any], path: str = "") -> Any:
             leaves(value, here)
             if isinstance(value, dict)
             and key
-            not in ("resources", "labels", "resourceHours", "runtimeVersions", "nodeSelector", "shortNames")
+            not in (
+                "resources",
+                "labels",
+                "resourceHours",
+                "runtimeVersions",
+                "nodeSelector",
+                "shortNames",
+                "access",
+            )
             else [here]
         )
 
@@ -51,9 +60,13 @@ def test_no_pod_gets_variables_of_the_services_beside_it() -> None:
     assert all("      enableServiceLinks: false" in text for text in of_pods)
 
 
-def test_rbac_has_no_wildcard_and_reads_no_secret() -> None:
+def test_rbac_has_no_wildcard_and_the_operator_reads_one_secret() -> None:
     assert "*" not in TEMPLATES["rbac.yaml"]
-    assert "secrets" not in TEMPLATES["rbac.yaml"]
+    rules = re.findall(r"resources: \[secrets\]\n(.*)\n", TEMPLATES["rbac.yaml"])
+    assert rules == [
+        f"  resourceNames: [{contract.SECRET_GATEWAY_KEY}]",
+        *2 * ["  verbs: [get, list, watch]"],
+    ]
 
 
 def test_the_operator_may_not_write_the_resource_itself() -> None:

@@ -74,3 +74,13 @@ class Access(Part):
         description="The most that clients may use; each of these limits holds. An empty list means no "
         "limit. Default: the platform's.",
     )
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether each client needs a key."""
+        return self.authentication is not None and self.authentication.mode is AuthenticationMode.API_KEY
+
+    @property
+    def secret_name(self) -> str | None:
+        """The Secret with the clients' keys; None if none is named."""
+        return None if self.authentication is None else self.authentication.secret_name

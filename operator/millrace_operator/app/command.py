@@ -18,6 +18,8 @@ from typing import TypeVar
 import uvloop
 
 from millrace_kubernetes.flags import NAMESPACES_HELP, add_short_name_flag, parse_namespaces
+from millrace_operator.api.access_types import Access
+from millrace_operator.api.default_access import DefaultAccess, parse_default_access
 from millrace_operator.api.prices import (
     DEFAULT_CURRENCY,
     Prices,
@@ -58,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_prometheus_flags(parser)
     _add_scaling_flags(parser)
     _add_render_flags(parser)
+    _add_access_flags(parser)
     _add_price_flags(parser)
     _add_process_flags(parser)
     return parser
@@ -121,6 +124,23 @@ def _add_render_flags(parser: argparse.ArgumentParser) -> None:
         default=defaults.image_pull_policy,
         choices=PULL_POLICIES,
         help="when nodes pull these images",
+    )
+
+
+def _add_access_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--default-access",
+        type=_refusing(parse_default_access),
+        default=Access(),
+        metavar="JSON",
+        help="who may use services that do not say it, and how much, as spec.access; without it: all",
+    )
+    parser.add_argument(
+        "--secret-namespaces",
+        type=parse_namespaces,
+        default="",
+        metavar="NAMES",
+        help="the namespaces, beside --namespace, whose Secrets the gateway may read, such as shop,search",
     )
 
 
@@ -251,6 +271,11 @@ def read_render_settings(arguments: argparse.Namespace) -> RenderSettings:
         cluster_domain=arguments.cluster_domain,
         fetch_image=arguments.fetch_image,
         image_pull_policy=arguments.image_pull_policy,
+        access=DefaultAccess(
+            access=arguments.default_access,
+            namespace=arguments.namespace,
+            secret_namespaces=frozenset(arguments.secret_namespaces),
+        ),
         prices=Prices(arguments.currency, dict(arguments.resource_hour)),
     )
 

@@ -4,14 +4,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millrace_operator.api.default_access import DefaultAccess
 from millrace_operator.api.prices import Prices
 from millrace_operator.api.types import VERSION_MAX_LENGTH, VERSION_PATTERN
 
 _IMAGE_PATTERN = r"[^\s=]+"
 
 
-class VersionError(ValueError):
+class UnmadeError(ValueError):
+    """A revision that cannot be made now; the text says what to do.
+
+    UnmadeError
+    ├── VersionError        its version of the runtime has no image
+    └── GatewayKeyError     its clients need keys, and the operator has no key of the gateways
+    """
+
+
+class VersionError(UnmadeError):
     """A version of the runtime without an image; the text says what to write."""
+
+
+class GatewayKeyError(UnmadeError):
+    """A service whose clients need keys, while the operator has no key of the gateways."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +52,9 @@ class RenderSettings:
 
     image_pull_policy: str = "IfNotPresent"
     """When the nodes pull the replicas' image."""
+
+    access: DefaultAccess = field(default_factory=DefaultAccess)
+    """Who may use a service that does not say it, and where the gateway may read keys."""
 
     prices: Prices = field(default_factory=Prices)
     """The price of a replica's resources for an hour, if a service names none."""

@@ -1,0 +1,24 @@
+{{/* The flags of operator and gateway about who may use services; nothing where the chart's defaults stand. */}}
+{{- define "millrace.accessFlags" -}}
+{{- $values := .Values.gateway.access }}
+{{- $access := dict }}
+{{- with $values.authentication }}
+{{- if ne .mode "None" }}
+{{- $_ := set $access "authentication" (dict "mode" .mode) }}
+{{- end }}
+{{- if .secretName }}
+{{- $_ := set $access "authentication" (dict "mode" .mode "secretName" .secretName) }}
+{{- end }}
+{{- end }}
+{{- with $values.rateLimits }}
+{{- $_ := set $access "rateLimits" . }}
+{{- end }}
+{{- with $access }}
+- --default-access
+- {{ toJson . | quote }}
+{{- end }}
+{{- with .Values.gateway.secretNamespaces }}
+- --secret-namespaces
+- {{ join "," . | quote }}
+{{- end }}
+{{- end }}
