@@ -25,6 +25,8 @@ from e2e.cluster.product import CRD_PATH, IMAGES
 from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
+from millrace_operator.api.conditions import find_condition
+from millrace_operator.gateways.key_secret import read_entries
 from testing.manifests import read_corpus
 from testing.polling import wait_until
 
@@ -442,6 +444,25 @@ def find_deployment(cluster: LocalCluster, namespace: str, name: str) -> dict[st
     """Return the Deployment of a service; None while there is none."""
     found = list_children(cluster, namespace, name, "deployments")
     return found[0] if found else None
+
+
+def test_a_service_whose_clients_need_keys_gets_the_gateways_public_key(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: OperatorProcess,  # noqa: ARG001
+) -> None:
+    """The operator makes the Secret with the rights that the chart gives it, and may read no other."""
+    access = {"authentication": {"mode": "APIKey", "secretName": "closed-keys"}}
+    apply(cluster, namespace, manifest("closed", access=access))
+    made = wait_for("its Deployment", lambda: find_deployment(cluster, namespace, "closed"))
+    words = made["spec"]["template"]["spec"]["containers"][0]["args"]
+    secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/millrace-gateway-key")
+    (public,) = read_entries(secret).values()
+    assert words[words.index("--gateway-key") + 1] == public
+    assert words[words.index("--service") + 1] == f"{namespace}/closed"
+    told = find_condition(read(cluster, namespace, "closed")["status"], "AccessReady")
+    assert told is not None
+    assert told["reason"] == "KeysReadable"
 
 
 def test_a_reconcile_leaves_the_manifest_as_it_is(

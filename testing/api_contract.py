@@ -11,6 +11,7 @@ from millrace_operator.kube.kinds import (
     DEPLOYMENT,
     LEASE,
     POD,
+    SECRET,
     SERVICE_ACCOUNT,
     Kind,
     Obj,
@@ -179,6 +180,20 @@ async def annotate_as_it_is(
         told: dict[str, str] = written["metadata"]["annotations"]
         return told
     raise AssertionError("another version each time")
+
+
+@case
+async def an_entry_of_data_is_changed_at_the_version_that_was_read(cluster: Cluster, namespace: str) -> None:
+    secret = await cluster.apply_new(make(SECRET, namespace, type="Opaque", data={"a": "QQ==", "b": "Qg=="}))
+    changed = await cluster.change_data(secret, {"a": None, "c": "Qw=="})
+    assert changed["data"] == {"b": "Qg==", "c": "Qw=="}
+    with pytest.raises(ConflictError):
+        await cluster.change_data(secret, {"b": None})
+    with pytest.raises(ConflictError):
+        await cluster.apply_new(make(SECRET, namespace, data={}))
+    await cluster.delete(SECRET, namespace, "one", changed["metadata"]["uid"])
+    with pytest.raises(AbsentError):
+        await cluster.change_data(changed, {"b": None})
 
 
 @case

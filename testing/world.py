@@ -32,6 +32,7 @@ from millrace_operator.kube.kinds import (
     ObjectKey,
     ServiceKey,
 )
+from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.pods import DELETION_COST
 from millrace_operator.observed.snapshot import UNKNOWN_DEMAND, Advice, Fetched, PodLoad
 from millrace_operator.render.settings import RenderSettings
@@ -152,6 +153,8 @@ class World:
         """What its files say of the model; None: a look at them in a claim does not end."""
         self.are_nodes_lost = False
         """Whether pods that are to go stay, as on a node that nobody hears from."""
+        self.gateway_key = GatewayKey("A" * 43)
+        """What new revisions get whose clients need keys."""
         self._numbers = itertools.count(1)
         self.restart_operator()
         self.cluster.put(make_service(**spec))
@@ -169,8 +172,12 @@ class World:
             loads=self._read_loads,
             demand=lambda _: self.demand,
             fetched=lambda _: self.fetched,
+            gateway_key=self._find_gateway_key,
             clock=lambda: self.now,
         )
+
+    async def _find_gateway_key(self) -> GatewayKey:
+        return self.gateway_key
 
     def _read_loads(self, pods: Iterable[str]) -> dict[str, PodLoad]:
         """Every gateway has seen every mark, and has what the test says."""

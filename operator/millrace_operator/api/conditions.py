@@ -67,6 +67,9 @@ class Reason(StrEnum):
     PIN_LAPSED = "PinLapsed"
     NAME_HELD = "NameHeld"
     NAME_SHADOWED = "NameShadowed"
+    KEYS_READABLE = "KeysReadable"
+    SECRET_NAME_MISSING = "SecretNameMissing"  # noqa: S105  a reason, no secret
+    SECRET_NAMESPACE_NOT_READABLE = "SecretNamespaceNotReadable"  # noqa: S105  a reason, no secret
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from millrace_operator.controller.reconcile import Reconciler
 from millrace_operator.controller.relist import Relisted, Relister
 from millrace_operator.controller.watches import follow_children, supervise_watches
 from millrace_operator.controller.worker import Worker
+from millrace_operator.gateways.key_secret import GatewayKeys
 from millrace_operator.gateways.streams import Gateways
 from millrace_operator.kube.connection import WRITES_PER_SECOND, ApiServer
 from millrace_operator.kube.credentials import load_access
@@ -125,6 +126,9 @@ class Application:
         metrics.follow_gateways(lambda: self.gateways.num_expected, lambda: self.gateways.num_silent)
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
+        self.gateway_keys = GatewayKeys(
+            cluster, settings.namespace, self.cache, self.ingest.lists, self.queue.add
+        )
 
     async def run(self, connection: Connection) -> None:
         """Follow the cluster over `connection` and work, until cancelled."""
@@ -145,6 +149,7 @@ class Application:
             group.create_task(self.inventory.run())
             group.create_task(self.fetches.run())
             group.create_task(self.priors.run())
+            group.create_task(self.gateway_keys.run(self.election.is_leader))
 
     def _wake(self, key: ServiceKey) -> None:
         """Queue a service that has got a request while it rests."""
@@ -182,6 +187,7 @@ class Application:
             loads=self.gateways.read,
             demand=self.gateways.read_demand,
             fetched=self.fetches.read,
+            gateway_key=self.gateway_keys.find,
         )
         return Worker(reconciler, self._cluster, self.cache, self.queue)
 
@@ -239,11 +245,7 @@ class Application:
         return await worker.work_on(key)
 
     def _views(self) -> Views:
-        return Views(
-            metrics=self._metrics,
-            read_health=self._read_health,
-            read_decision=self._read_decision,
-        )
+        return Views(metrics=self._metrics, read_health=self._read_health, read_decision=self._read_decision)
 
     def _read_health(self) -> Health:
         is_leader, holder = self.election.is_leader(), self.election.holder

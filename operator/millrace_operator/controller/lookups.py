@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from millrace_operator.api.default_access import DefaultAccess
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.errors import ClusterError, RefusedError
 from millrace_operator.kube.kinds import (
@@ -86,8 +87,11 @@ class Refusals:
 class Looks:
     """Owner of the results of lookups, by name or in a list, for one service at a time."""
 
-    def __init__(self, cluster: Cluster, cache: Cache, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, cache: Cache, access: DefaultAccess, clock: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
+        self._access = access
         self._cache = cache
         self._clock = clock
         self._conflicts: dict[ServiceKey, frozenset[ObjectId]] = {}
@@ -175,7 +179,7 @@ class Looks:
         up before each Job that looks at the model: days may have passed since the last time.
         """
         try:
-            spec = self._cache.spec(key)
+            spec = self._access.complete(self._cache.spec(key))
         except ValueError:  # the plan reports it
             return None
         cache, generation = spec.model.cache.claim, int(service["metadata"].get("generation", 0))

@@ -88,7 +88,7 @@ def plan(settings: RenderSettings, snapshot: Snapshot, now: float) -> Plan:
     if "deletionTimestamp" in snapshot.service["metadata"]:
         return Plan()  # garbage collection deletes the children, whether we run or not
     try:
-        spec = Spec.model_validate(snapshot.service["spec"])
+        spec = settings.access.complete(Spec.model_validate(snapshot.service["spec"]))
         known = find_revisions(settings, snapshot, spec, now)
     except ValueError as error:
         return _plan_refusal(snapshot, error, now)

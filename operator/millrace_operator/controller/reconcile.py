@@ -5,7 +5,7 @@ to the API server in this package, all of them by a Cluster.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
@@ -17,6 +17,7 @@ from millrace_operator.controller.writer import Done, Writer
 from millrace_operator.kube.errors import ClusterError
 from millrace_operator.kube.kinds import POD, Obj, ServiceKey
 from millrace_operator.kube.protocol import Cluster
+from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.snapshot import (
     UNKNOWN_DEMAND,
     Advice,
@@ -41,6 +42,7 @@ class Reconciler:
     `put_written` puts the result of a write into the cache. `advice` returns the autoscaler's last decision,
     and `replicas` what pods compute with, by name. `loads` returns what gateways have at pods, by uid, and
     `demand` what they know of a service's requests. `fetched` returns the progress of fetches, by pod.
+    `gateway_key` finds the public key of the gateways, for a service whose clients need keys.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Reconciler:
         loads: Callable[[Iterable[str]], Mapping[str, PodLoad]] = lambda _: {},
         demand: Callable[[ServiceKey], Demand] = lambda _: UNKNOWN_DEMAND,
         fetched: Callable[[ServiceKey], Mapping[str, Fetched]] = lambda _: {},
+        gateway_key: Callable[[], Awaitable[GatewayKey]],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._cache = cache
@@ -64,9 +67,10 @@ class Reconciler:
         self._loads = loads
         self._demand = demand
         self._fetched = fetched
+        self._gateway_key = gateway_key
         self._clock = clock
         self._refusals = Refusals()
-        self._looks = Looks(cluster, cache, clock)
+        self._looks = Looks(cluster, cache, settings.access, clock)
         self._writer = Writer(
             cluster, cache, put_written, looks=self._looks, refusals=self._refusals, clock=clock
         )
@@ -105,7 +109,9 @@ class Reconciler:
                 is_tried=key in self._tried,
             ),
             gateways=GatewayReports(
-                loads=self._loads(pod["metadata"]["uid"] for pod in pods), demand=self._demand(key)
+                loads=self._loads(pod["metadata"]["uid"] for pod in pods),
+                demand=self._demand(key),
+                key=await self._gateway_key() if self._needs_keys(key) else None,
             ),
             model=ModelReports(
                 claim=await self._looks.find_claim(key, service),
@@ -123,6 +129,13 @@ class Reconciler:
         if chosen.is_contested:
             self._looks.suspect_rivals(key)
         return await self._act(key, service, chosen, refusals)
+
+    def _needs_keys(self, key: ServiceKey) -> bool:
+        try:
+            spec = self._settings.access.complete(self._cache.spec(key))
+        except ValueError:  # the plan reports it
+            return False
+        return spec.access.needs_keys
 
     def _forget_another(self, key: ServiceKey, uid: str) -> None:
         """Forget an earlier service of this name, whose deletion may have gone unnoticed."""

@@ -114,6 +114,11 @@ class WatchedLists:
             async with asyncio.timeout(seconds):
                 await self._is_complete.wait()
 
+    @property
+    def lacks_any(self) -> bool:
+        """Whether something is unknown of a namespace."""
+        return bool(self._missing)
+
     def is_known(self, namespace: str) -> bool:
         """Whether all kinds of a namespace have been listed, so that no plan is made of half of them."""
         return not self._missing or not any(

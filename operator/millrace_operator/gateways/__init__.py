@@ -1,1 +1,1 @@
-"""What the gateways report: a stream from each of them, which only the leader reads."""
+"""What only the leader does for the gateways: it reads a stream from each, and keeps their signing keys."""

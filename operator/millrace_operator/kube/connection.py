@@ -150,6 +150,13 @@ class ApiServer(Cluster):
         answer = await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
         return read_object(kind, answer, f"PATCH {path}")
 
+    async def change_data(self, obj: Obj, data: dict[str, str | None]) -> Obj:
+        kind, metadata = kind_of(obj), obj["metadata"]
+        path = kind.path(metadata["namespace"], metadata["name"])
+        body = {"metadata": _name_seen(metadata["uid"], metadata["resourceVersion"]), "data": data}
+        answer = await self._write("PATCH", path, body, MERGE_TYPE, {"fieldManager": FIELD_MANAGER})
+        return read_object(kind, answer, f"PATCH {path}")
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
     ) -> None:

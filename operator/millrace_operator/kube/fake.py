@@ -134,6 +134,15 @@ class FakeCluster(Cluster):
         kept = {key: value for key, value in merged.items() if value is not None}
         return self._store_if_changed(old, _merge(old, {"metadata": {"annotations": None}}, kept))
 
+    async def change_data(self, obj: Obj, data: dict[str, str | None]) -> Obj:
+        self._record("change", obj)
+        self._admit(obj)
+        old = self._find(obj)
+        self._require(obj, obj["metadata"]["uid"], obj["metadata"]["resourceVersion"])
+        changed = {**(old.get("data") or {}), **data}
+        kept = {name: value for name, value in changed.items() if value is not None}
+        return self._store_if_changed(old, {**old, "data": kept})
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
     ) -> None:

@@ -103,6 +103,7 @@ POD = Kind("", "v1", "Pod", "pods", Role.POD)
 NODE = Kind("", "v1", "Node", "nodes", Role.NODE, is_optional=True, trim=trim_node)
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT = Kind("", "v1", "Event", "events")
+SECRET = Kind("", "v1", "Secret", "secrets")
 PERSISTENT_VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 HORIZONTAL_POD_AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
 
@@ -118,6 +119,7 @@ KINDS = (
     NODE,
     LEASE,
     EVENT,
+    SECRET,
     PERSISTENT_VOLUME_CLAIM,
     HORIZONTAL_POD_AUTOSCALER,
 )

@@ -50,6 +50,12 @@ class Cluster(Protocol):
         Raises ConflictError if the object has changed, and AbsentError if it is gone.
         """
 
+    async def change_data(self, obj: Obj, data: dict[str, str | None]) -> Obj:
+        """Set entries of an object's `data`, at its uid and resourceVersion. None removes an entry.
+
+        Raises ConflictError if the object has changed, and AbsentError if it is gone.
+        """
+
     async def delete(
         self, kind: Kind, namespace: str, name: str, uid: str, version: str | None = None
     ) -> None:

@@ -17,6 +17,7 @@ from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.api.quantities import show_bytes
 from millrace_operator.kube.kinds import JOB, Obj
 from millrace_operator.kube.node import GpuNode
+from millrace_operator.observed.gateway_key import GatewayKey
 from millrace_operator.observed.jobs import Jobs
 from millrace_runtime import contract
 
@@ -184,11 +185,13 @@ class Obstacles:
 
 @dataclass(frozen=True)
 class GatewayReports:
-    """What the gateways report of the service at this moment."""
+    """What the gateways report of the service at this moment, and how replicas know them."""
 
     loads: Mapping[str, PodLoad] = field(default_factory=dict)
     """By the pods' uids. Empty if nobody asked them."""
     demand: Demand = UNKNOWN_DEMAND
+    key: GatewayKey | None = None
+    """None if the service needs none."""
 
 
 @dataclass(frozen=True)

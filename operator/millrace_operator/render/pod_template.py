@@ -1,6 +1,6 @@
 """The pod of a replica. The ControllerRevision freezes it when its revision is made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millrace_operator.api.field_types import Part
@@ -49,15 +49,25 @@ here: `/livez` is first asked when the replica is ready.
 
 
 def render_pod_template(
-    settings: RenderSettings, service: Obj, spec: Spec, revision: str, model: FoundModel | None = None
+    settings: RenderSettings,
+    service: Obj,
+    spec: Spec,
+    revision: str,
+    model: FoundModel | None = None,
+    *,
+    gateway_keys: Sequence[str] = (),
 ) -> Obj:
-    """Return the template of a revision's pods, which fetch that model, or have it in a claim."""
+    """Return the template of a revision's pods, which fetch that model, or have it in a claim.
+
+    With `gateway_keys` they answer only requests with a token of one of these public keys.
+    """
     kept = find_kept(service["metadata"]["namespace"], spec.model, model)
     labels = {**spec.pod.labels, **replica_labels(service), contract.LABEL_REVISION: revision}
     metadata: dict[str, Any] = {"labels": labels | (kept.labels if kept else {})}
     if annotations := spec.pod.annotations | (kept.annotations if kept else {}):
         metadata["annotations"] = annotations
     pod = _render_pod_spec(settings, service, spec, revision, model)
+    pod["containers"][0]["args"] += _render_gateway_keys(service, gateway_keys)
     return {"metadata": metadata, "spec": pod | ({"affinity": kept.affinity} if kept else {})}
 
 
@@ -170,6 +180,19 @@ def _render_targets(settings: RenderSettings, spec: Spec) -> list[str]:
         return []
     least, most = contract.INTER_TOKEN_SECONDS
     return [contract.FLAG_TARGET_INTER_TOKEN, f"{min(max(target, least), most):g}"]
+
+
+def _render_gateway_keys(service: Obj, keys: Sequence[str]) -> list[str]:
+    """Return the arguments by which a replica verifies gateways.
+
+    An engine of another version gets them too. If it does not know them it does not start, and so no replica
+    is open to all that was to be closed.
+    """
+    if not keys:
+        return []
+    metadata = service["metadata"]
+    named = [word for key in keys for word in (contract.FLAG_GATEWAY_KEY, key)]
+    return [contract.FLAG_SERVICE, f"{metadata['namespace']}/{metadata['name']}", *named]
 
 
 def find_inter_token_seconds(scaling: Scaling) -> float | None:

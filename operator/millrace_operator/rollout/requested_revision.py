@@ -32,7 +32,7 @@ from millrace_operator.observed.snapshot import ObjectId, Snapshot, is_owned, ob
 from millrace_operator.render.child import revision_name
 from millrace_operator.render.model_source import find_claim
 from millrace_operator.render.pod_template import render_pod_template
-from millrace_operator.render.settings import RenderSettings, VersionError
+from millrace_operator.render.settings import GatewayKeyError, RenderSettings, UnmadeError
 from millrace_operator.rollout.revision import (
     Inputs,
     Revision,
@@ -44,6 +44,7 @@ from millrace_operator.rollout.revision import (
     refresh_inputs,
     revision_inputs,
 )
+from millrace_runtime import contract
 
 _REFUSED = frozenset({Reason.DOES_NOT_FIT, Reason.MODEL_INVALID, Reason.SETTINGS_INVALID})
 
@@ -63,7 +64,7 @@ class Known(NamedTuple):
     revisions: dict[str, Revision]
     """By hash."""
     asked: str
-    error: VersionError | None = None
+    error: UnmadeError | None = None
     """Why the requested revision cannot be made. Then the last revision that served is asked for."""
     pending: Pending | None = None
     """Why it can't be made yet. Then the last revision that served is asked for, if there is one."""
@@ -129,7 +130,7 @@ def _hash_spec(revision: Revision) -> str:
 def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now: float) -> Known:
     """Return the revisions with the one that the spec asks for. A new one is made here.
 
-    Raises VersionError if that one has no image, and no revision has served before.
+    Raises UnmadeError if that one cannot be made, and no revision has served before.
     """
     revisions = read_revisions(list(snapshot.owned().values()))
     asked, served = find_asked(snapshot.service, spec, revisions), snapshot.status.get("currentRevision")
@@ -138,7 +139,7 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
         return _choose_same(revisions, recorded, served)
     try:
         made = _make_revision(settings, snapshot, spec, asked, revisions)
-    except VersionError as error:
+    except UnmadeError as error:
         if served not in revisions:
             raise
         return Known(revisions, served, error)
@@ -159,7 +160,8 @@ def find_revisions(settings: RenderSettings, snapshot: Snapshot, spec: Spec, now
 def _make_revision(
     settings: RenderSettings, snapshot: Snapshot, spec: Spec, asked: Asked, revisions: dict[str, Revision]
 ) -> Revision:
-    """Return the revision that the spec asks for, as it is made now. Raises VersionError without an image."""
+    """Return the revision that the spec asks for, as it is made now. Raises UnmadeError if that can't be."""
+    keys = _list_gateway_keys(snapshot, spec)
     recorded = revisions.get(asked.hash)
     job = revision_name(snapshot.service, asked.hash)
     reported = find_report(snapshot.jobs, job, spec.model.uri)
@@ -168,10 +170,24 @@ def _make_revision(
         hash=asked.hash,
         number=next_number(revisions.values()) if recorded is None else recorded.number,
         inputs=asked.inputs,
-        template=render_pod_template(settings, snapshot.service, spec, asked.hash, model),
+        template=render_pod_template(settings, snapshot.service, spec, asked.hash, model, gateway_keys=keys),
         model=model,
         cached=find_place(spec.model, model),
     )
+
+
+def _list_gateway_keys(snapshot: Snapshot, spec: Spec) -> list[str]:
+    """Return the public keys that its replicas are to know. Raises GatewayKeyError if none is known yet."""
+    if not spec.access.needs_keys:
+        return []
+    found = snapshot.gateways.key
+    if found is None or found.public is None:
+        why = "the operator has not read it yet" if found is None else found.fault
+        raise GatewayKeyError(
+            "no replica can be made that answers only gateways: there is no key of the gateways, which is in "
+            f"Secret {contract.SECRET_GATEWAY_KEY} of the operator's namespace: {why}"
+        )
+    return [found.public]
 
 
 def _is_read(snapshot: Snapshot, made: Revision, serving: Revision | None) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from millrace_operator.api.access_types import AuthenticationMode
 from millrace_operator.api.types import Spec
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.model.found_model import CachedModel, FoundModel
@@ -19,7 +20,7 @@ HASH_LENGTH = 10
 HISTORY_LIMIT = 10
 """Revisions that were made, to which an edit may go back."""
 INPUTS = {"model", "engine", "parallelism", "resources", "pod"}
-"""The fields of the spec that decide what a replica is."""
+"""The fields of the spec that decide what a replica is. Beside them, whether clients need keys."""
 Inputs = dict[str, Any]
 REFRESH = "resolved"
 """Beside the model's own fields: it distinguishes revisions of one spec whose source was asked again."""
@@ -43,10 +44,16 @@ class Revision:
 
 
 def revision_inputs(spec: Spec) -> Inputs:
-    """Return the part of the spec that decides what a replica is."""
+    """Return the part of the spec that decides what a replica is.
+
+    The spec has the platform's mode of authentication, if it has none of its own: replicas of a service whose
+    clients need keys answer only gateways.
+    """
     dumped = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, include=INPUTS)
     for amounts in dumped.get("resources", {}).values():
         amounts.update({name: str(amount) for name, amount in amounts.items()})
+    if spec.access.needs_keys:
+        dumped["access"] = {"authentication": {"mode": AuthenticationMode.API_KEY.value}}
     return dumped
 
 

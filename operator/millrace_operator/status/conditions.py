@@ -1,12 +1,5 @@
-"""The conditions of a service, those of other files among them. Pure.
+"""The conditions of a service, those of other files among them. Pure."""
 
-The messages of AccessReady name no other service, because a tenant need not know whose service claims the
-same name.
-"""
-
-from collections.abc import Mapping
-
-from millrace_kubernetes.model_names import Standing
 from millrace_operator.api.annotations import PIN_ANNOTATION, PinError, find_pin
 from millrace_operator.api.conditions import (
     Reason,
@@ -15,8 +8,8 @@ from millrace_operator.api.conditions import (
 from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.observed.pods import Pod, describe_fetch
 from millrace_operator.observed.snapshot import Fetched, ObjectId, explain_left_over
-from millrace_operator.render.pod_template import served_name
 from millrace_operator.scaling.count import describe_pin
+from millrace_operator.status.access_conditions import judge_access
 from millrace_operator.status.causes import Cause
 from millrace_operator.status.inputs import StatusInputs, explain_conflict
 from millrace_operator.status.rollout_conditions import (
@@ -27,12 +20,6 @@ from millrace_operator.status.rollout_conditions import (
 )
 from millrace_operator.status.scaling_conditions import judge_objectives, judge_scaling
 
-ACCESS_READY = "AccessReady"
-_WHY: Mapping[Standing, str] = {
-    Standing.SHARED: "services of other namespaces claim it too",
-    Standing.PINNED: "the platform gives it to another service (the chart's gateway.shortNames)",
-    Standing.ADDRESS: "it reads as the address of a service in another namespace",
-}
 _MAKE_ROOM = (
     "No old replica makes room for the new one: write rollout.strategy: Replace to let one go first, which "
     "with a single replica means that nothing serves until the new one is ready"
@@ -171,22 +158,3 @@ def _pinned(inputs: StatusInputs) -> Truth | None:
     if inputs.now >= pin.until:
         return Truth("Pinned", False, Reason.PIN_LAPSED, f"the pin {pin} has lapsed")
     return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
-
-
-def judge_access(inputs: StatusInputs) -> Truth:
-    """Return whether the name alone leads to the service. Its address and its full name always do."""
-    service, settings = inputs.snapshot.service, inputs.settings
-    namespace, own = service["metadata"]["namespace"], service["metadata"]["name"]
-    name, full = served_name(service, inputs.spec), f"{namespace}/{own}"
-    always = f'"{full}", or call {settings.url(namespace, own)}'
-    if former := inputs.snapshot.name.former:
-        shown = " and ".join(f'"{one}"' for one in former)
-        always += f". Replicas still run with the name {shown}, which leads here until they are replaced"
-    why = _WHY.get(inputs.snapshot.name.standing)
-    if why is None:
-        return Truth(ACCESS_READY, True, Reason.NAME_HELD, f'clients write "model": "{name}" or {always}')
-    text = (
-        f'the model name "{name}" alone does not lead here: {why}. Clients write "model": {always}. Or the '
-        "platform pins the name: the chart's gateway.shortNames"
-    )
-    return Truth(ACCESS_READY, False, Reason.NAME_SHADOWED, text)

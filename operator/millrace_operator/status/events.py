@@ -39,7 +39,7 @@ def find_notes(old: Status, new: Status) -> Iterator[Note]:
     yield from _note_rollback(old, new)
     yield from _note_trouble(old, new)
     yield from _note_ready(old, new)
-    yield from _note_name(old, new)
+    yield from _note_access(old, new)
     yield from _note_canary(old.get("rollout", {}), new.get("rollout", {}))
     yield from _note_wait(old, new)
     yield from _note_rollout(old, new)
@@ -67,8 +67,8 @@ def _note_ready(old: Status, new: Status) -> Iterator[Note]:
         yield Note(after["reason"], after["message"], is_warning=False)
 
 
-def _note_name(old: Status, new: Status) -> Iterator[Note]:
-    """Record that another namespace's service claims the name, for its owner: clients fail from now on."""
+def _note_access(old: Status, new: Status) -> Iterator[Note]:
+    """Record that clients fail from now on: another namespace claims the name, or keys can't be read."""
     before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
     if after.get("status") == "False" != before.get("status"):
         yield Note(after["reason"], after["message"], is_warning=True)

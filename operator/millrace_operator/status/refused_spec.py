@@ -18,7 +18,7 @@ from millrace_operator.api.conditions import (
 )
 from millrace_operator.kube.kinds import Obj
 from millrace_operator.observed.revisions import Observed
-from millrace_operator.render.settings import VersionError
+from millrace_operator.render.settings import UnmadeError
 from millrace_operator.status.causes import Cause
 from millrace_operator.status.rollout_conditions import TYPE as UP_TO_DATE
 from millrace_operator.status.rollout_conditions import count_replicas
@@ -51,7 +51,7 @@ def render_refused_status(service: Obj, observed: Observed, error: ValueError) -
 
 def _explain(error: ValueError) -> str:
     """Return the error in plain words, with the fields that it concerns."""
-    if isinstance(error, VersionError):
+    if isinstance(error, UnmadeError):
         return str(error)
     if isinstance(error, ValidationError):
         return f"{UNREAD}: " + "; ".join(

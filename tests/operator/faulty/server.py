@@ -121,10 +121,19 @@ class FaultyServer:
             await self.store.change_event(namespace, name, body)
             return body
         if body["metadata"].keys() <= {"uid", "resourceVersion", "annotations"}:
-            uid, annotations = (body["metadata"][field] for field in ("uid", "annotations"))
-            version = body["metadata"].get("resourceVersion")
-            return await self.store.annotate(kind, namespace, name, uid, annotations, version=version)
+            return await self._merge(address, body)
         return await self._apply(body, subresource)
+
+    async def _merge(self, address: Address, body: Obj) -> Obj:
+        """Change annotations, or entries of data."""
+        kind, namespace, name, _ = address
+        metadata = body["metadata"]
+        if "data" in body:
+            head = {"kind": kind.kind, "metadata": {**metadata, "namespace": namespace, "name": name}}
+            return await self.store.change_data(head, body["data"])
+        uid, annotations = (metadata[field] for field in ("uid", "annotations"))
+        version = metadata.get("resourceVersion")
+        return await self.store.annotate(kind, str(namespace), name, uid, annotations, version=version)
 
     async def _apply(self, body: Obj, subresource: str) -> Obj:
         if subresource == "status":
