@@ -4,6 +4,7 @@ import os
 import sys
 from subprocess import run
 
+from e2e.cluster.local_cluster import LocalCluster
 from e2e.service import Service
 from testing.polling import wait_until
 
@@ -35,8 +36,13 @@ def ask(service: Service, sub_command: str, *flags: str) -> str:
 
 def ask_namespace(service: Service, *words: str) -> str:
     """Return what `kubectl millrace` prints in the service's namespace."""
-    path = f"{service.cluster.layout.programs}:{os.environ['PATH']}"
+    return ask_cluster(service.cluster, service.namespace, *words)
+
+
+def ask_cluster(cluster: LocalCluster, namespace: str, *words: str) -> str:
+    """Return what `kubectl millrace` prints in a namespace."""
+    path = f"{cluster.layout.programs}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    flags = ("-n", service.namespace, f"--kubeconfig={service.cluster.kubeconfig}")
+    flags = ("-n", namespace, f"--kubeconfig={cluster.kubeconfig}")
     command = [*PROGRAM, *words, *flags]
     return run(command, env=environment, capture_output=True, text=True, check=True).stdout

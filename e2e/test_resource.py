@@ -25,8 +25,11 @@ from e2e.cluster.product import CRD_PATH, IMAGES
 from e2e.managed_fields import find_writers
 from e2e.namespaces import create_namespace
 from e2e.operator_process import OperatorProcess, render_account_kubeconfig
+from e2e.plugin import ask_cluster
+from millrace_kubectl.keys import hash_key, read_client
 from millrace_operator.api.conditions import find_condition
 from millrace_operator.gateways.key_secret import read_entries
+from millrace_runtime.contract import LABEL_API_KEYS
 from testing.manifests import read_corpus
 from testing.polling import wait_until
 
@@ -370,6 +373,22 @@ def read(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
 
 def read_scale(cluster: LocalCluster, namespace: str, name: str) -> dict[str, Any]:
     return cluster.api.get(f"{find_services(namespace)}/{name}/scale")
+
+
+def test_keys_are_made_listed_and_revoked_by_a_real_kubectl(cluster: LocalCluster, namespace: str) -> None:
+    ask = partial(ask_cluster, cluster, namespace, "key")
+    keys = [ask("create", "clients", "ann", "--concurrency", "4").strip() for _ in range(2)]
+    path = f"/api/v1/namespaces/{namespace}/secrets/clients"
+    secret = cluster.api.get(path)
+    assert secret["metadata"]["labels"] == {LABEL_API_KEYS: "true"}
+    found = read_client("ann", secret["data"]["ann"])
+    assert found.hashes == tuple(map(hash_key, keys))
+    assert "clients  ann     2     all     4 at once" in ask("list")
+    ask("revoke", "clients", "ann", "--old")
+    assert read_client("ann", cluster.api.get(path)["data"]["ann"]).hashes == (hash_key(keys[1]),)
+    ask("revoke", "clients", "ann")
+    assert not cluster.api.get(path).get("data")
+    assert "no client has a key" in ask("list")
 
 
 class Operators:

@@ -3,12 +3,12 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from millrace_kubectl.errors import AnsweredError, PluginError, UsageError
 from millrace_kubectl.kubectl import Services
-from millrace_kubectl.subcommands import explain, models, pin, rollout, simulate, size, status
+from millrace_kubectl.subcommands import explain, key, models, pin, rollout, simulate, size, status
 from millrace_kubectl.wording import strip_unprintable
 
 PROGRAM = "kubectl millrace"
@@ -24,6 +24,7 @@ SUB_COMMANDS = {
     "simulate": simulate,
     "size": size,
     "models": models,
+    "key": key,
 }
 """Each with its module."""
 FLAGS = ("namespace", "context", "kubeconfig")
@@ -32,15 +33,25 @@ FLAGS = ("namespace", "context", "kubeconfig")
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
-        prog=PROGRAM, description="Show, explain, pin, promote and simulate InferenceServices."
+        prog=PROGRAM,
+        description="Show, explain, pin, promote and simulate InferenceServices; make keys.",
     )
     _add_flags(parser, default=None)
     commands = parser.add_subparsers(title="sub-commands", metavar="SUB-COMMAND", required=True)
     for module in dict.fromkeys(SUB_COMMANDS.values()):
         module.add_parsers(commands)
-    for own in commands.choices.values():
+    for own in list_parsers(parser):
         _add_flags(own, default=argparse.SUPPRESS)
     return parser
+
+
+def list_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of the sub-commands, and of their actions."""
+    for action in parser._actions:  # noqa: SLF001  argparse has no public list; argcomplete does so too
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for own in action.choices.values():
+                yield own
+                yield from list_parsers(own)
 
 
 def _add_flags(parser: argparse.ArgumentParser, default: Any) -> None:

@@ -33,17 +33,22 @@ def complete(words: Sequence[str]) -> list[str]:
         return [*_match(_list_values(option, before), last), NO_FILES]
     if last.startswith("-"):
         return [*_match(_list_options(chosen or parser), last), NO_FILES]
-    if chosen is None:
-        return [*_match(_list_sub_commands(parser), last), NO_FILES]
+    choices = _find_choices(chosen or parser)
+    if chosen is None or choices is not None:
+        return [*_match(_list_sub_commands(choices), last), NO_FILES]
     if _needs_name(chosen, before):
         return [*_match(list_names(before), last), NO_FILES]
     return [FILES if _takes_a_folder(chosen) else NO_FILES]
 
 
 def find_sub_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser | None:
-    """Return the parser of the sub-command among the words; None if there is none yet."""
-    chosen = _find_choices(parser)
-    return next((chosen.choices[word] for word in words if word in chosen.choices), None)
+    """Return the parser of the sub-command, or of its action, among the words; None if there is none yet."""
+    chosen: argparse.ArgumentParser | None = None
+    for word in words:
+        choices = _find_choices(chosen or parser)
+        if choices is not None and word in choices.choices:
+            chosen = choices.choices[word]
+    return chosen
 
 
 def list_names(words: Sequence[str]) -> Iterator[str]:
@@ -66,8 +71,10 @@ def build_flags() -> argparse.ArgumentParser:
     return parser
 
 
-def _find_choices(parser: argparse.ArgumentParser) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
-    return next(one for one in _actions(parser) if isinstance(one, argparse._SubParsersAction))  # noqa: SLF001
+def _find_choices(
+    parser: argparse.ArgumentParser,
+) -> "argparse._SubParsersAction[argparse.ArgumentParser] | None":
+    return next((one for one in _actions(parser) if isinstance(one, argparse._SubParsersAction)), None)  # noqa: SLF001
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -91,8 +98,10 @@ def _list_options(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield f"{one.option_strings[-1]}\t{one.help}"
 
 
-def _list_sub_commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for one in _find_choices(parser)._choices_actions:  # noqa: SLF001
+def _list_sub_commands(
+    choices: "argparse._SubParsersAction[argparse.ArgumentParser] | None",
+) -> Iterator[str]:
+    for one in choices._choices_actions if choices else ():  # noqa: SLF001
         yield f"{one.dest}\t{one.help}"
 
 

@@ -1,4 +1,4 @@
-"""Reads and annotates InferenceServices by running kubectl with the user's flags."""
+"""Reads and annotates InferenceServices, and changes Secrets, by running kubectl with the user's flags."""
 
 import json
 import shutil
@@ -91,11 +91,57 @@ class Services:
         return self._run(name, ["patch", RESOURCE, name, "--type", "merge", "-p", patch])
 
     def _run(self, name: str, arguments: Sequence[str]) -> Obj:
-        command = [find_program(), *arguments, "-o", "json", REQUEST_TIMEOUT, *self.flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = _call(arguments, self.flags)
         if done.returncode != 0:
             raise _read_failure(name, done.stderr)
         return _parse(done.stdout)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The Secrets of one namespace, as kubectl reaches them."""
+
+    flags: tuple[str, ...] = ()
+    """kubectl's own flags for cluster and namespace."""
+
+    def fetch(self, name: str) -> Obj | None:
+        """Return a Secret; None if there is none. Raises PluginError."""
+        text = self._run(["get", "secrets", name, "--ignore-not-found"])
+        return _parse(text) if text.strip() else None
+
+    def list_labelled(self, label: str) -> list[Obj]:
+        """Return the Secrets whose label is true. Raises PluginError."""
+        items: list[Obj] = _parse(self._run(["get", "secrets", f"--selector={label}=true"])).get("items", [])
+        return items
+
+    def create(self, name: str, labels: dict[str, str], data: dict[str, str]) -> None:
+        """Create a Secret. Raises PluginError, and ConflictError if there is one."""
+        head = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": labels}}
+        self._run(["create", "-f", "-"], json.dumps({**head, "type": "Opaque", "data": data}))
+
+    def change(self, secret: Obj, data: dict[str, str | None]) -> None:
+        """Set entries of a Secret, or remove them with None. Raises PluginError.
+
+        Raises ConflictError if it has changed since it was read.
+        """
+        metadata = secret["metadata"]
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "data": data}
+        self._run(["patch", "secrets", metadata["name"], "--type", "merge", "-p", json.dumps(patch)])
+
+    def _run(self, arguments: Sequence[str], stdin: str | None = None) -> str:
+        done = _call(arguments, self.flags, stdin)
+        if done.returncode == 0:
+            return done.stdout
+        line = _last_line(done.stderr.splitlines())
+        is_late = "(Conflict)" in line or "(AlreadyExists)" in line
+        raise (ConflictError if is_late else ServerError)(f"kubectl says: {line}")
+
+
+def _call(
+    arguments: Sequence[str], flags: Sequence[str], stdin: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    command = [find_program(), *arguments, "-o", "json", REQUEST_TIMEOUT, *flags]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
 
 def find_program() -> str:

@@ -8,6 +8,7 @@ from millrace_kubectl.kubectl import Obj
 from millrace_kubectl.wording import (
     CHOOSE_BOUND,
     ENOUGH_FOR_LOAD,
+    KEYS_UNREAD,
     MORE_IS_FUTILE,
     NAME_APART,
     NO_OPERATOR,
@@ -148,8 +149,11 @@ def find_remedies(facts: Facts) -> Iterator[str]:
         yield _describe_room(facts.shortage_words, find_shortage(facts))
     if _is_revisions_fault(facts) and _has_way_back(facts) and not _is_to_be_promoted(facts):
         yield f"or go back: {name_place(facts, f'kubectl millrace abort {facts.name}')}"
-    if facts.condition("AccessReady").get("reason") == Reason.NAME_SHADOWED:
+    why = facts.condition("AccessReady").get("reason")
+    if why == Reason.NAME_SHADOWED:
         yield NAME_APART.format(full=facts.full_name)
+    if why in KEYS_UNREAD:
+        yield KEYS_UNREAD[why]
     if facts.is_blind:
         yield NOT_SIGNALLED
     if facts.objectives_in("Infeasible"):

@@ -77,6 +77,11 @@ DIGITS, MOST_DIGITS = 3, 9
 NO_OPERATOR = "see that an operator leads: kubectl get lease -A"
 NOT_SIGNALLED = "see that Prometheus answers and scrapes its pods"
 NAME_APART = "let clients write {full}, or have the platform pin the name: the chart's gateway.shortNames"
+KEYS_UNREAD = {
+    "SecretNamespaceNotReadable": "have the platform add it to the chart's gateway.secretNamespaces",
+    "SecretNameMissing": "write spec.access.authentication.secretName: kubectl millrace key create makes one",
+}
+"""Texts by the reason of AccessReady."""
 NOT_REACHED = "raise its target, or give each replica more CPU or a GPU"
 NOT_JUDGED = "its target is between two bounds of the histogram"
 CHOOSE_BOUND = "choose a bound as the target of {name}: docs/how-to/objectives.md"

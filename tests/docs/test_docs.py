@@ -204,9 +204,9 @@ def test_every_flag_of_the_plugin_has_a_row(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     flags: set[str] = set()
-    for name in plugin.SUB_COMMANDS:
+    for words in (*((name,) for name in plugin.SUB_COMMANDS), ("key", "create"), ("key", "revoke")):
         with pytest.raises(SystemExit):
-            plugin.run([name, "--help"])
+            plugin.run([*words, "--help"])
         flags |= set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     named = rows(sections("commands.md")["kubectl millrace"])
     assert flags - {"--help"} == {name for name in named if name.startswith("--")}

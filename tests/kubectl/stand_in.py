@@ -37,6 +37,7 @@ FLAGS = {
     "--selector",
     "--field-selector",
     "--all-namespaces",
+    "--ignore-not-found",
 }
 
 
@@ -51,7 +52,7 @@ def parse(argv: list[str]) -> dict[str, str]:
     rest = iter(argv)
     for word in rest:
         name, _, value = word.partition("=")
-        if word in ("-o", "-p", "--type"):
+        if word in ("-o", "-p", "-f", "--type"):
             found[word] = next(rest)
         elif name in FLAGS:
             found[name] = value
@@ -127,6 +128,44 @@ def show_records() -> None:
     sys.stdout.write(json.dumps({"metadata": {}, "items": items if known else []}))
 
 
+def keep_secrets(words: dict[str, str]) -> None:
+    """The Secrets of a file, which begin with none. kubectl prints what it has done."""
+    file = FOLDER / "secrets.json"
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    name, answer = words.get("2", ""), None
+    if words["0"] == "create":
+        answer = json.load(sys.stdin)
+        name = answer["metadata"]["name"]
+        if name in known:
+            fail(f'Error from server (AlreadyExists): secrets "{name}" already exists')
+        answer["metadata"]["resourceVersion"] = "1"
+    elif words["0"] == "patch":
+        answer = patch(known[name], json.loads(words["-p"]))
+    elif name:
+        sys.stdout.write(json.dumps(known[name]) if name in known else "")
+        return
+    else:
+        label, _, wanted = words["--selector"].partition("=")
+        items = [one for one in known.values() if one["metadata"].get("labels", {}).get(label) == wanted]
+        sys.stdout.write(json.dumps({"metadata": {}, "items": items}))
+        return
+    file.write_text(json.dumps({**known, name: answer}))
+    sys.stdout.write(json.dumps(answer))
+
+
+def answer_others(words: dict[str, str]) -> bool:
+    """Answer a call that is not about services. Return whether it was one."""
+    if words["0"] == "create" or words["1"] == "secrets":
+        keep_secrets(words)
+    elif words["1"] == "controllerrevisions.v1.apps":
+        show_records()
+    elif words["1"] in LISTED:
+        sys.stdout.write(json.dumps({"metadata": {}, "items": LISTED[words["1"]]}))
+    else:
+        return False
+    return True
+
+
 def main() -> None:
     with (FOLDER / "calls").open("a") as calls:
         calls.write(json.dumps(sys.argv[1:]) + "\n")
@@ -135,11 +174,7 @@ def main() -> None:
     words, file = parse(sys.argv[1:]), FOLDER / "object.json"
     if words["0"] == "port-forward":
         forward(words["1"].removeprefix("pod/"))
-    if words["1"] == "controllerrevisions.v1.apps":
-        show_records()
-        return
-    if words["1"] in LISTED:
-        sys.stdout.write(json.dumps({"metadata": {}, "items": LISTED[words["1"]]}))
+    if answer_others(words):
         return
     if words["1"] != RESOURCE or words["-o"] != "json":
         fail(f'error: the server doesn\'t have a resource type "{words["1"]}"')

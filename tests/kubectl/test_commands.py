@@ -53,6 +53,21 @@ def test_where_no_pod_is_named_the_words_stay_alone() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("SecretNamespaceNotReadable", "the chart's gateway.secretNamespaces"),
+        ("SecretNameMissing", "spec.access.authentication.secretName"),
+        ("KeysReadable", ""),
+    ],
+)
+def test_keys_that_the_gateway_can_not_read_have_a_remedy(reason: str, words: str) -> None:
+    condition = {"type": "AccessReady", "status": str(reason == "KeysReadable"), "reason": reason}
+    service = {"metadata": {"name": "chat"}, "spec": {}, "status": {"conditions": [condition]}}
+    found = [one for one in find_remedies(Facts(service, 0.0)) if "ecret" in one]
+    assert (len(found), words in "".join(found)) == (bool(words), True)
+
+
 def test_a_policy_that_refuses_pods_is_no_quota() -> None:
     assert list(find_remedies(degraded("PodsRefused", "pods are refused: no root", namespace="shop"))) == [
         "change the policy"

@@ -23,7 +23,7 @@ def test_the_sub_commands_come_first_each_with_what_it_does() -> None:
     assert candidates("nothing-of-ours") == []
 
 
-NAMELESS = {"simulate", "size", "models"}
+NAMELESS = {"simulate", "size", "models", "key"}
 
 
 @pytest.mark.parametrize("sub_command", [name for name in SUB_COMMANDS if name not in NAMELESS])
@@ -56,6 +56,14 @@ def test_options_and_their_values(terminal: Terminal) -> None:
     assert candidates("--", "") == list(SUB_COMMANDS)
     assert terminal.calls == []
     assert candidates("simulate", "--like", "d") == ["draft"]
+
+
+def test_the_actions_of_a_sub_command_come_after_it(terminal: Terminal) -> None:
+    assert candidates("key", "") == ["create", "list", "revoke"]
+    assert candidates("-n", "shop", "key", "re") == ["revoke"]
+    assert "--models" in candidates("key", "create", "--")
+    assert candidates("key", "create", "") == []
+    assert terminal.calls == []
 
 
 def test_where_a_file_is_wanted_the_shell_names_files() -> None:
