@@ -19,6 +19,7 @@ KEY_BYTES = 32
 MOST_KEYS = 2
 """The old and the new key of a rotation."""
 FIGURES = ("requestsPerMinute", "tokensPerMinute", "concurrency")
+_HASH = re.compile(r"[0-9a-f]{64}")
 _CLIENT = re.compile(r"[A-Za-z0-9][-._A-Za-z0-9]{0,62}")
 _NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _MODEL = re.compile(rf"{_NAME}|{_NAME}/({_NAME}|[*])")
@@ -75,7 +76,7 @@ def read_client(name: str, value: str) -> Client:
     try:
         found = json.loads(base64.b64decode(value, validate=True))
         return Client(
-            tuple(_read_list(found["sha256"])),
+            tuple(map(_read_hash, _read_list(found["sha256"]))),
             None if "models" not in found else tuple(_read_list(found["models"])),
             None if "rateLimits" not in found else tuple(map(_read_limit, found["rateLimits"])),
         )
@@ -89,6 +90,12 @@ def _read_list(found: Any) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise TypeError(found)
     return found
+
+
+def _read_hash(text: str) -> str:
+    if not _HASH.fullmatch(text):
+        raise ValueError(text)
+    return text
 
 
 def _read_limit(found: Any) -> Mapping[str, int]:

@@ -77,7 +77,14 @@ def test_the_list_has_all_but_the_hashes(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["no JSON", "[]", "{}", '{"sha256": "abc"}', '{"sha256": [], "rateLimits": [{"concurrency": []}]}'],
+    [
+        "no JSON",
+        "[]",
+        "{}",
+        '{"sha256": "abc"}',
+        '{"sha256": ["abc"]}',
+        '{"sha256": [], "rateLimits": [{"concurrency": []}]}',
+    ],
 )
 def test_an_entry_that_gateways_skip_can_be_listed_and_revoked_alone(terminal: Terminal, text: str) -> None:
     put_entry(terminal, text)

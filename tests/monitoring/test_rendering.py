@@ -146,6 +146,13 @@ def test_who_may_use_services_reaches_operator_and_gateway(programs: Programs) -
     assert documents.count("name: millrace-gateway-secrets") == 3, "its own namespace is in its Role already"
 
 
+@pytest.mark.parametrize("values", ["authentication.mode=APIKey", "authentication.secretName=clients"])
+def test_keys_need_a_secret_and_a_secret_is_for_keys(programs: Programs, values: str) -> None:
+    done = run_helm(programs["helm"], "--set", f"gateway.access.{values}")
+    assert done.returncode != 0
+    assert "secretName" in done.stderr
+
+
 def test_without_a_word_of_access_no_flag_is_passed(programs: Programs) -> None:
     words = read_flags(render(programs["helm"]), "operator")
     assert not {"--default-access", "--secret-namespaces"} & set(words)

@@ -3,9 +3,6 @@
 {{- $values := .Values.gateway.access }}
 {{- $access := dict }}
 {{- with $values.authentication }}
-{{- if ne .mode "None" }}
-{{- $_ := set $access "authentication" (dict "mode" .mode) }}
-{{- end }}
 {{- if .secretName }}
 {{- $_ := set $access "authentication" (dict "mode" .mode "secretName" .secretName) }}
 {{- end }}

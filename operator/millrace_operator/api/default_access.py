@@ -50,7 +50,12 @@ class DefaultAccess:
         """Return the Secret with the keys of a service of that namespace; None if nobody names one."""
         if access.secret_name is not None:
             return SecretRef(namespace, access.secret_name)
-        return None if self.access.secret_name is None else SecretRef(self.namespace, self.access.secret_name)
+        return None if self.secret_name is None else SecretRef(self.namespace, self.secret_name)
+
+    @property
+    def secret_name(self) -> str | None:
+        """The platform's Secret; None if it has none. It is read with mode APIKey alone."""
+        return self.access.secret_name if self.access.needs_keys else None
 
     def can_read(self, namespace: str) -> bool:
         """Whether the gateway may read the Secrets of a namespace."""

@@ -127,7 +127,7 @@ class Application:
         metrics.registry.register(ServiceCollector(self.cache, self.scaling.find_considered))
         self.fetches = Fetches(self.cache, self.queue.add, self.election.is_leader)
         self.gateway_keys = GatewayKeys(
-            cluster, settings.namespace, self.cache, self.ingest.lists, self.queue.add
+            cluster, settings.render.access, self.cache, self.ingest.lists, self.queue.add
         )
 
     async def run(self, connection: Connection) -> None:

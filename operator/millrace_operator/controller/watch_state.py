@@ -116,8 +116,8 @@ class WatchedLists:
 
     @property
     def lacks_any(self) -> bool:
-        """Whether something is unknown of a namespace."""
-        return bool(self._missing)
+        """Whether a watch has yet to list a scope, so that objects may be there which nobody has seen."""
+        return any(scope not in self._listed for scope in self.scopes if not scope.kind.is_optional)
 
     def is_known(self, namespace: str) -> bool:
         """Whether all kinds of a namespace have been listed, so that no plan is made of half of them."""

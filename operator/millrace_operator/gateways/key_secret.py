@@ -1,6 +1,7 @@
 """The Secret with the gateways' private keys: the leader makes it when a service needs it, and rotates it.
 
-It is in the operator's own namespace. The operator reads no other Secret.
+With these keys gateways show replicas who they are, and each other: they exchange what counts for limits. The
+Secret is in the operator's own namespace. The operator reads no other Secret.
 """
 
 import asyncio
@@ -10,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from millrace_operator.api.access_types import Access
+from millrace_operator.api.default_access import DefaultAccess
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.watch_state import WatchedLists
 from millrace_operator.gateways.signing_keys import KeyPlan, find_newest, name_key, plan_keys
@@ -27,12 +30,12 @@ NUM_TRIES = 3
 
 
 class GatewayKeys:
-    """Owner of the Secret. While no service needs keys, nothing is read or made."""
+    """Owner of the Secret. While no service has keys or limits, nothing is read or made."""
 
     def __init__(
         self,
         cluster: Cluster,
-        namespace: str,
+        access: DefaultAccess,
         cache: Cache,
         lists: WatchedLists,
         queue_service: Callable[[ServiceKey], None],
@@ -41,7 +44,7 @@ class GatewayKeys:
     ) -> None:
         """`queue_service` is called with each service when a key is known that was missed before."""
         self._cluster = cluster
-        self._namespace = namespace
+        self._access = access
         self._cache = cache
         self._lists = lists
         self._queue_service = queue_service
@@ -61,16 +64,27 @@ class GatewayKeys:
         return self._found or GatewayKey(None, "the operator has not read it yet")
 
     async def run(self, is_leader: Callable[[], bool]) -> None:
-        """Look every minute, until cancelled, once a worker has asked: by then all lists are complete."""
+        """Look every minute while this operator leads, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if not is_leader():
-                self._found = None
-            elif self._found is not None:
-                try:
-                    await self.find()
-                except ClusterError as error:
-                    LOG.warning("no look at Secret %s: %s", SECRET_GATEWAY_KEY, error)
+            await self.keep(is_leader=is_leader())
+
+    async def keep(self, *, is_leader: bool) -> None:
+        """Look once, if a service needs it."""
+        if not is_leader:
+            self._found = None
+        elif self._is_wanted():
+            try:
+                await self.find()
+            except ClusterError as error:
+                LOG.warning("no look at Secret %s: %s", SECRET_GATEWAY_KEY, error)
+
+    def _is_wanted(self) -> bool:
+        """Whether a service has keys or limits, by itself or by the platform's default."""
+        services = map(self._cache.service, self._cache.service_keys())
+        return self._access.access != Access() or any(
+            service["spec"].get("access") for service in services if service
+        )
 
     async def _look(self) -> None:
         before = self._found
@@ -91,7 +105,7 @@ class GatewayKeys:
     async def _renew(self) -> str:
         """Make, rotate or read the Secret, and return the newest public key. Raises ClusterError."""
         for _ in range(NUM_TRIES):
-            secret = await self._cluster.fetch(SECRET, self._namespace, SECRET_GATEWAY_KEY)
+            secret = await self._cluster.fetch(SECRET, self._access.namespace, SECRET_GATEWAY_KEY)
             try:
                 secret = await self._act(secret)
             except (ConflictError, AbsentError):  # another leader was faster, or somebody deleted it
@@ -106,7 +120,7 @@ class GatewayKeys:
         if secret is None:
             name = name_key(self._clock())
             LOG.info("making Secret %s with key %s", SECRET_GATEWAY_KEY, name)
-            return await self._cluster.apply_new(_render_secret(self._namespace, name))
+            return await self._cluster.apply_new(_render_secret(self._access.namespace, name))
         due = plan_keys(self._clock(), read_entries(secret), list_keys_in_use(self._cache, self._lists))
         if due == KeyPlan():
             return secret
@@ -140,7 +154,7 @@ def _render_secret(namespace: str, name: str) -> Obj:
 
 
 def list_keys_in_use(cache: Cache, lists: WatchedLists) -> frozenset[str] | None:
-    """Return the public keys that pods have, or would get. None while a namespace can't be read."""
+    """Return the public keys that pods have, or would get. None if there may be others."""
     if lists.lacks_any:
         return None
     keys = cache.service_keys()

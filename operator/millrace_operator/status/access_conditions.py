@@ -33,7 +33,7 @@ def _find_fault_of_keys(inputs: StatusInputs) -> Truth | None:
         text = (
             "clients need keys, and no Secret with keys is named: write "
             "spec.access.authentication.secretName, or have the platform name one (the chart's "
-            f"gateway.access.authentication.secretName). {_REFUSED}"
+            f"gateway.access.authentication). {_REFUSED}"
         )
         return Truth(ACCESS_READY, False, Reason.SECRET_NAME_MISSING, text)
     if inputs.settings.access.can_read(secret.namespace):
@@ -51,7 +51,7 @@ def _find_secret(inputs: StatusInputs) -> SecretRef | None:
 
 
 def _find_other_way(inputs: StatusInputs) -> str:
-    if inputs.settings.access.access.secret_name is None:
+    if inputs.settings.access.secret_name is None:
         return ""
     return ", or leave spec.access.authentication.secretName out for the platform's keys"
 

@@ -2,20 +2,23 @@
 
 import asyncio
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from millrace_operator.api.access_types import Access
+from millrace_operator.api.default_access import DefaultAccess
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.watch_state import WatchedLists
 from millrace_operator.gateways.key_secret import LOOK_SECONDS, GatewayKeys, read_entries
 from millrace_operator.kube.errors import RefusedError, TransientError
 from millrace_operator.kube.fake import FakeCluster
-from millrace_operator.kube.kinds import EVERYWHERE, SECRET, Obj, ObjectKey, ServiceKey
+from millrace_operator.kube.kinds import EVERYWHERE, POD, SECRET, Obj, ObjectKey, Scope, ServiceKey
 from millrace_operator.observed.gateway_key import list_named_keys
 from millrace_runtime.contract import FLAG_GATEWAY_KEY, SECRET_GATEWAY_KEY
 from millrace_runtime.gateway_token import TokenVerifier, sign_token
-from testing.world import BEGAN, KEY, World, make_pod, make_service
+from testing.world import BEGAN, KEY, make_pod, make_service
 
 DAY = 24 * 3600.0
 
@@ -23,17 +26,22 @@ DAY = 24 * 3600.0
 class Leader:
     """An operator that leads, beside a clock that moves when told to."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
+    def __init__(
+        self, cluster: FakeCluster, unread: Iterable[Scope] = (), default: dict[str, Any] | None = None
+    ) -> None:
         self.now = BEGAN
         self.cache = Cache()
-        self.lists = WatchedLists(EVERYWHERE)
         self.queued: list[ServiceKey] = []
+        lists = WatchedLists([*EVERYWHERE, *unread])
+        for scope in EVERYWHERE:
+            lists.note(scope)
+        access = DefaultAccess(access=Access.model_validate(default or {}))
         self.keys = GatewayKeys(
-            cluster, "millrace-system", self.cache, self.lists, self.queued.append, clock=lambda: self.now
+            cluster, access, self.cache, lists, self.queued.append, clock=lambda: self.now
         )
 
-    def put_service(self) -> None:
-        service = make_service()
+    def put_service(self, **spec: Any) -> None:
+        service = make_service(**spec)
         service["metadata"] |= {"uid": "u", "resourceVersion": "1"}
         self.cache.put(service)
 
@@ -78,12 +86,11 @@ async def test_a_key_is_rotated_and_the_old_one_goes_once_no_pod_has_it() -> Non
     leader.now += DAY
     assert await leader.find() == new
     assert set(read_entries(read_secret(cluster)).values()) == {old, new}
+    second = Leader(cluster, [Scope(POD, "unread")])
+    second.now = leader.now
+    assert await second.find() == new
+    assert len(read_secret(cluster)["data"]) == 2, "a namespace that nobody has read may have such a pod"
     leader.cache.forget(pod)
-    leader.lists.note_missing(EVERYWHERE[:1])
-    leader.now += DAY
-    await leader.find()
-    assert len(read_secret(cluster)["data"]) == 2, "an unreadable namespace may have such a pod"
-    leader.lists.note_missing([])
     leader.now += DAY
     await leader.find()
     assert set(read_entries(read_secret(cluster)).values()) == {new}
@@ -136,7 +143,24 @@ def test_keys_are_found_wherever_a_pod_is_described(kind: str) -> None:
     ]
 
 
-async def test_no_service_needs_it_and_so_no_secret_is_read() -> None:
-    world = World()
-    await world.settle()
-    assert count_writes(world.cluster) == 0
+@pytest.mark.parametrize(
+    ("spec", "default", "is_made"),
+    [
+        ({}, {}, False),
+        ({"access": {}}, {}, False),
+        ({"access": {"rateLimits": [{"per": "Service", "concurrency": 2}]}}, {}, True),
+        ({}, {"rateLimits": [{"per": "Service", "concurrency": 2}]}, True),
+    ],
+)
+async def test_gateways_get_keys_for_each_other_once_a_service_has_limits(
+    spec: dict[str, Any],
+    default: dict[str, Any],
+    is_made: bool,  # noqa: FBT001  a column of the table
+) -> None:
+    cluster = FakeCluster()
+    leader = Leader(cluster, default=default)
+    leader.put_service(**spec)
+    await leader.keys.keep(is_leader=False)
+    assert not count_writes(cluster)
+    await leader.keys.keep(is_leader=True)
+    assert bool(count_writes(cluster)) is is_made
