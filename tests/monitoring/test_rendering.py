@@ -153,8 +153,10 @@ def test_keys_need_a_secret_and_a_secret_is_for_keys(programs: Programs, values:
     assert "secretName" in done.stderr
 
 
-def test_without_a_word_of_access_no_flag_is_passed(programs: Programs) -> None:
-    words = read_flags(render(programs["helm"]), "operator")
+@pytest.mark.parametrize("values", [(), ("--set", "gateway.access=null,gateway.secretNamespaces=null")])
+def test_without_a_word_of_access_no_flag_is_passed(programs: Programs, values: tuple[str, ...]) -> None:
+    """As with --reuse-values of a release from before."""
+    words = read_flags(render(programs["helm"], *values), "operator")
     assert not {"--default-access", "--secret-namespaces"} & set(words)
 
 

@@ -1,6 +1,6 @@
 {{/* The flags of operator and gateway about who may use services; nothing where the chart's defaults stand. */}}
 {{- define "millrace.accessFlags" -}}
-{{- $values := .Values.gateway.access }}
+{{- $values := .Values.gateway.access | default dict }}
 {{- $access := dict }}
 {{- with $values.authentication }}
 {{- if .secretName }}
