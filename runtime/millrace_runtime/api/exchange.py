@@ -83,6 +83,7 @@ class Exchange:
         except (ClientGoneError, asyncio.CancelledError) as error:
             self._close(None)
             if isinstance(error, asyncio.CancelledError):
+                self._answer.cut_events()
                 raise
             return
         except Exception:
@@ -214,6 +215,8 @@ class Exchange:
         )
         if request.includes_usage_so_far:
             writer.read_usage = lambda: generation.usage
+        if self._answer.report is not None:
+            self._answer.report.read_usage = lambda: generation.usage
         for prompt in prompts:
             max_tokens = fit_prompt(prompt, request, ready)
             generation.add_prompt(prompt, max_tokens, grammar)

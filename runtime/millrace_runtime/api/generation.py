@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from millrace_runtime.api.connection.wire import COMMENT
 from millrace_runtime.api.engine_client import EngineClient, EventStream
 from millrace_runtime.api.metrics import ReplicaMetrics
 from millrace_runtime.api.request.intent import GenerationRequest
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import pack_tokens
@@ -29,18 +29,6 @@ from millrace_runtime.protocol.messages import (
     SequenceOutput,
 )
 from millrace_runtime.protocol.sampling import Sampling
-
-
-class Usage(NamedTuple):
-    """Tokens of a request: each prompt once, every choice's completion."""
-
-    num_prompt_tokens: int
-    num_completion_tokens: int
-    num_cached_tokens: int = 0
-    """Of the prompts: those that the prefix cache had for the choice of each prompt that began first."""
-    num_reasoning_tokens: int | None = None
-    """Of the completion; None where nobody looks for reasoning."""
-
 
 Write = Callable[[Delta], bytes | None]
 """Writes a delta. Returns its events, or None if the answer is one JSON document."""

@@ -14,7 +14,7 @@ from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.prompt import Position
 from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.messages import SequenceOutput

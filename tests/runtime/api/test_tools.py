@@ -13,7 +13,7 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
 from testing.text_model import build_byte_level, write_model

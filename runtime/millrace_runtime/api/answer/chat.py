@@ -8,7 +8,7 @@ from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
 from millrace_runtime.api.answer.message import Call, Message
 from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_reason
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
 from millrace_runtime.protocol.messages import FINISH_STOP
 

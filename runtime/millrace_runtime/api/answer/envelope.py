@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from millrace_runtime.api.answer.message import Call
 from millrace_runtime.api.answer.parts import PartsWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import ApiError
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import CallDelta, Part
 from millrace_runtime.protocol.messages import FINISH_LENGTH
 

@@ -18,7 +18,7 @@ from millrace_runtime.api.answer.logprobs import (
 )
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.errors import ApiError
-from millrace_runtime.api.generation import Usage
+from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
 

@@ -1,6 +1,7 @@
 """The two halves of an ASGI exchange: a body that is read within limits, and an answer of encoded bytes."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,15 +14,15 @@ from millrace_runtime.api.errors import (
     RequestTimeoutError,
     UnavailableError,
 )
-from millrace_runtime.contract import HEADER_DRAINING
+from millrace_runtime.api.usage import open_report
+from millrace_runtime.contract import HEADER_DRAINING, HEADER_USAGE
 
 _EVENT_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # else an nginx between would buffer the chunks
 ]
-
-
+_USAGE = HEADER_USAGE.lower().encode()
 COMMENT = b": waiting\n\n"
 """Clients of server-sent events skip it."""
 CHUNKS = "millrace.chunks"
@@ -104,6 +105,8 @@ class Answer:
         self._write_chunk: Callable[[bytes], bool] | None
         self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
         self._is_started = False
+        self.report = open_report(scope)
+        """How the answer reports its usage; None unless the request asks for it."""
 
     async def send_json(
         self, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None
@@ -111,22 +114,43 @@ class Answer:
         """Send a whole answer."""
         length = str(len(body)).encode()
         lines = [(b"content-type", b"application/json"), (b"content-length", length), *(headers or [])]
+        if self.report is not None:
+            lines.append((_USAGE, self.report.encode()))
         self._is_started = True
         await self._send({"type": "http.response.start", "status": status, "headers": lines})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def send_events(self, events: bytes, *, more: bool = True) -> None:
-        """Send events in one write."""
-        if self._is_started and more and self._write_chunk is not None and self._write_chunk(events):
-            return
+    async def send_events(self, events: bytes) -> None:
+        """Send events in one write. A report that is due comes before them, in a chunk of its own."""
         if not self._is_started:
-            self._is_started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
-        await self._send({"type": "http.response.body", "body": events, "more_body": more})
+            await self._start_events()
+        if self.report is not None and (report := self.report.poll(time.monotonic())) is not None:
+            await self._send_chunk(report)
+        await self._send_chunk(events)
 
     async def end_events(self, events: bytes) -> None:
-        """Send the last events."""
-        await self.send_events(events, more=False)
+        """Send the last events. A report comes after them."""
+        if not self._is_started:
+            await self._start_events()
+        if self.report is None:
+            await self._send_chunk(events, more=False)
+        else:
+            await self._send_chunk(events)
+            await self._send_chunk(self.report.encode_event(), more=False)
+
+    def cut_events(self) -> None:
+        """Send the last report of a started stream that this server cuts."""
+        if self._is_started and self.report is not None and self._write_chunk is not None:
+            self._write_chunk(self.report.encode_event())
+
+    async def _start_events(self) -> None:
+        self._is_started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+
+    async def _send_chunk(self, chunk: bytes, *, more: bool = True) -> None:
+        if more and self._write_chunk is not None and self._write_chunk(chunk):
+            return
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def fail(self, error: ApiError, *, closes: bool = False) -> None:
         """Answer with the error: as the status, or as the last event of a started stream.
