@@ -17,11 +17,13 @@ from starlette.types import Receive, Scope, Send
 
 from millrace_runtime import contract
 from millrace_runtime.api.connection.cors import CorsLayer
+from millrace_runtime.api.connection.state_headers import StateHeaders
 from millrace_runtime.api.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.grammar_worker import GrammarWorker
+from millrace_runtime.api.load import read_load
 from millrace_runtime.api.openapi import DescribedApi
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import ApiSettings
@@ -58,8 +60,7 @@ def create_app(
         redoc_url=None,
     )
     app.state.replica = replica
-    if settings.allowed_origins:
-        app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
+    _add_layers(app, replica)
     app.add_exception_handler(HTTPException, _answer_http_error)
     _add_generation(app, replica)
     _add_stream(app, replica)
@@ -67,6 +68,14 @@ def create_app(
     _add_health(app, replica)
     _add_metrics(app, replica)
     return app
+
+
+def _add_layers(app: FastAPI, replica: ReplicaState) -> None:
+    """Add what surrounds every path, the innermost first."""
+    settings = replica.settings
+    app.add_middleware(StateHeaders, replica=replica)
+    if settings.allowed_origins:
+        app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
 
 
 def _lifespan_of(replica: ReplicaState) -> Any:
@@ -172,10 +181,19 @@ def _add_health(app: FastAPI, replica: ReplicaState) -> None:
             return JSONResponse({"status": why}, 503)
         return JSONResponse({"status": "ready", "replica": describe_replica(ready)})
 
-    @app.get("/load")
+    @app.get(contract.PATH_LOAD)
     async def load() -> JSONResponse:
-        """Return how many requests are in flight."""
-        return JSONResponse({"server_load": replica.num_requests})
+        """Return how many requests are in flight, and how much the engine has to do."""
+        load = read_load(replica)
+        return JSONResponse(
+            {
+                "server_load": replica.num_requests,
+                "waiting": load.num_waiting,
+                "running": load.num_running,
+                "max_sequences": load.max_sequences,
+                "kv_usage": round(load.kv_usage, 3),
+            }
+        )
 
     @app.get("/version")
     async def version() -> JSONResponse:

@@ -99,6 +99,17 @@ class ReplicaMetrics(Collector):
         """
         return min(self._engine.stats.num_running, self._engine.num_open)
 
+    @property
+    def num_waiting(self) -> int:
+        """Sequences in flight that the engine does not compute."""
+        return self.num_in_flight - self.num_running
+
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks in use, 0 to 1."""
+        stats = self._engine.stats
+        return 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
+
     def finish(self, choice: Choice, arrival: float, now: float) -> None:
         """Count a choice that has its finish reason, and its latencies if its answer is complete."""
         reason = choice.finish_reason or "error"
@@ -128,12 +139,9 @@ class ReplicaMetrics(Collector):
         yield from self._engine_facts()
 
     def _gauges(self) -> Iterator[Metric]:
-        stats = self._engine.stats
-        running = self.num_running
-        used = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
-        yield self._gauge(contract.METRIC_WAITING, "Sequences that wait.", self.num_in_flight - running)
-        yield self._gauge(contract.METRIC_RUNNING, "Sequences that the engine computes.", running)
-        yield self._gauge(contract.METRIC_KV_USAGE, "Share of the KV blocks in use, 0 to 1.", used)
+        yield self._gauge(contract.METRIC_WAITING, "Sequences that wait.", self.num_waiting)
+        yield self._gauge(contract.METRIC_RUNNING, "Sequences that the engine computes.", self.num_running)
+        yield self._gauge(contract.METRIC_KV_USAGE, "Share of the KV blocks in use, 0 to 1.", self.kv_usage)
 
     def _counters(self) -> Iterator[Metric]:
         yield self._counter(contract.METRIC_RECEIVED, "Sequences received.", {(): self.num_received})

@@ -176,5 +176,5 @@ async def test_texts_and_conversations_are_tokenised_and_back(served: Served) ->
         ("/detokenize", {"tokens": [999]}, "outside 0 to 261"),
     ):
         assert said in (await client.post(path, json=body)).json()["error"]["message"]
-    assert (await client.get("/load")).json() == {"server_load": 0}
+    assert (await client.get("/load")).json()["server_load"] == 0
     assert served.replica.admission.num_sequences == 0
