@@ -76,6 +76,11 @@ def _add_layers(app: FastAPI, replica: ReplicaState) -> None:
     app.add_middleware(StateHeaders, replica=replica)
     if settings.allowed_origins:
         app.add_middleware(CorsLayer, policy=CorsPolicy(settings.allowed_origins))
+    if settings.gateway_keys:
+        from millrace_runtime.api.connection.token import TokenLayer  # noqa: PLC0415  loads cryptography
+        from millrace_runtime.gateway_token import TokenVerifier  # noqa: PLC0415
+
+        app.add_middleware(TokenLayer, verifier=TokenVerifier(settings.service or "", settings.gateway_keys))
 
 
 def _lifespan_of(replica: ReplicaState) -> Any:

@@ -2,6 +2,7 @@
 
 ApiError                        any refusal or failure, with its HTTP status
 ├── BadRequestError             400: the request is at fault; `param` names the field
+│   ├── GatewayTokenError       401: the request has no valid token of the gateway
 │   ├── ModelNotFoundError      404: another model is served here
 │   ├── RequestTimeoutError     408: head or body did not arrive in time
 │   ├── BodyTooLargeError       413: the body is over the limit
@@ -58,6 +59,12 @@ class BadRequestError(ApiError):
     status = 400
     error_type = "invalid_request_error"
     reason = "bad_request"
+
+
+class GatewayTokenError(BadRequestError):
+    """The request has no valid token of the gateway."""
+
+    status = 401
 
 
 class ModelNotFoundError(BadRequestError):

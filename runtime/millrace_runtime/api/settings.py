@@ -48,6 +48,10 @@ class ApiSettings:
     """A stream that is silent for so long gets a comment, as load balancers cut silent connections."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call the API, as `parse_origin` returns them."""
+    service: str | None = None
+    """The replica's service, as `<namespace>/<name>`; needed with `gateway_keys`."""
+    gateway_keys: tuple[str, ...] = ()
+    """Public keys of the gateway. With them, clients need a token that one of them has signed."""
     max_requests: int = 1024
     """Sequences (choices of prompts) in flight, waiting ones included; more are answered 429."""
     max_queued_tokens: int = 1 << 20

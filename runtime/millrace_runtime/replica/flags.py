@@ -12,6 +12,7 @@ from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
 from millrace_runtime.replica.errors import SettingError
 from millrace_runtime.replica.flag_types import parse_bytes, parse_name, parse_origins, seconds, whole_number
+from millrace_runtime.replica.gateway_flags import add_gateway_flags, check_gateway_flags
 from millrace_runtime.replica.settings import (
     DEMO_PATH,
     DEVICES,
@@ -48,6 +49,7 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         )
     if values.port == values.live_port != 0:
         raise SettingError(f"--port and --live-port have the same value {values.port}; use two ports")
+    check_gateway_flags(values)
     model_path = (DEMO_PATH if values.demo else values.model).absolute()
     return ReplicaSettings(
         model_path=model_path,
@@ -80,6 +82,8 @@ def parse_settings(argv: list[str]) -> ReplicaSettings:
         startup_deadline_seconds=values.startup_deadline_seconds,
         step_deadline_seconds=values.step_deadline_seconds,
         allowed_origins=values.allowed_origins,
+        service=values.service,
+        gateway_keys=tuple(values.gateway_keys),
         is_demo=values.demo,
     )
 
@@ -94,6 +98,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_address_flags(parser)
     _add_engine_flags(parser)
     _add_client_flags(parser)
+    add_gateway_flags(parser)
     _add_life_flags(parser)
     return parser
 

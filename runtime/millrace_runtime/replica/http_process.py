@@ -70,6 +70,8 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             author_defaults=_read_defaults(settings),
             sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
             allowed_origins=settings.allowed_origins,
+            service=settings.service,
+            gateway_keys=settings.gateway_keys,
         ),
     )
 

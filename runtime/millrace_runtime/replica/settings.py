@@ -93,6 +93,10 @@ class ReplicaSettings:
     """/livez fails when no layer of a step ends for longer. An idle engine writes a heartbeat each second."""
     allowed_origins: tuple[str, ...]
     """Origins of web pages that may call the API."""
+    service: str | None
+    """The replica's service, as `<namespace>/<name>`, if its clients need a token of the gateway."""
+    gateway_keys: tuple[str, ...]
+    """Public keys that verify such tokens; empty: clients need none."""
     is_demo: bool
     """Whether to print an example request."""
 
@@ -104,8 +108,8 @@ class ReplicaSettings:
     def from_json(cls, text: str) -> "ReplicaSettings":
         """Return the settings that `to_json` wrote."""
         values = json.loads(text)
-        origins = tuple(values["allowed_origins"])
-        return cls(**(values | {"model_path": Path(values["model_path"]), "allowed_origins": origins}))
+        lists = {name: tuple(values[name]) for name in ("allowed_origins", "gateway_keys")}
+        return cls(**(values | {"model_path": Path(values["model_path"])} | lists))
 
 
 def has_gpu(devices: Path = Path("/dev")) -> bool:
