@@ -20,8 +20,9 @@ class ConnectionLimits:
     """From the start of the connection, or a later request's first byte, to the end of the head."""
     body_seconds: float = 60.0
     """For a request's body, and for the rest of a body that arrives after its answer."""
-    keep_alive_seconds: int = 5
-    """How long a connection may be idle between two requests. The gateway closes its own after 4 s."""
+    keep_alive_seconds: int = 75
+    """How long a connection may be idle between two requests. Gateways close theirs earlier, so no request of
+    theirs meets a connection that closes: its sender could not know whether the request had begun."""
     write_stall_seconds: float = 60.0
     """The server disconnects a client that reads nothing of its buffered answer for so long. It notices this
     within twice that time."""

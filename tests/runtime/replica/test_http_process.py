@@ -176,12 +176,50 @@ async def test_the_end_of_a_drain_leaves_a_client_that_is_still_sending_its_answ
             writer.write(request[:1000])
             assert b" 503 " in await reader.readuntil(b"\r\n")
             process.engine.pauses_after = None
-            await stream.read()
+            await stream.readuntil(b"data: [DONE]\n\n\r\n0\r\n\r\n")
             writer.write(request[1000:])
             await writer.drain()
             assert (await reader.read()).endswith(b"}}")
             writer.close()
         assert await process.serving is None
+
+
+async def test_an_idle_connection_outlives_readiness_and_a_request_on_it_is_told(model_path: Path) -> None:
+    request = render_request({"prompt": [1], "max_tokens": 1})
+    async with serving_model(model_path) as process:
+        reader, writer = await asyncio.open_connection(*process.address)
+        writer.write(request)
+        assert b"connection: close" not in await reader.readuntil(b"}}}")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until_ready(process.app, is_ready=False)
+        await asyncio.wait({process.serving}, timeout=0.4)  # a server without requests ended in less
+        writer.write(request)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nx-millrace-draining: 1\r\n" in answer
+        assert answer.count(b"\r\nconnection: close\r\n") == 1
+        assert await process.serving is None
+        writer.close()
+
+
+async def test_an_answer_that_begins_during_the_drain_says_that_the_connection_ends(
+    model_path: Path,
+) -> None:
+    async with serving_model(model_path) as process:
+        process.engine.pauses_after = 2
+        reader, writer = await asyncio.open_connection(*process.address)
+        writer.write(render_request({"prompt": [1], "max_tokens": 9}))
+        await wait_until_async("two steps", lambda: process.engine.num_steps == 2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until_ready(process.app, is_ready=False)
+        process.engine.pauses_after = None
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\nconnection: close\r\n" in answer
+        began = time.monotonic()
+        assert await process.serving is None
+        assert time.monotonic() < began + http_process._FAREWELL_SECONDS  # nobody is left to wait for
+        writer.close()
 
 
 def ask_for_much(address: tuple[str, int]) -> socket.socket:
