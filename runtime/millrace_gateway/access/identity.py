@@ -1,0 +1,45 @@
+"""Who a client is: an entry in a Secret with keys."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from millrace_gateway.access.policy import RateLimit
+from millrace_gateway.route.objects import ServiceKey
+
+EVERY_SERVICE = "*"
+
+
+class Tenant(NamedTuple):
+    """One client, by its entry; a new key in the same entry changes nothing."""
+
+    namespace: str
+    secret: str
+    entry: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.secret}/{self.entry}"
+
+
+@dataclass(frozen=True)
+class Client:
+    """What an entry says about its client."""
+
+    tenant: Tenant
+    models: frozenset[ServiceKey] | None = None
+    """The services that it may use; the name `*` stands for all of a namespace. None: every one."""
+    rate_limits: tuple[RateLimit, ...] | None = None
+    """Instead of the service's limits per key; None: the service's hold."""
+
+    def may_use(self, service: ServiceKey) -> bool:
+        """Whether the client may use a service that names its Secret."""
+        if self.models is None:
+            return True
+        return not self.models.isdisjoint((service, ServiceKey(service.namespace, EVERY_SERVICE)))
+
+    @cached_property
+    def salt(self) -> str:
+        """The prefix cache's salt: no other client has it, and nobody learns the names from it."""
+        parts = (part.encode() for part in self.tenant)
+        return hashlib.sha256(b"".join(len(part).to_bytes(4) + part for part in parts)).hexdigest()

@@ -1,0 +1,175 @@
+"""The clients of all Secrets with keys, by the hash of a key. Pure.
+
+A Secret's entry is a client. Its value is JSON: `{"sha256": [...], "models": [...], "rateLimits": [...]}`. An
+entry that can't be read is reported once, by its name, and closes no other.
+
+A key is looked up by its SHA-256 in a table. How long that takes depends on the hash of what the client sent,
+which it can't steer: it learns nothing about the keys.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from millrace_gateway.access.errors import (
+    KeysUnavailableError,
+    MissingKeyError,
+    ModelNotAllowedError,
+    UnknownKeyError,
+)
+from millrace_gateway.access.identity import Client, Tenant
+from millrace_gateway.access.policy import RateLimit, Scope, SecretRef, read_limits
+from millrace_gateway.route.objects import Object, ServiceKey
+
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A client, and the hashes of its keys."""
+
+    raw: object
+    """The value as it came: an entry that did not change is not read again."""
+    client: Client | None
+    """None if the entry can't be read."""
+    hashes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class KeySecret:
+    """The entries of one Secret."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    clients: Mapping[bytes, Client] = field(default_factory=dict)
+    """By the hash of a key."""
+
+
+class KeyIndex:
+    """Owner of the clients as last seen.
+
+    `report` gets a line about each entry that can't be read. It names the Secret and the entry, and nothing
+    of what is in them.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._secrets: dict[SecretRef, KeySecret] = {}
+
+    def replace_secrets(self, items: Iterable[Object], namespace: str) -> None:
+        """Replace all Secrets of a namespace with this complete list."""
+        found = {read_ref(item): item for item in items}
+        for ref in [ref for ref in self._secrets if ref.namespace == namespace and ref not in found]:
+            del self._secrets[ref]
+        for item in found.values():
+            self.apply(item)
+
+    def apply(self, item: Object) -> None:
+        """Add a Secret, or replace it with this newer version."""
+        ref = read_ref(item)
+        former = self._secrets.get(ref, KeySecret()).entries
+        data = item.get("data") or {}
+        entries = {
+            name: former[name]
+            if name in former and former[name].raw == data[name]
+            else self._read(ref, name, data)
+            for name in sorted(data)
+        }
+        self._secrets[ref] = KeySecret(entries, self._index(ref, entries))
+
+    def delete(self, item: Object) -> None:
+        """Remove a Secret, if it is there."""
+        self._secrets.pop(read_ref(item), None)
+
+    def find(self, secret: SecretRef | None, credentials: str | None, service: ServiceKey) -> Client:
+        """Return the client whose key this is, if it may use the service.
+
+        Raises KeysUnavailableError, MissingKeyError, UnknownKeyError and ModelNotAllowedError.
+        """
+        known = self._secrets.get(secret) if secret else None
+        if known is None:
+            raise KeysUnavailableError(
+                "This service needs API keys, and the gateway can't read them. Whoever runs the service "
+                "finds the cause in the condition AccessReady of the InferenceService."
+            )
+        if not credentials:
+            raise MissingKeyError(
+                "This service needs an API key. Send it as `Authorization: Bearer …`, api-key or x-api-key."
+            )
+        client = known.clients.get(hash_key(credentials))
+        if client is None:
+            raise UnknownKeyError("The API key is not valid for this service.")
+        if not client.may_use(service):
+            raise ModelNotAllowedError("The API key is valid, but not for this model.")
+        return client
+
+    def find_all(self, credentials: str) -> list[Client]:
+        """Return every client that has this key, in any Secret."""
+        digest = hash_key(credentials)
+        return [secret.clients[digest] for secret in self._secrets.values() if digest in secret.clients]
+
+    def _read(self, ref: SecretRef, name: str, data: Mapping[str, object]) -> Entry:
+        try:
+            return _read_entry(Tenant(*ref, name), data[name])
+        except (ValueError, TypeError, KeyError, RecursionError):  # never its text: it may quote the value
+            self._report(
+                f"the entry {name!r} of the Secret {ref} can't be read, so its keys open nothing; "
+                "`kubectl millrace key create` writes one that can"
+            )
+            return Entry(data[name], None)
+
+    def _index(self, ref: SecretRef, entries: Mapping[str, Entry]) -> dict[bytes, Client]:
+        clients: dict[bytes, Client] = {}
+        for name, entry in entries.items():
+            client = entry.client
+            for digest in entry.hashes if client else ():
+                if client and clients.setdefault(digest, client) is not client:
+                    self._report(
+                        f"the entry {name!r} of the Secret {ref} has a key of another entry, which has it"
+                    )
+        return clients
+
+
+def read_ref(item: Object) -> SecretRef:
+    """Return a Secret's namespace and name."""
+    metadata = item["metadata"]
+    return SecretRef(metadata["namespace"], metadata["name"])
+
+
+def hash_key(key: str) -> bytes:
+    """Return the SHA-256 of a key."""
+    return hashlib.sha256(key.encode(errors="replace")).digest()
+
+
+def _read_entry(tenant: Tenant, raw: object) -> Entry:
+    """Read a client. Raises ValueError, TypeError, KeyError or RecursionError."""
+    value = json.loads(base64.b64decode(str(raw), validate=True))
+    hashes = value["sha256"]
+    if not isinstance(hashes, list) or not all(_HASH.fullmatch(str(text)) for text in hashes):
+        raise ValueError("sha256")
+    models, limits = value.get("models"), value.get("rateLimits")
+    client = Client(
+        tenant,
+        None if models is None else frozenset(_read_models(models, tenant.namespace)),
+        None if limits is None else _read_own_limits(limits),
+    )
+    return Entry(raw, client, tuple(bytes.fromhex(text) for text in hashes))
+
+
+def _read_models(models: object, namespace: str) -> Iterator[ServiceKey]:
+    """Yield services: of the Secret's namespace, unless a name has another. Raises ValueError."""
+    if not isinstance(models, list) or not all(isinstance(model, str) and model for model in models):
+        raise ValueError("models")
+    for model in models:
+        before, slash, after = model.partition("/")
+        yield ServiceKey(before, after) if slash else ServiceKey(namespace, model)
+
+
+def _read_own_limits(limits: object) -> tuple[RateLimit, ...]:
+    """Return a client's own limits. Raises ValueError for one that is not understood: it must not be none."""
+    found = read_limits(limits, Scope.KEY)
+    if not isinstance(limits, list) or len(found) < len(limits):
+        raise ValueError("rateLimits")
+    return tuple(limit for limit in found if limit.per is Scope.KEY)
