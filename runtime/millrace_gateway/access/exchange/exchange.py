@@ -1,0 +1,104 @@
+"""Keeps one limit for all gateways: each reports what it has used, and takes over what others report. Pure.
+
+While a gateway hears the others, it admits by the whole limit. So all gateways together admit no more than
+the limit, and what the others admitted that has not reached it yet: with reports every 250 ms, what they
+admit in that time. Gateways that do not hear each other go on with a share each: their parts of the limit
+sum to at most the whole.
+"""
+
+from collections.abc import Collection
+
+from millrace_gateway.access.exchange.peer import SILENT_SECONDS, Peer
+from millrace_gateway.access.exchange.peer_report import (
+    Report,
+    decode_report,
+    describe_account,
+    encode_report,
+)
+from millrace_gateway.access.limits.ledger import Ledger
+
+REPORT_SECONDS = 0.25
+"""Between two reports to a gateway."""
+
+
+class Exchange:
+    """Owner of the other gateways' counts, each by its pod's name."""
+
+    def __init__(self, ledger: Ledger, incarnation: str) -> None:
+        """`incarnation` is another one each time this gateway starts."""
+        self.incarnation = incarnation
+        self._ledger = ledger
+        self._listed: frozenset[str] = frozenset()
+        self._has_listed = False
+        self._peers: dict[str, Peer] = {}
+
+    def set_peers(self, names: Collection[str]) -> None:
+        """Take over the names of all other gateways' pods.
+
+        The first time, a gateway counts as silent until it reports: this one is new, and knows nothing.
+        Later, a gateway that appears has two seconds to report, because it is the one that is new.
+        """
+        now = self._ledger.clock()
+        for name in names:
+            if name not in self._peers:
+                self._peers[name] = Peer(
+                    self._ledger, now + SILENT_SECONDS if self._has_listed else now - 1.0
+                )
+        self._listed, self._has_listed = frozenset(names), True
+        self.refresh()
+
+    def drop_peer(self, name: str) -> None:
+        """Forget a gateway whose pod is gone. What it has used stays used."""
+        self._listed -= {name}
+        peer = self._peers.pop(name, None)
+        if peer is not None:
+            peer.forget()
+        self.refresh()
+
+    def take_report(self, name: str) -> bytes:
+        """Return what this gateway does not know to have reached that one."""
+        ledger, now = self._ledger, self._ledger.clock()
+        peer = self._peers.get(name)
+        base = (peer.confirmed or 0) if peer else 0
+        known_incarnation, known_version = peer.known if peer else (None, 0)
+        entries = [describe_account(one, now, ledger.share) for one in ledger.list_changed(base)]
+        forgotten = [(service, tenant) for service, tenant in ledger.list_forgotten(base)] if base else []
+        return encode_report(
+            Report(
+                self.incarnation, base, ledger.version, known_incarnation, known_version, entries, forgotten
+            )
+        )
+
+    def apply_report(self, name: str, data: bytes) -> None:
+        """Take over another gateway's report. Raises PeerReportError."""
+        report = decode_report(data)
+        self.refresh()
+        now = self._ledger.clock()
+        peer = self._peers.get(name)
+        if peer is None:  # its pod is not listed yet
+            peer = self._peers[name] = Peer(self._ledger, now - 1.0)
+        peer.apply(report, self.incarnation, now)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Note who is silent, and forget accounts that are idle. To be called with every report sent."""
+        now = self._ledger.clock()
+        for name, peer in list(self._peers.items()):
+            if not peer.is_heard(now):
+                peer.forget()
+                if name not in self._listed:
+                    del self._peers[name]
+        self._ledger.set_share((1 + self.num_heard) / (1 + len(self._peers)))
+        confirmed = [peer.confirmed for peer in self._peers.values() if peer.confirmed is not None]
+        self._ledger.forget_some(min(confirmed, default=self._ledger.version))
+
+    @property
+    def num_heard(self) -> int:
+        """The number of other gateways that have reported lately."""
+        now = self._ledger.clock()
+        return sum(peer.is_heard(now) for peer in self._peers.values())
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all other gateways are heard, so that nothing that they admitted is unknown."""
+        return self._has_listed and self.num_heard == len(self._peers)
