@@ -1,0 +1,1 @@
+"""Which tenant is next when a service is full. Pure."""

@@ -1,0 +1,148 @@
+"""Shares a service between tenants by the tokens that their requests ask for. Pure.
+
+Start-time fair queueing (Goyal, Vin and Cheng 1996): each tenant has a tag, the tokens that it has been
+given, and the one with the lowest tag is next. The queue's own tag is the highest that was served: that of
+tenants that always wait. A tenant that uses less keeps its tag behind, by BURST_TOKENS at most. So it is
+served at once, before another tenant's thousands, until it has used that much more than its share.
+
+Deficit round-robin was tried first. A tenant at two thirds of its share then waits for its turn behind the
+flood whenever two of its requests arrive together: with 64 requests at once, four seeds of the test's
+simulation moved its P95 time to first token by 34 to 37 %, and by 17 to 24 % with tags. The rest is the time
+until any request ends, which no order makes shorter: with 128 at once tags move it by 4 to 5 %.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from itertools import count
+
+BURST_TOKENS = 16_384
+"""What a tenant may use at once before it waits for its share: about twenty usual requests."""
+_NUM_IDLE = 64
+"""Tenants without a waiting request that are kept before a look at which of them can be forgotten."""
+
+
+class Ticket:
+    """One waiting request."""
+
+    __slots__ = ("is_cancelled", "is_released", "tenant", "tokens")
+
+    def __init__(self, tenant: Hashable, tokens: int) -> None:
+        self.tenant = tenant
+        self.tokens = tokens
+        self.is_released = False
+        self.is_cancelled = False
+
+
+class Flow:
+    """The waiting requests of one tenant."""
+
+    __slots__ = ("is_queued", "tag", "tickets")
+
+    def __init__(self, tag: int) -> None:
+        self.tag = tag
+        self.is_queued = False
+        """Whether it is in the heap."""
+        self.tickets: deque[Ticket] = deque()
+
+    def find_head(self) -> Ticket | None:
+        """Return the first request that still waits."""
+        while self.tickets and self.tickets[0].is_cancelled:
+            self.tickets.popleft()
+        return self.tickets[0] if self.tickets else None
+
+
+class FairQueue:
+    """Owner of the waiting requests of one service."""
+
+    def __init__(self) -> None:
+        self._flows: dict[Hashable, Flow] = {}
+        self._heap: list[tuple[int, int, Flow]] = []
+        """Flows with waiting requests, by their tags; equal ones in the order in which they came."""
+        self._numbers = count()
+        self._tag = 0
+        self._num_waiting = 0
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def enqueue(self, tenant: Hashable, tokens: int) -> Ticket:
+        """Let a request wait that asks for so many tokens."""
+        flow = self._flows.get(tenant)
+        if flow is None:
+            self._forget_idle()
+            flow = self._flows[tenant] = Flow(self._tag - BURST_TOKENS)
+        ticket = Ticket(tenant, max(1, tokens))
+        flow.tickets.append(ticket)
+        self._num_waiting += 1
+        if not flow.is_queued:
+            flow.tag = max(flow.tag, self._tag - BURST_TOKENS)
+            self._push(flow)
+        return ticket
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Let a request wait no longer, if it does."""
+        if not ticket.is_released and not ticket.is_cancelled:
+            ticket.is_cancelled = True
+            self._note_left()
+
+    def release(self, num: int) -> list[Ticket]:
+        """Return the next requests, at most `num`, in their order."""
+        released: list[Ticket] = []
+        while self._num_waiting and len(released) < num:
+            ticket = self._release_one()
+            if ticket is not None:
+                released.append(ticket)
+        return released
+
+    def charge(self, tenant: Hashable, tokens: int) -> None:
+        """Count tokens that a released request has used beyond those that it asked for."""
+        flow = self._flows.get(tenant)
+        if flow is not None:
+            flow.tag += tokens
+
+    def _release_one(self) -> Ticket | None:
+        """Release a request of the flow with the lowest tag; None if that has changed since it was queued."""
+        tag, _, flow = heapq.heappop(self._heap)
+        flow.is_queued = False
+        ticket = flow.find_head()
+        if ticket is None:
+            return None
+        if flow.tag > tag:
+            self._push(flow)
+            return None
+        flow.tickets.popleft()
+        ticket.is_released = True
+        self._tag = max(self._tag, flow.tag)
+        flow.tag += ticket.tokens
+        if flow.tickets:
+            self._push(flow)
+        self._note_left()
+        return ticket
+
+    def _push(self, flow: Flow) -> None:
+        flow.is_queued = True
+        heapq.heappush(self._heap, (flow.tag, next(self._numbers), flow))
+
+    def _note_left(self) -> None:
+        self._num_waiting -= 1
+        if not self._num_waiting:  # nobody waits for anybody: what a tenant had before no longer matters
+            self._flows.clear()
+            self._heap.clear()
+
+    def _forget_idle(self) -> None:
+        if len(self._flows) > 2 * len(self._heap) + _NUM_IDLE:
+            least = self._tag - BURST_TOKENS
+            self._flows = {t: flow for t, flow in self._flows.items() if flow.is_queued or flow.tag > least}
+
+    def check_integrity(self) -> None:
+        """Assert that every waiting request is queued exactly once."""
+        queued = [flow for _, _, flow in self._heap]
+        assert len({id(flow) for flow in queued}) == len(queued)
+        assert {id(flow) for flow in self._flows.values() if flow.is_queued} == {id(flow) for flow in queued}
+        waiting = [t for flow in self._flows.values() for t in flow.tickets if not t.is_cancelled]
+        assert (
+            len(waiting)
+            == self._num_waiting
+            == len([t for f in queued for t in f.tickets if not t.is_cancelled])
+        )

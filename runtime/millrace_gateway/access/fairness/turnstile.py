@@ -1,0 +1,58 @@
+"""Lets the requests of one service through to its replicas, or lets them wait in turns. Pure.
+
+While there is room, nothing waits, and nothing is counted but the requests.
+"""
+
+from collections.abc import Callable, Hashable
+
+from millrace_gateway.access.fairness.fair_queue import FairQueue, Ticket
+from millrace_gateway.access.fairness.window import Load, Window
+
+
+class Turnstile:
+    """Owner of a service's queue, and of the number of its requests at replicas."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` returns the seconds of a monotonic clock."""
+        self._clock = clock
+        self.queue = FairQueue()
+        self.window = Window()
+        self.num_inside = 0
+        """Requests of this gateway that are at replicas, or on their way."""
+
+    def arrive(self, tenant: Hashable, tokens: int) -> Ticket:
+        """Return the ticket of a request. It waits unless `is_released`."""
+        if not len(self.queue) and self._has_room():
+            ticket = Ticket(tenant, tokens)
+            ticket.is_released = True
+            self.num_inside += 1
+            return ticket
+        return self.queue.enqueue(tenant, tokens)
+
+    def leave(self, ticket: Ticket) -> list[Ticket]:
+        """End a request, whether it waits or not. Return those that may go now."""
+        if ticket.is_released:
+            self.num_inside -= 1
+            self.window.count_end(self._clock())
+        self.queue.cancel(ticket)
+        return self.release()
+
+    def note_load(self, replica: str, load: Load, num_here: int) -> list[Ticket]:
+        """Take over a replica's report, while so many of this gateway's requests are there.
+
+        Return those that may go now.
+        """
+        self.window.note_load(replica, load, num_here, self._clock())
+        return self.release()
+
+    def release(self) -> list[Ticket]:
+        """Return the requests that may go now."""
+        if not len(self.queue):
+            return []
+        room = self.window.find_size(self.num_inside, self._clock()) - self.num_inside
+        released = self.queue.release(min(len(self.queue), int(min(room, 1e9)))) if room >= 1 else []
+        self.num_inside += len(released)
+        return released
+
+    def _has_room(self) -> bool:
+        return self.num_inside + 1 <= self.window.find_size(self.num_inside + 1, self._clock())

@@ -1,0 +1,275 @@
+"""The queue in turns, the window, and a simulation of both before replicas that compute so many at once."""
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue, Ticket
+from millrace_gateway.access.fairness.turnstile import Turnstile
+from millrace_gateway.access.fairness.window import STALE_SECONDS, Load, Window, parse_load
+
+
+def test_a_tenant_with_one_request_is_next_and_others_take_turns_by_tokens() -> None:
+    queue = FairQueue()
+    for _ in range(40):
+        queue.enqueue("flood", 512)
+    assert [ticket.tenant for ticket in queue.release(4)] == ["flood"] * 4
+    queue.enqueue("ada", 100)
+    assert queue.release(1)[0].tenant == "ada"
+    for _ in range(4):
+        queue.enqueue("large", 2048)
+        queue.enqueue("ada", 100)
+    turns = Counter(ticket.tenant for ticket in queue.release(24))
+    assert turns["ada"] == 4
+    assert turns["large"] * 2048 == pytest.approx(turns["flood"] * 512, rel=0.4)
+
+
+def test_nobody_evades_its_turn_with_one_large_request_after_the_other() -> None:
+    queue = FairQueue()
+    for _ in range(60):
+        queue.enqueue("usual", 1000)
+    used: Counter[str] = Counter()
+    queue.enqueue("large", 10_000)
+    for _ in range(40):
+        for ticket in queue.release(1):
+            used[str(ticket.tenant)] += ticket.tokens
+            if ticket.tenant == "large":
+                queue.enqueue("large", 10_000)
+    assert used["large"] <= used["usual"] + 2 * 10_000
+
+
+def test_tokens_beyond_the_estimate_count_at_the_next_turn() -> None:
+    queue = FairQueue()
+    for _ in range(20):
+        queue.enqueue("a", 1000)
+        queue.enqueue("b", 1000)
+    queue.charge("a", BURST_TOKENS)
+    queue.charge("nobody", 5)
+    assert {ticket.tenant for ticket in queue.release(10)} == {"b"}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300_000), st.integers(0, 3)), max_size=40))
+def test_every_request_leaves_the_queue_once(moves: list[tuple[str, int, int]]) -> None:
+    queue, waiting, entered, left = FairQueue(), list[Ticket](), 0, 0
+    for tenant, tokens, action in moves:
+        if action == 0:
+            released = queue.release(2)
+            left += len(released)
+            assert all(ticket.is_released and not ticket.is_cancelled for ticket in released)
+        elif action == 1 and waiting:
+            ticket = waiting.pop(tokens % len(waiting))
+            left += not ticket.is_released
+            queue.cancel(ticket)
+            queue.cancel(ticket)
+        else:
+            waiting.append(queue.enqueue(tenant, tokens))
+            entered += 1
+        queue.check_integrity()
+    left += len(queue.release(10**6))
+    assert len(queue) == 0
+    assert left == entered
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        ("1 2 8 0.5", Load(1, 2, 8, 0.5)),
+        ("", None),
+        ("1 2 8", None),
+        ("1 2 x 0.5", None),
+        ("-1 2 8 0.5", None),
+        ("1 2 8 nan", None),
+    ],
+)
+def test_a_load_is_read_or_ignored(text: str, load: Load | None) -> None:
+    assert parse_load(text) == load
+
+
+def test_the_window_is_what_replicas_compute() -> None:
+    window = Window()
+    assert window.find_size(10**6, 0.0) == float("inf")
+    window.note_load("p", Load(0, 3, 8), 3, 0.0)
+    assert window.find_size(3, 0.0) == 8
+    window.note_load("q", Load(0, 0, 16), 0, 0.0)
+    assert window.find_size(3, 0.0) == 24
+    window.forget("q")
+    assert window.find_size(3, STALE_SECONDS + 0.1) == float("inf")
+
+
+def test_a_replica_that_lets_requests_wait_below_its_batch_gets_fewer_and_more_again() -> None:
+    window, now = Window(), 0.0
+    window.note_load("p", Load(5, 20, 64), 25, now)
+    assert window.find_size(25, now) == 64  # they may be waiting for the next step alone
+    window.note_load("p", Load(5, 20, 64), 25, now + 0.25)
+    assert window.find_size(25, now) == 20
+    for _ in range(8):
+        now += 0.25
+        window.note_load("p", Load(0, 20, 64), 20, now)
+    assert window.find_size(20, now) == 64
+
+
+def test_replicas_that_end_many_requests_have_a_few_in_advance() -> None:
+    window = Window()
+    window.note_load("p", Load(0, 8, 8), 8, 0.0)
+    for i in range(1, 3001):
+        window.count_end(i / 1000)
+    assert window.find_size(8, 3.0) == 8 + 5
+
+
+def test_two_gateways_divide_the_room() -> None:
+    window = Window()
+    window.num_gateways = 2
+    window.note_load("p", Load(0, 8, 8), 6, 0.0)
+    assert window.find_size(6, 0.0) == pytest.approx(8 * 6 / 8)
+    window.note_load("p", Load(0, 8, 8), 0, 0.0)
+    assert window.find_size(0, 0.0) == pytest.approx(4)
+
+
+def test_a_turnstile_counts_every_request_once() -> None:
+    turnstile = Turnstile(lambda: 0.0)
+    inside = turnstile.arrive("a", 10)
+    assert inside.is_released
+    assert turnstile.note_load("p", Load(0, 1, 1), 1) == []
+    assert turnstile.num_inside == 1
+    first, second, third = (turnstile.arrive("a", 10) for _ in range(3))
+    assert not first.is_released
+    assert turnstile.leave(first) == []
+    assert turnstile.leave(inside) == [second]
+    assert turnstile.num_inside == 1
+    assert turnstile.leave(second) == [third]
+    assert turnstile.leave(third) == []
+    assert turnstile.num_inside == 0
+
+
+@dataclass
+class Job:
+    tenant: str
+    at: float
+    prefill: float
+    decode: float
+    first_token: float = 0.0
+    ticket: Ticket | None = None
+
+
+@dataclass
+class StubReplica:
+    """Computes so many requests at once, in the order of their arrival."""
+
+    slots: int
+    waiting: deque[Job] = field(default_factory=deque)
+    running: int = 0
+
+    @property
+    def num(self) -> int:
+        return len(self.waiting) + self.running
+
+
+REPORT_SECONDS, LAG_SECONDS = 0.25, 0.002
+
+
+class Simulation:
+    """Virtual time: tenants, one gateway with a turnstile or without, replicas."""
+
+    def __init__(self, jobs: list[Job], num_replicas: int, slots: int, *, is_fair: bool) -> None:
+        self.now = 0.0
+        self.replicas = [StubReplica(slots) for _ in range(num_replicas)]
+        self.turnstile = Turnstile(lambda: self.now) if is_fair else None
+        self.by_ticket: dict[Ticket, Job] = {}
+        self.numbers = count()
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.done: list[Job] = []
+        for job in jobs:
+            self.plan(job.at, lambda job=job: self.arrive(job))  # type: ignore[misc]
+        if is_fair:
+            self.plan(0.0, self.report)
+
+    def plan(self, at: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (at, next(self.numbers), action))
+
+    def run(self, until: float) -> None:
+        while self.events and self.events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self.events)
+            action()
+
+    def arrive(self, job: Job) -> None:
+        if self.turnstile is None:
+            self.send(job)
+            return
+        job.ticket = self.turnstile.arrive(job.tenant, 500)
+        self.by_ticket[job.ticket] = job
+        if job.ticket.is_released:
+            self.send(job)
+
+    def let_go(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self.send(self.by_ticket[ticket])
+
+    def report(self) -> None:
+        assert self.turnstile
+        for i, replica in enumerate(self.replicas):
+            load = Load(len(replica.waiting), replica.running, replica.slots)
+            self.let_go(self.turnstile.note_load(str(i), load, replica.num))
+        self.plan(self.now + REPORT_SECONDS, self.report)
+
+    def send(self, job: Job) -> None:
+        replica = min(self.replicas, key=lambda one: one.num)
+        replica.waiting.append(job)
+        self.begin(replica)
+
+    def begin(self, replica: StubReplica) -> None:
+        while replica.waiting and replica.running < replica.slots:
+            job = replica.waiting.popleft()
+            replica.running += 1
+            job.first_token = self.now + job.prefill
+            self.plan(job.first_token + job.decode, lambda job=job: self.end(job, replica))  # type: ignore[misc]
+
+    def end(self, job: Job, replica: StubReplica) -> None:
+        replica.running -= 1
+        self.done.append(job)
+        self.begin(replica)
+        if self.turnstile is not None:
+            self.plan(self.now + LAG_SECONDS, lambda: self.leave(job))
+
+    def leave(self, job: Job) -> None:
+        assert self.turnstile
+        assert job.ticket
+        self.let_go(self.turnstile.leave(job.ticket))
+
+
+def make_jobs(tenant: str, rate: float, seconds: float, seed: int) -> Iterator[Job]:
+    draw = random.Random(seed)
+    at = draw.expovariate(rate)
+    while at < seconds:
+        yield Job(tenant, at, draw.uniform(0.3, 1.0), draw.uniform(1.0, 7.0))
+        at += draw.expovariate(rate)
+
+
+SECONDS, RATE = 300.0, 3.0
+"""4 replicas of 32 compute 128 at once, of 4.65 s each: 27.5 requests/s. Two usual tenants send 6 of them."""
+
+
+def simulate(flood: float, *, is_fair: bool) -> tuple[float, int]:
+    """Return the usual tenant's P95 time to its first token, and the requests done."""
+    jobs = [*make_jobs("ada", RATE, SECONDS, 1), *make_jobs("bob", RATE, SECONDS, 2)]
+    if flood:
+        jobs += make_jobs("flood", RATE * flood, SECONDS, 3)
+    simulation = Simulation(jobs, num_replicas=4, slots=32, is_fair=is_fair)
+    simulation.run(SECONDS)
+    times = [job.first_token - job.at for job in simulation.done if job.tenant == "ada"]
+    return sorted(times)[int(len(times) * 0.95)], len(simulation.done)
+
+
+def test_a_flood_of_twenty_times_moves_anothers_p95_by_less_than_a_fifth() -> None:
+    calm, _ = simulate(0, is_fair=True)
+    fair, num_fair = simulate(20, is_fair=True)
+    unfair, num_unfair = simulate(20, is_fair=False)
+    assert fair <= calm * 1.2
+    assert unfair > calm * 10
+    assert num_fair >= num_unfair * 0.98
