@@ -213,5 +213,6 @@ METRIC_GATEWAY_FINISHED: Final = "millrace_gateway_requests_finished_total"  # l
 METRIC_GATEWAY_IN_FLIGHT: Final = "millrace_gateway_requests_in_flight"
 PORT_GATEWAY: Final = 8080
 PORT_GATEWAY_METRICS: Final = 8092  # /metrics, and PATH_LOADS for the operator
+PORT_GATEWAY_PEERS: Final = 8093  # where gateways report to each other what clients have used
 PORT_OPERATOR_METRICS: Final = 8090
 PORT_NODE_CACHE: Final = 8091
