@@ -1,0 +1,99 @@
+"""What each client has used through this gateway since its start. Pure; its memory is bounded."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millrace_gateway.access.identity import Tenant
+from millrace_gateway.access.limits.reservation import Usage
+from millrace_gateway.route.objects import ServiceKey
+
+MOST_RECORDS = 20_000
+"""Pairs of a client and a service: 10 MB. Beyond it the client is forgotten that was quiet the longest."""
+
+
+@dataclass
+class Use:
+    """Counts of requests and tokens."""
+
+    requests: int = 0
+    """Requests that were admitted."""
+    refused: int = 0
+    """Requests beyond a limit."""
+    prompt: int = 0
+    cached: int = 0
+    """Tokens of prompts that were not computed again."""
+    completion: int = 0
+
+    def add(self, other: "Use") -> None:
+        """Add other counts."""
+        self.requests += other.requests
+        self.refused += other.refused
+        self.prompt += other.prompt
+        self.cached += other.cached
+        self.completion += other.completion
+
+    def describe(self) -> dict[str, Any]:
+        """Return the counts as JSON."""
+        tokens = {"prompt": self.prompt, "cached": self.cached, "completion": self.completion}
+        return {"requests": self.requests, "refused": self.refused, "tokens": tokens}
+
+
+@dataclass
+class ClientUse:
+    """The counts of one client."""
+
+    total: Use = field(default_factory=Use)
+    services: dict[ServiceKey, Use] = field(default_factory=dict)
+
+
+class UsageBook:
+    """Owner of the counts."""
+
+    def __init__(self, began: float, most_records: int = MOST_RECORDS) -> None:
+        """`began` is the gateway's start, by the wall clock, in seconds since 1970."""
+        self.began = began
+        self._most_records = most_records
+        self._num_records = 0
+        self._clients: OrderedDict[Tenant, ClientUse] = OrderedDict()
+        """The one that was used last at the end."""
+        self.total = Use()
+        """The sum over clients, with those that are forgotten."""
+
+    @property
+    def clients(self) -> Mapping[Tenant, ClientUse]:
+        """The clients that are not forgotten."""
+        return self._clients
+
+    def count_request(self, tenant: Tenant, service: ServiceKey, usage: Usage | None) -> None:
+        """Count an admitted request at its end. `usage` is None if no replica reported it."""
+        self._add(tenant, service, Use(1, 0, *(usage or (0, 0, 0))))
+
+    def count_refusal(self, tenant: Tenant, service: ServiceKey) -> None:
+        """Count a request beyond a limit."""
+        self._add(tenant, service, Use(refused=1))
+
+    def describe(self, tenant: Tenant) -> dict[str, Any]:
+        """Return the document about one client, for the owner of its key."""
+        found = self._clients.get(tenant, ClientUse())
+        services = {str(service): use.describe() for service, use in sorted(found.services.items())}
+        return {
+            "object": "usage",
+            "client": tenant.entry,
+            "since": int(self.began),
+            **found.total.describe(),
+            "services": services,
+        }
+
+    def _add(self, tenant: Tenant, service: ServiceKey, use: Use) -> None:
+        client = self._clients.setdefault(tenant, ClientUse())
+        self._clients.move_to_end(tenant)
+        if service not in client.services:
+            client.services[service] = Use()
+            self._num_records += 1
+        for record in (client.services[service], client.total, self.total):
+            record.add(use)
+        while self._num_records > self._most_records and len(self._clients) > 1:
+            _, forgotten = self._clients.popitem(last=False)
+            self._num_records -= len(forgotten.services)
