@@ -1,11 +1,12 @@
 """The public keys by which replicas know gateways: the one for new revisions, and those in use. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from typing import NamedTuple
 
 from millrace_operator.kube.kinds import POD, Obj
 from millrace_runtime.contract import FLAG_GATEWAY_KEY
+
+_FLAG = f"{FLAG_GATEWAY_KEY}="
 
 
 class GatewayKey(NamedTuple):
@@ -21,8 +22,8 @@ def list_named_keys(objects: Iterable[Obj]) -> Iterator[str]:
     """Yield the public keys that pods, Deployments and records of revisions name in a container's flags."""
     for obj in objects:
         for container in _find_pod_spec(obj).get("containers") or ():
-            words = pairwise(container.get("args") or ())
-            yield from (value for flag, value in words if flag == FLAG_GATEWAY_KEY)
+            words = container.get("args") or ()
+            yield from (word.removeprefix(_FLAG) for word in words if word.startswith(_FLAG))
 
 
 def _find_pod_spec(obj: Obj) -> Mapping[str, list[Obj]]:

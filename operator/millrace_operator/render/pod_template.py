@@ -191,7 +191,7 @@ def _render_gateway_keys(service: Obj, keys: Sequence[str]) -> list[str]:
     if not keys:
         return []
     metadata = service["metadata"]
-    named = [word for key in keys for word in (contract.FLAG_GATEWAY_KEY, key)]
+    named = [f"{contract.FLAG_GATEWAY_KEY}={key}" for key in keys]  # a key may begin with a hyphen
     return [contract.FLAG_SERVICE, f"{metadata['namespace']}/{metadata['name']}", *named]
 
 

@@ -78,7 +78,7 @@ async def test_a_key_is_rotated_and_the_old_one_goes_once_no_pod_has_it() -> Non
     )
     pod = make_pod()
     pod["metadata"]["resourceVersion"] = "2"
-    pod["spec"] = {"containers": [{"args": ["serve", FLAG_GATEWAY_KEY, old]}, {"args": None}]}
+    pod["spec"] = {"containers": [{"args": ["serve", f"{FLAG_GATEWAY_KEY}={old}"]}, {"args": None}]}
     leader.cache.put(pod)
     leader.now += 90 * DAY
     new = await leader.find()
@@ -130,7 +130,7 @@ async def test_a_missing_right_is_told_and_its_end_wakes_the_services() -> None:
 @pytest.mark.parametrize("kind", ["Pod", "Deployment", "ControllerRevision"])
 def test_keys_are_found_wherever_a_pod_is_described(kind: str) -> None:
     spec: dict[str, Any] = {
-        "containers": [{"args": ["serve", FLAG_GATEWAY_KEY, "a", FLAG_GATEWAY_KEY, "b"]}, {}]
+        "containers": [{"args": ["serve", f"{FLAG_GATEWAY_KEY}=a", f"{FLAG_GATEWAY_KEY}=-b"]}, {}]
     }
     holders = {
         "Pod": {"spec": spec},
@@ -139,7 +139,7 @@ def test_keys_are_found_wherever_a_pod_is_described(kind: str) -> None:
     }
     assert list(list_named_keys([{"kind": kind, **holders[kind]}, {"kind": "Service", "spec": {}}])) == [
         "a",
-        "b",
+        "-b",
     ]
 
 

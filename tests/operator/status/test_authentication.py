@@ -1,5 +1,6 @@
 """A service whose clients need keys: its replicas, its revisions, and what its status says."""
 
+import argparse
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ from millrace_operator.api.access_types import Access
 from millrace_operator.api.default_access import DefaultAccess, parse_default_access
 from millrace_operator.observed.gateway_key import GatewayKey, list_named_keys
 from millrace_operator.render.settings import RenderSettings
+from millrace_runtime.replica.gateway_flags import add_gateway_flags
 from testing.world import World
 
 KEYS = {"authentication": {"mode": "APIKey", "secretName": "chat-keys"}}
 PLATFORMS = {"authentication": {"mode": "APIKey", "secretName": "clients"}}
-KEY = "A" * 43
+KEY = "-" + 42 * "A"
 OPEN = {"authentication": {"mode": "None"}}
 
 
@@ -27,6 +29,7 @@ class Shop(World):
         )
         self.settings = RenderSettings(access=chart)
         super().__init__(**({} if access is None else {"access": access}))
+        self.gateway_key = GatewayKey(KEY)
 
 
 def list_keys(world: World) -> set[str]:
@@ -52,10 +55,11 @@ async def test_replicas_know_gateways_where_clients_need_keys(
     assert list_keys(world) == keys
     (deployment,) = world.objects("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    words = container["args"]
-    assert [words[index + 1] for index, word in enumerate(words) if word == "--service"] == len(keys) * [
-        "shop/chat"
-    ]
+    parser = argparse.ArgumentParser()
+    add_gateway_flags(parser)
+    flags, _ = parser.parse_known_args(container["args"])
+    assert flags.gateway_keys == sorted(keys), "also where a key begins as a flag does"
+    assert flags.service == ("shop/chat" if keys else None)
 
 
 async def test_the_mode_makes_a_revision_and_nothing_else_of_access_does() -> None:
