@@ -26,6 +26,8 @@ class Source:
     """The collection's path, as `/api/v1/pods`."""
     label_selector: str = ""
     """Selects some of its objects; empty for all."""
+    field_selector: str = ""
+    """Selects by a field, such as `metadata.name=…`; empty for all."""
     trim: Callable[[Object], Object] = _keep_whole
     """Makes an object smaller as soon as it is parsed, so a long list is never in memory as it came."""
     pack: Callable[[Object], Object] = _keep_whole

@@ -274,7 +274,11 @@ class Watch:
             raise SinkError(f"the sink failed at {what}") from error
 
     def _select(self) -> dict[str, str]:
-        return {"labelSelector": self._source.label_selector} if self._source.label_selector else {}
+        selectors = {
+            "labelSelector": self._source.label_selector,
+            "fieldSelector": self._source.field_selector,
+        }
+        return {name: selector for name, selector in selectors.items() if selector}
 
 
 async def _split_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -13,6 +13,8 @@ from contextlib import suppress
 
 import uvloop
 
+from millrace_gateway.access.errors import PolicyError
+from millrace_gateway.access.policy import OPEN, AccessPolicy, read_default
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.headers import may_be_sent
 from millrace_gateway.route.objects import ServiceKey
@@ -29,6 +31,7 @@ from millrace_runtime.contract import (
     PATH_METRICS,
     PORT_GATEWAY,
     PORT_GATEWAY_METRICS,
+    PORT_GATEWAY_PEERS,
 )
 from millrace_runtime.cors import parse_origin
 from millrace_runtime.listener import parse_port, read_bind_address
@@ -91,6 +94,7 @@ def read_settings(argv: list[str]) -> Settings:
         f"(default: $POD_NAMESPACE, else {DEFAULT_NAMESPACE})",
     )
     _add_tenancy_flags(parser)
+    _add_access_flags(parser)
     flags = parser.parse_args(argv)
     return Settings(
         flags.host,
@@ -106,6 +110,11 @@ def read_settings(argv: list[str]) -> Settings:
         allowed_origins=tuple(flags.allowed_origin),
         body_memory_bytes=flags.body_memory,
         list_all_models=flags.list_all_models,
+        peers_port=flags.peers_port,
+        default_access=flags.default_access,
+        secret_namespaces=flags.secret_namespaces,
+        pod_name=os.environ.get("POD_NAME", ""),
+        has_access_log=flags.access_log,
     )
 
 
@@ -155,6 +164,43 @@ def _add_tenancy_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="at the gateway's own address, list every service's model, not only the pinned names",
     )
+
+
+def _add_access_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags about clients: their keys, their limits, and what is written about them."""
+    parser.add_argument(
+        "--default-access",
+        type=_parse_access,
+        default=OPEN,
+        metavar="JSON",
+        help="who may use services that do not say it themselves, in the form of spec.access",
+    )
+    parser.add_argument(
+        "--secret-namespaces",
+        type=parse_namespaces,
+        default="",
+        metavar="NAMES",
+        help="namespaces whose Secrets with API keys the gateway reads, beside its own",
+    )
+    parser.add_argument(
+        "--peers-port",
+        type=parse_port,
+        default=PORT_GATEWAY_PEERS,
+        help="the port where other gateways report what counts for limits (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--access-log",
+        action="store_true",
+        help="write each request as a line of JSON to the standard output, without prompts",
+    )
+
+
+def _parse_access(text: str) -> AccessPolicy:
+    """Return the policy. Raises ArgumentTypeError."""
+    try:
+        return read_default(text, os.environ.get("POD_NAMESPACE", DEFAULT_NAMESPACE))
+    except PolicyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parse_header(text: str) -> str:

@@ -9,6 +9,7 @@ GatewayError
     ├── BadHttpError, HeadTooLargeError, SlowHeadError: the connection's own
     ├── BadRequestError, ModelNotFoundError, BodyTooLargeError, UnsupportedEncodingError, SlowBodyError
     ├── NoPathError, BadMethodError, ForbiddenOriginError
+    ├── GatewayKeyMissingError, LimitedWebSocketError
     └── BusyError, NoReplicaError, NotSyncedError, UpstreamFailedError
 """
 
@@ -176,6 +177,21 @@ class UpstreamFailedError(RequestRefusedError):
     status = 502
     type = "server_error"
     code = "upstream_error"
+
+
+class GatewayKeyMissingError(RequestRefusedError):
+    """The gateway can sign no token that the replica accepts."""
+
+    status = 503
+    type = "server_error"
+    code = "gateway_key_missing"
+
+
+class LimitedWebSocketError(RequestRefusedError):
+    """A WebSocket for a service whose requests are limited."""
+
+    status = 403
+    code = "websocket_limited"
 
 
 def list_codes() -> list[str]:

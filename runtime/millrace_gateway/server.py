@@ -14,7 +14,9 @@ from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.holding import Holder
+from millrace_gateway.front.load_poll import LoadPoll
 from millrace_gateway.front.proxy import Proxy
+from millrace_gateway.front.tenancy import Tenancy
 from millrace_gateway.front.upstream import Upstream
 from millrace_gateway.http.limits import ConnectionLimits
 from millrace_gateway.http.server import HttpServer
@@ -52,7 +54,7 @@ class Gateway:
         self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
-        self.catalogue.on_gone = self.balancer.forget
+        self.tenancy = Tenancy(settings, self.metrics)
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
             LeaderCheck(settings.operator_namespace),
@@ -60,7 +62,7 @@ class Gateway:
         )
         self.holder = Holder(self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
-        followers = (self.metrics.track, self.activity.forget_deleted)
+        followers = (self.metrics.track, self.activity.forget_deleted, self.tenancy.forget_deleted)
         self.service_sinks = [
             ServiceSink(namespace, self.catalogue, followers, self.lifecycle, self.holder.release)
             for namespace in namespaces
@@ -75,9 +77,13 @@ class Gateway:
         """Serve while entered. Raises CannotListenError."""
         async with AsyncExitStack() as stack:
             upstream = Upstream(self.settings)
-            self.catalogue.on_gone = upstream.end_replica
             stack.callback(upstream.close)
-            surface = self._create_surface(upstream)
+            self.catalogue.on_gone = partial(self._end_replica, upstream)
+            await stack.enter_async_context(self.tenancy.serve())
+            loads = LoadPoll(upstream, self.balancer, self.tenancy.turnstiles, self.tenancy.guard)
+            polling = asyncio.create_task(loads.run())
+            stack.callback(polling.cancel)
+            surface = self._create_surface(upstream, loads)
             inner = InnerSurface(surface, self.reporting)
             limits = ConnectionLimits()
             clients = HttpServer(
@@ -119,6 +125,10 @@ class Gateway:
             for replicas in self.replica_sinks:
                 refused = self._find_exit(replicas.source)
                 group.create_task(Watch(connection, replicas.source, replicas, on_refused=refused).run())
+            own = self.settings.own_namespace
+            for sink in self.tenancy.make_sinks(own, self.lifecycle) if own else ():
+                skip = partial(self.lifecycle.note_sync, sink.name)
+                group.create_task(Watch(connection, sink.source, sink, on_refused=skip).run())
 
     def _find_exit(self, source: Source) -> Callable[[], None]:
         """Return the action for a collection that the gateway may not read.
@@ -142,7 +152,13 @@ class Gateway:
         await self.lifecycle.idle.wait()
         await sites.clients.stop()
 
-    def _create_surface(self, upstream: Upstream) -> Surface:
+    def _end_replica(self, upstream: Upstream, uid: str) -> None:
+        """End the exchanges with a replica whose pod is gone."""
+        upstream.end_replica(uid)
+        self.balancer.forget(uid)
+
+    def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
+        guard = self.tenancy.guard
         proxy = Proxy(
             upstream,
             self.catalogue,
@@ -152,6 +168,16 @@ class Gateway:
             activity=self.activity,
             holder=self.holder,
             bodies=self.bodies,
+            guard=guard,
+            turnstiles=self.tenancy.turnstiles,
+            loads=loads,
             settings=self.settings,
         )
-        return Surface(self.catalogue, proxy, self.metrics, self.lifecycle, self.settings)
+        return Surface(
+            self.catalogue,
+            proxy,
+            metrics=self.metrics,
+            lifecycle=self.lifecycle,
+            guard=guard,
+            settings=self.settings,
+        )

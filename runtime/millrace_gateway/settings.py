@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from millrace_gateway.access.policy import OPEN, AccessPolicy
 from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime.contract import DEFAULT_NAMESPACE
 
@@ -29,6 +30,16 @@ class Settings:
     """A body that takes longer to arrive is refused with 408."""
     namespaces: tuple[str, ...] = ()
     """The namespaces whose services the gateway serves; empty means all."""
+    peers_port: int = 0
+    """The port for other gateways' reports; 0 takes a free one."""
+    default_access: AccessPolicy = OPEN
+    """Who may use services that do not say it themselves, and how much."""
+    secret_namespaces: tuple[str, ...] = ()
+    """Namespaces whose Secrets with clients' keys the gateway reads, beside its own."""
+    pod_name: str = ""
+    """The name of the gateway's pod, by which other gateways know it."""
+    has_access_log: bool = False
+    """Whether each request is a line of JSON on the standard output."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
     """The services of pinned model names: the platform gives a name to a service; no other claim counts."""
     public_hosts: frozenset[str] = frozenset()

@@ -118,7 +118,11 @@ def test_what_the_platform_says_of_names_reaches_the_gateway_and_the_operator(pr
     plain = read_settings(read_flags(render(programs["helm"]), "gateway"))
     assert (plain.short_hosts, plain.list_all_models, plain.metrics_port) == (False, False, 8092)
     ports = rendered["Deployment", "millrace-gateway"]["spec"]["template"]["spec"]["containers"][0]["ports"]
-    assert {port["name"]: port["containerPort"] for port in ports} == {"http": 8080, "metrics": 8092}
+    assert {port["name"]: port["containerPort"] for port in ports} == {
+        "http": 8080,
+        "metrics": 8092,
+        "peers": 8093,
+    }
 
 
 ACCESS = {

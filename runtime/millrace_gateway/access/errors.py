@@ -1,4 +1,13 @@
-"""What this package refuses, in OpenAI's format, and what it can't read."""
+"""What this package refuses, in OpenAI's format, and what it can't read.
+
+PolicyError            the platform's default policy can't be read
+PeerReportError        what another gateway sent is no report
+MissingKeyError        the request carries no API key
+UnknownKeyError        the service's Secret has no such key
+ModelNotAllowedError   the key is known, but not for this service
+KeysUnavailableError   the gateway has no Secret with the service's keys
+RateLimitedError       a limit is reached
+"""
 
 from collections.abc import Mapping
 

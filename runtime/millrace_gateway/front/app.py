@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from millrace_gateway.errors import BadMethodError, ForbiddenOriginError, NoPathError, RequestRefusedError
+from millrace_gateway.front.guard import Guard
 from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.http.head import Headers
 from millrace_gateway.http.request import Request
@@ -20,6 +21,7 @@ from millrace_runtime.cors import CorsPolicy
 
 _API = "/v1/"
 _MODELS = "/v1/models"
+PATH_USAGE = "/v1/usage"
 _JSON: Headers = [(b"content-type", b"application/json")]
 _TEXT: Headers = [(b"content-type", b"text/plain; charset=utf-8")]
 Handle = Callable[[Request], Awaitable[None]]
@@ -32,10 +34,13 @@ class Surface:
         self,
         catalogue: Catalogue,
         proxy: Proxy,
+        *,
         metrics: Metrics,
         lifecycle: Lifecycle,
+        guard: Guard,
         settings: Settings,
     ) -> None:
+        self._guard = guard
         self._catalogue = catalogue
         self._proxy = proxy
         self._metrics = metrics
@@ -53,7 +58,7 @@ class Surface:
             return
         if self._has_cors and self._answers_preflight(request):
             return
-        if path.startswith(_API) and not path.startswith(_MODELS):
+        if path.startswith(_API) and not path.startswith(_MODELS) and path != PATH_USAGE:
             await self._proxy.handle(request)
             return
         try:
@@ -87,6 +92,9 @@ class Surface:
             _require_get(request)
             phase = self._lifecycle.phase
             request.respond(200 if phase is Phase.SERVING else 503, f"{phase.value}\n".encode(), _TEXT)
+        elif path == PATH_USAGE:
+            _require_get(request)
+            _respond(request, self._guard.describe_usage(request, self._proxy.route_host(request).route))
         elif path == _MODELS:
             _require_get(request)
             self._list_models(request)

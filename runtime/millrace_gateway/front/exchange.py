@@ -1,11 +1,14 @@
 """The state of one request on its way through the gateway."""
 
+from millrace_gateway.access.admission import Admission
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.upstream import UpstreamRequest
 from millrace_gateway.http.request import Request
 from millrace_gateway.report.metrics import Outcome
+from millrace_gateway.route.body_fields import BodyFields
 from millrace_gateway.route.catalogue import Route
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.route.routing import Addressed
 from millrace_runtime.contract import PATHS_WORK
 
@@ -13,18 +16,41 @@ from millrace_runtime.contract import PATHS_WORK
 class Exchange:
     """One request, and what the gateway has found out about it."""
 
-    __slots__ = ("early", "is_work", "model", "outcome", "request", "route", "share", "tried", "upstream")
+    __slots__ = (
+        "admission",
+        "began",
+        "early",
+        "fields",
+        "is_work",
+        "model",
+        "outcome",
+        "request",
+        "route",
+        "share",
+        "status",
+        "tried",
+        "upstream",
+    )
 
-    def __init__(self, request: Request, share: BodyShare) -> None:
+    def __init__(self, request: Request, share: BodyShare, began: float) -> None:
         self.request = request
         self.share = share
         """The body's share of the memory of all bodies."""
         self.is_work = request.method == b"POST" and request.path in PATHS_WORK
         """Whether it asks for a generation. No other request wakes a service or keeps it awake."""
+        self.began = began
+        """By the loop's clock."""
+        self.status = 0
+        """Of the answer; 0 before it."""
+        self.fields: BodyFields | None = None
+        """What the body says, if it can be read."""
+        self.admission: Admission | None = None
+        """Who asks, and what was reserved; None: nobody needs a key, and nothing is limited."""
         self.early: EarlyStream | None = None
         """Its answer, if that may have to begin before a replica's: the client asks for a stream."""
         self.route: Route
-        self.model: str | None
+        """The service, once it is known."""
+        self.model: str | None = None
         """The service's name in the body; None if the body is forwarded unchanged."""
         self.upstream: UpstreamRequest
         self.tried: set[str] = set()
@@ -32,12 +58,34 @@ class Exchange:
         self.outcome = Outcome.CLIENT_LEFT
         """The default applies to a cancelled handler: the client has disconnected."""
 
-    def note_address(self, addressed: Addressed) -> None:
+    def note_address(self, route: Route, addressed: Addressed) -> None:
         """Record the service, and what the body says."""
-        self.route = addressed.route
+        self.route = route
         self.model = addressed.model
+        self.fields = addressed.fields
         if addressed.fields is not None and addressed.fields.is_stream:
             self.early = EarlyStream(self.request)
+
+    def note_wait(self) -> None:
+        """Note that the request begins to wait: a stream's answer may have to begin before it ends."""
+        if self.early is not None:
+            self.early.start()
+
+    def note_wait_end(self) -> None:
+        """Note that it goes on."""
+        if self.early is not None:
+            self.early.stop()
+
+    def note_begun(self) -> None:
+        """Note that a replica may have begun the request: what was reserved is not given back."""
+        if self.admission is not None:
+            self.admission.has_begun = True
+
+    @property
+    def service(self) -> ServiceKey | None:
+        """The service, once it is known."""
+        route: Route | None = getattr(self, "route", None)
+        return route.services[0].key if route else None
 
     def end(self) -> None:
         """Release what the request holds."""

@@ -24,6 +24,7 @@ from millrace_gateway.front.body import describe_fullness, read_body
 from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.exchange import Exchange
+from millrace_gateway.front.guard import Guard
 from millrace_gateway.front.headers import (
     RequestHeaders,
     drop_credentials,
@@ -31,8 +32,10 @@ from millrace_gateway.front.headers import (
     response_headers,
 )
 from millrace_gateway.front.holding import Awaited, Holder
+from millrace_gateway.front.load_poll import LoadPoll
+from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest
-from millrace_gateway.front.websocket import relay_websocket
+from millrace_gateway.front.websocket import SWITCHING, relay_websocket
 from millrace_gateway.http.head import is_event_stream, write_headers
 from millrace_gateway.http.relay import Relay, RelayEnd
 from millrace_gateway.http.request import Request
@@ -74,6 +77,9 @@ class Proxy:
         activity: Activity,
         holder: Holder,
         bodies: BodyBudget,
+        guard: Guard,
+        turnstiles: Turnstiles,
+        loads: LoadPoll,
         settings: Settings,
     ) -> None:
         self._upstream = upstream
@@ -85,6 +91,9 @@ class Proxy:
         self._holder = holder
         self._settings = settings
         self._bodies = bodies
+        self._guard = guard
+        self._turnstiles = turnstiles
+        self._loads = loads
         self._host_policy = HostPolicy(
             settings.cluster_domain, settings.own_namespace, settings.public_hosts, settings.short_hosts
         )
@@ -93,7 +102,7 @@ class Proxy:
 
     async def handle(self, request: Request) -> None:
         """Answer one request."""
-        exchange = Exchange(request, self._bodies.open_share())
+        exchange = Exchange(request, self._bodies.open_share(), self._now())
         self._lifecycle.begin()
         try:
             if request.tunnel:
@@ -101,9 +110,12 @@ class Proxy:
             else:
                 await self._serve(exchange)
         except RequestRefusedError as refusal:
+            exchange.status = refusal.status
             self.refuse(request, refusal, exchange.early)
         finally:
             exchange.end()
+            self._guard.settle(exchange.admission)
+            self._guard.log(exchange, self._now() - exchange.began)
             self._lifecycle.end()
 
     def route_host(self, request: Request) -> HostRule:
@@ -125,10 +137,22 @@ class Proxy:
             request.respond(refusal.status, refusal.body(), refusal.lines)
 
     async def _serve(self, exchange: Exchange) -> None:
-        rule = self.route_host(exchange.request)
-        body = await self._read(exchange, rule)
+        body = await self._read(exchange, self.route_host(exchange.request))
+        exchange.admission = admission = self._guard.admit(exchange, len(body))
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
+        if admission is None or admission.client is None or not exchange.is_work:
+            await self._serve_and_count(exchange)
+            return
+        key, tenant = admission.service, admission.client.tenant
+        ticket = await self._turnstiles.enter(key, tenant, admission.estimate, exchange.note_wait)
+        exchange.note_wait_end()
+        try:
+            await self._serve_and_count(exchange)
+        finally:
+            self._turnstiles.leave(key, ticket)
+
+    async def _serve_and_count(self, exchange: Exchange) -> None:
         replica = self._pick(exchange)
         key = replica.key if replica else exchange.route.sleeper.key
         if exchange.is_work:
@@ -155,8 +179,8 @@ class Proxy:
         try:
             body = await read_body(request, share, self._settings)
             addressed = self._address(request, rule, body)
-            exchange.note_address(addressed)
-            route = addressed.route
+            route = self._guard.narrow(addressed.route, self._catalogue.find)
+            exchange.note_address(route, addressed)
             if not share.assign(route.namespace):
                 raise describe_fullness(self._settings)
         except BusyError:
@@ -182,17 +206,23 @@ class Proxy:
         request = exchange.request
         rule = self.route_host(request)
         model = find_query(request.target, "model")
-        exchange.route = route = rule.route or find_model(self._catalogue, model, rule)
+        route = self._guard.narrow(
+            rule.route or find_model(self._catalogue, model, rule), self._catalogue.find
+        )
+        exchange.route = route
+        exchange.admission = admission = self._guard.admit(exchange, 0)
         replica = self._pick(exchange)
         if replica is None:
             raise self._describe_absence(exchange)
+        headers = self._guard.choose_headers(admission, replica)
         lines = write_headers(self._headers.choose_handshake(request.headers))
         path = drop_credentials(request.target)
         handshake = UpstreamRequest(request.method, path, lines, b"", None, exchange.share)
         self._activity.begin(route.sleeper.key)
         self._balancer.begin(replica)
         try:
-            await relay_websocket(self._upstream, request, handshake, replica, [])
+            await relay_websocket(self._upstream, request, handshake, replica, headers)
+            exchange.outcome, exchange.status = Outcome.COMPLETED, SWITCHING
         finally:
             self._balancer.end(replica)
             self._activity.end(route.sleeper.key)
@@ -248,44 +278,49 @@ class Proxy:
         if self._now() >= deadline or not self._holder.has_room(exchange.share):
             return False
         awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)
-        if exchange.early is not None:
-            exchange.early.start()
+        exchange.note_wait()
         if tried:
             pause = min(REFUSED_SECONDS, deadline - self._now())
             if not await self._holder.wait(pause, awaited):
                 tried.clear()
         has_come = await self._holder.wait(deadline - self._now(), awaited)
-        if exchange.early is not None:
-            exchange.early.stop()
+        exchange.note_wait_end()
         present = self._catalogue.renew(route)
         return has_come and present is not None and present.sleeper.hold_seconds > 0
 
     async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
+        headers = self._guard.choose_headers(exchange.admission, replica)
         self._balancer.begin(replica)
         try:
-            answer = await self._upstream.ask(exchange.upstream, replica, [])
+            answer = await self._upstream.ask(exchange.upstream, replica, headers)
             try:
+                self._loads.note_answer(replica, answer.head.headers, self._now())
+                exchange.note_begun()
                 exchange.upstream.release()
                 self._balancer.note_success(replica)
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)
-        except (ReplicaRefusedError, UpstreamFailedError):
+        except (ReplicaRefusedError, UpstreamFailedError) as error:
             self._balancer.note_failure(replica, self._now())
+            if isinstance(error, UpstreamFailedError):
+                exchange.note_begun()
             raise
         finally:
             self._balancer.end(replica)
 
     async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
         head, request, early = upstream.head, exchange.request, exchange.early
+        exchange.status = head.status
+        convert, more = self._guard.read_answer(exchange.admission, head.headers)
         if early is None or early.answer is None:
-            answer = request.begin(head.status, response_headers(head.headers), head.reason)
+            answer = request.begin(head.status, response_headers(head.headers) + more, head.reason)
         elif is_event_stream(head.headers):
             answer = early.answer
         else:
             early.refuse(UpstreamFailedError(f"The replica answered with the status {head.status}."))
             return judge(head.status, is_whole=True)
-        relay = Relay(request.connection, answer, upstream.connection)
+        relay = Relay(request.connection, answer, upstream.connection, convert)
         end = await relay.run()
         if end is RelayEnd.CLIENT_LEFT:
             return Outcome.CLIENT_LEFT

@@ -1,10 +1,11 @@
 """Sends requests to replicas."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
 from millrace_gateway.errors import BrokenAnswerError, ReplicaDrainingError, UpstreamFailedError
-from millrace_gateway.front.body_budget import BodyShare
+from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
 from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnection
@@ -15,6 +16,8 @@ from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
 
 logger = logging.getLogger(__name__)
 
+MOST_FETCHED_BYTES = 64 * 1024
+"""Of an answer to the gateway's own request."""
 _DRAINING = HEADER_DRAINING.lower().encode()
 
 
@@ -65,6 +68,38 @@ class UpstreamAnswer:
     connection: ReplicaConnection
 
 
+class Collector:
+    """A Sink that keeps a short body."""
+
+    def __init__(self) -> None:
+        self.body: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._pieces: list[bytes] = []
+
+    def take(self, pieces: list[bytes]) -> None:
+        """Keep pieces."""
+        self._pieces += pieces
+        if sum(map(len, self._pieces)) > MOST_FETCHED_BYTES:
+            self._end(BrokenAnswerError("its answer is too long"))
+
+    def end(self, *, is_whole: bool) -> None:
+        """Tell the body, or that there is none."""
+        self._end(None if is_whole else BrokenAnswerError("it broke off"))
+
+    def pause_client(self) -> None:
+        """There is no client."""
+
+    def resume_client(self) -> None:
+        """There is no client."""
+
+    def _end(self, error: BrokenAnswerError | None) -> None:
+        if self.body.done():
+            return
+        if error is None:
+            self.body.set_result(b"".join(self._pieces))
+        else:
+            self.body.set_exception(error)
+
+
 class Upstream:
     """Owner of the connections to replicas."""
 
@@ -102,6 +137,21 @@ class Upstream:
             self._pool.give_back(replica.uid, connection)
             raise ReplicaDrainingError("it is draining")
         return UpstreamAnswer(head, connection)
+
+    async def fetch(self, replica: Replica, path: str, headers: Headers) -> bytes:
+        """Return the body of a short answer to the gateway's own request.
+
+        Raises ReplicaRefusedError, UpstreamFailedError and BrokenAnswerError.
+        """
+        share = BodyBudget(0).open_share()
+        request = UpstreamRequest(b"GET", path, b"", b"", None, share)
+        answer = await self.ask(request, replica, headers)
+        try:
+            collector = Collector()
+            answer.connection.attach(collector)
+            return await collector.body
+        finally:
+            self.end(replica, answer)
 
     def end(self, replica: Replica, answer: UpstreamAnswer) -> None:
         """Note the end of an exchange. If its answer is not complete, this ends the generation."""

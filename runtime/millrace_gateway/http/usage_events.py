@@ -1,5 +1,7 @@
 """Takes the replicas' usage events out of a stream of server-sent events. Pure."""
 
+from collections.abc import Callable
+
 from millrace_runtime.contract import USAGE_EVENT
 
 _END = b"\n\n"
@@ -7,22 +9,22 @@ _MAX_EVENT_BYTES = 128
 
 
 class UsageEvents:
-    """Removes each event that begins with USAGE_EVENT, and keeps the last one's text.
+    """Removes each event that begins with USAGE_EVENT, and tells its numbers.
 
     Such an event begins a stream or follows an empty line. A text that a model writes can't look like it: in
     the JSON of an event a line's end is escaped.
     """
 
-    __slots__ = ("_ends_in_newline", "_is_at_start", "_partial", "last")
+    __slots__ = ("_ends_in_newline", "_is_at_start", "_on_usage", "_partial")
 
-    def __init__(self) -> None:
+    def __init__(self, on_usage: Callable[[bytes], None] = lambda _: None) -> None:
+        """`on_usage` gets the numbers of each event, as the replica wrote them."""
+        self._on_usage = on_usage
         self._is_at_start = True
         """Whether the next byte begins an event."""
         self._ends_in_newline = False
         self._partial = b""
         """The start of what may be such an event."""
-        self.last = b""
-        """The numbers of the last event, as the replica wrote them; empty before the first."""
 
     def convert(self, piece: bytes) -> bytes:
         """Return the piece without usage events. An unfinished one waits for its rest."""
@@ -38,7 +40,7 @@ class UsageEvents:
                     self._partial = piece[start:]
                     break
                 if end >= 0:
-                    self.last = piece[start + len(USAGE_EVENT) : end]
+                    self._on_usage(piece[start + len(USAGE_EVENT) : end])
                     start = end + len(_END)
                     continue
             end = piece.find(_END, start)

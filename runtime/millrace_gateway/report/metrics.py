@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
 
 from millrace_gateway.errors import RequestRefusedError, list_codes
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
@@ -85,6 +86,10 @@ class Metrics:
         self._refusals = dict.fromkeys(list_codes(), 0)
         self._retries = dict.fromkeys(RetryCause, 0)
         self._series: dict[ServiceKey, Series] = {}
+
+    def add_collector(self, collector: Collector) -> None:
+        """Render more metrics, those of the collector."""
+        self._process.register(collector)
 
     def track(self, changes: ServiceChanges) -> None:
         """Create the series of each new service, and remove those of deleted services."""

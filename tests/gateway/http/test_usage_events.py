@@ -16,12 +16,12 @@ USAGE = [b": millrace-usage 12 0 3\n\n", b": millrace-usage 12 4 90\n\n"]
 
 @given(st.lists(st.sampled_from([*DATA, *USAGE])), st.lists(st.integers(0, 200)))
 def test_however_a_stream_is_cut_only_usage_events_go(events: list[bytes], cuts: list[int]) -> None:
-    stream, found = b"".join(events), UsageEvents()
+    told: list[bytes] = []
+    stream, found = b"".join(events), UsageEvents(told.append)
     bounds = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     pieces = [stream[start:end] for start, end in pairwise(bounds)]
     assert b"".join(map(found.convert, pieces)) == b"".join(event for event in events if event not in USAGE)
-    told = [event for event in events if event in USAGE]
-    assert found.last == (told[-1][17:-2] if told else b"")
+    assert told == [event[17:-2] for event in events if event in USAGE]
 
 
 def test_a_comment_without_an_end_is_not_kept_for_ever() -> None:

@@ -1,0 +1,65 @@
+"""Asks busy replicas for their load, and tells what they report to those who choose by it."""
+
+import asyncio
+import logging
+
+from millrace_gateway.errors import GatewayError
+from millrace_gateway.front.guard import Guard
+from millrace_gateway.front.turnstiles import Turnstiles
+from millrace_gateway.front.upstream import Upstream
+from millrace_gateway.http.head import Headers, find_header
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
+from millrace_gateway.route.objects import Replica
+from millrace_runtime.contract import HEADER_LOAD, PATH_LOAD
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+ANSWER_SECONDS = 2.0
+_LOAD = HEADER_LOAD.lower().encode()
+
+
+class LoadPoll:
+    """Owner of the tasks that ask. A replica tells its load with each answer, too."""
+
+    def __init__(self, upstream: Upstream, balancer: Balancer, turnstiles: Turnstiles, guard: Guard) -> None:
+        self._upstream = upstream
+        self._balancer = balancer
+        self._turnstiles = turnstiles
+        self._guard = guard
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def note_answer(self, replica: Replica, headers: Headers, now: float) -> None:
+        """Take over the load that an answer carries."""
+        text = find_header(headers, _LOAD)
+        report = read_load_header(text.decode("latin-1"), now) if text else None
+        if report is not None:
+            self._note(replica, report)
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for replica in self._balancer.polls_due(loop.time()):
+                task = asyncio.create_task(self._ask(replica))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+            self._turnstiles.refresh()
+
+    async def _ask(self, replica: Replica) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                headers = self._guard.choose_headers(None, replica)
+                body = await self._upstream.fetch(replica, PATH_LOAD, headers)
+        except (GatewayError, OSError) as error:  # of which TimeoutError is one
+            logger.debug("pod %s/%s does not tell its load: %r", replica.key.namespace, replica.pod, error)
+            return
+        report = read_load_document(body, asyncio.get_running_loop().time())
+        if report is not None:
+            self._note(replica, report)
+
+    def _note(self, replica: Replica, report: LoadReport) -> None:
+        self._balancer.note_load(replica.uid, report)
+        self._turnstiles.note_load(replica, report, self._balancer.in_flight(replica))

@@ -1,0 +1,246 @@
+"""Clients with keys and limits, over the whole path: a real client, the gateway, and real upstreams."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import time
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from millrace_gateway.access.policy import read_default
+from millrace_runtime import contract
+from millrace_runtime.gateway_token import TokenVerifier, find_public_key, generate_key
+from testing.gateway_bench import Bench, make_pod, make_service, next_address
+
+PATH = contract.PATH_CHAT_COMPLETIONS
+BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
+PRIVATE = generate_key()
+PUBLIC = find_public_key(PRIVATE)
+KEYS = {"ada": "mr-ada", "bob": "mr-bob"}
+
+
+def make_keys(namespace: str = "team", name: str = "keys", **fields: dict[str, Any]) -> dict[str, Any]:
+    entries = {
+        client: {"sha256": [hashlib.sha256(key.encode()).hexdigest()], **fields.get(client, {})}
+        for client, key in KEYS.items()
+    }
+    data = {
+        client: base64.b64encode(json.dumps(entry).encode()).decode() for client, entry in entries.items()
+    }
+    return {"metadata": {"namespace": namespace, "name": name}, "data": data}
+
+
+def add_service(bench: Bench, *limits: dict[str, Any], name: str = "chat", mode: str = "APIKey") -> None:
+    service = make_service("team", name)
+    service["spec"]["access"] = {
+        "authentication": {"mode": mode, "secretName": "keys"} if mode == "APIKey" else {"mode": mode},
+        "rateLimits": list(limits),
+    }
+    bench.gateway.service_sinks[0].apply(service)
+
+
+class Replica:
+    """An upstream that takes requests only with a token, and reports what each answer uses."""
+
+    def __init__(self) -> None:
+        self.seen: list[web.Request] = []
+        self.verifier = TokenVerifier("team/chat", [PUBLIC])
+        self.release = asyncio.Event()
+        self.release.set()
+        self.num_waiting = 0
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
+        if not self.verifier.is_valid(token, time.time()):
+            return web.Response(status=401)
+        load = f"{self.num_waiting} 1 1 0.5"
+        if request.path == contract.PATH_LOAD:
+            return web.json_response(
+                {"waiting": self.num_waiting, "running": 1, "max_sequences": 1, "kv_usage": 0.5}
+            )
+        self.seen.append(request)
+        body = json.loads(await request.read() or b"{}")
+        headers = {contract.HEADER_LOAD: load}
+        if not body.get("stream"):
+            await self.release.wait()
+            return web.json_response({"ok": 1}, headers=headers | {contract.HEADER_USAGE: "5 1 7"})
+        answer = web.StreamResponse(headers=headers | {"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(b"data: 1\n\n")
+        await answer.write(contract.USAGE_EVENT + b"5 0 1\n\n")
+        await self.release.wait()
+        await answer.write(b"data: [DONE]\n\n")
+        await answer.write(contract.USAGE_EVENT + b"5 0 20\n\n")
+        return answer
+
+
+async def start(bench: Bench, *limits: dict[str, Any], **fields: Any) -> Replica:
+    replica, address = Replica(), next_address()
+    add_service(bench, *limits, **fields)
+    uid = await bench.add_upstream("team", "chat", replica.handle, address)
+    pod = make_pod("team", "chat", uid, address=address, served="chat")
+    pod["spec"]["containers"][0]["args"] += ["--gateway-key", PUBLIC, "--service", "team/chat"]
+    bench.gateway.catalogue.apply_replica(pod)
+    bench.gateway.tenancy.keys.apply(make_keys())
+    bench.gateway.tenancy.signer.replace_keys({"data": {"k-1": base64.b64encode(PRIVATE).decode()}})
+    return replica
+
+
+async def ask(
+    bench: Bench, key: str | None = "mr-ada", body: Any = BODY, **headers: str
+) -> tuple[int, Any, Any]:
+    sent = headers | ({"Authorization": f"Bearer {key}"} if key else {})
+    async with bench.client.post(bench.url + PATH, json=body, headers=sent) as answer:
+        text = await answer.text()
+        return answer.status, text, answer.headers
+
+
+async def test_a_replica_gets_a_token_and_the_clients_salt_and_no_key(bench: Bench) -> None:
+    replica = await start(bench)
+    assert (await ask(bench))[0] == 200
+    assert (await ask(bench, None, **{"x-api-key": "mr-bob", contract.HEADER_CACHE_SALT: "forged"}))[0] == 200
+    ada, bob = (request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen)
+    assert len({ada, bob, "forged"}) == 3
+    for request in replica.seen:
+        assert not {"Authorization", "X-Api-Key"} & set(request.headers)
+        assert request.headers[contract.HEADER_REPORT] == contract.REPORT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "code"),
+    [
+        (None, 401, "missing_api_key"),
+        ("mr-eve", 401, "invalid_api_key"),
+        ("mr-ada", 403, "model_not_allowed"),
+    ],
+)
+async def test_a_request_without_a_right_is_refused_before_any_replica(
+    bench: Bench, key: str | None, status: int, code: str
+) -> None:
+    replica = await start(bench)
+    bench.gateway.tenancy.keys.apply(make_keys(ada={"models": ["other"]}))
+    found, text, _ = await ask(bench, key)
+    assert (found, json.loads(text)["error"]["code"], replica.seen) == (status, code, [])
+
+
+async def test_openais_client_reads_the_refusals(bench: Bench) -> None:
+    await start(bench, {"per": "Key", "requestsPerMinute": 1})
+    client = openai.AsyncOpenAI(base_url=f"{bench.url}/v1", api_key="mr-eve", max_retries=0)
+    with pytest.raises(openai.AuthenticationError):
+        await client.chat.completions.create(**BODY)
+    client = client.with_options(api_key="mr-ada")
+    await client.chat.completions.create(**BODY)
+    with pytest.raises(openai.RateLimitError) as refused:
+        await client.chat.completions.create(**BODY)
+    headers = refused.value.response.headers
+    assert headers["x-ratelimit-limit-requests"] == "1"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert 0 < int(headers["retry-after"]) <= 60
+    await client.close()
+
+
+async def test_what_was_used_counts_and_no_client_sees_the_report(bench: Bench) -> None:
+    replica = await start(bench, {"per": "Key", "tokensPerMinute": 1000})
+    _, _, headers = await ask(bench)
+    assert contract.HEADER_USAGE not in headers
+    assert contract.HEADER_LOAD not in headers
+    _, text, headers = await ask(bench, body=BODY | {"stream": True})
+    assert text == "data: 1\n\ndata: [DONE]\n\n"
+    assert int(headers["x-ratelimit-remaining-tokens"]) > 900
+    async with bench.client.get(f"{bench.url}/v1/usage", headers={"api-key": "mr-ada"}) as answer:
+        (use,) = (await answer.json())["data"]
+    assert use["client"] == "ada"
+    assert (use["requests"], use["tokens"]) == (2, {"prompt": 10, "cached": 1, "completion": 27})
+    assert b'client="other"' in bench.gateway.metrics.render()
+    async with bench.client.get(f"{bench.url}/v1/usage", headers={"api-key": "mr-eve"}) as answer:
+        assert answer.status == 401
+    assert len(replica.seen) == 2
+
+
+async def test_a_cut_stream_is_charged_for_what_its_replica_told(bench: Bench) -> None:
+    replica = await start(bench, {"per": "Key", "tokensPerMinute": 100_000, "concurrency": 1})
+    replica.release.clear()
+    headers = {"Authorization": "Bearer mr-ada"}
+    async with bench.client.post(
+        bench.url + PATH, json=BODY | {"stream": True, "max_tokens": 50_000}, headers=headers
+    ) as answer:
+        assert await answer.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        assert (await ask(bench))[0] == 429  # one at once
+        answer.close()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    replica.release.set()
+    assert int((await ask(bench))[2]["x-ratelimit-remaining-tokens"]) > 99_900
+
+
+async def test_limits_of_a_service_hold_without_keys(bench: Bench) -> None:
+    await start(bench, {"per": "Service", "requestsPerMinute": 2}, mode="None")
+    assert [(await ask(bench, None))[0] for _ in range(3)] == [200, 200, 429]
+
+
+async def test_services_that_share_a_name_do_not_share_their_keys(bench: Bench) -> None:
+    replica = await start(bench)
+    open_service = make_service("team", "open", served="chat", created="2026-02-01T00:00:00Z")
+    bench.gateway.service_sinks[0].apply(open_service)
+    await bench.add_upstream("team", "open", replica.handle)
+    assert (await ask(bench, None))[0] == 401
+    for _ in range(4):
+        assert (await ask(bench))[0] == 200
+
+
+async def test_what_the_gateway_can_not_check_is_closed(bench: Bench) -> None:
+    replica = await start(bench)
+    bench.gateway.tenancy.signer.replace_keys(None)
+    status, text, _ = await ask(bench)
+    assert (status, json.loads(text)["error"]["code"]) == (503, "gateway_key_missing")
+    bench.gateway.tenancy.keys.delete(make_keys())
+    status, text, _ = await ask(bench)
+    assert (status, json.loads(text)["error"]["code"]) == (503, "keys_unavailable")
+    add_service(bench, mode="OIDC")
+    assert (await ask(bench))[0] == 503
+    assert not replica.seen
+
+
+DEFAULT = read_default('{"authentication": {"mode": "APIKey", "secretName": "platform"}}', "millrace-system")
+
+
+@pytest.mark.parametrize("bench", [{"default_access": DEFAULT}], indirect=True)
+async def test_the_platforms_keys_open_services_that_have_none(bench: Bench) -> None:
+    await start(bench)
+    bench.gateway.service_sinks[0].apply(make_service("team", "chat"))
+    bench.gateway.tenancy.keys.apply(make_keys("team", "platform"))  # a tenant's own Secret of that name
+    assert (await ask(bench))[0] == 503
+    bench.gateway.tenancy.keys.apply(make_keys("millrace-system", "platform"))
+    assert (await ask(bench))[0] == 200
+    assert (await ask(bench, "mr-eve"))[0] == 401
+
+
+async def test_one_clients_flood_waits_behind_anothers_request(bench: Bench) -> None:
+    replica = await start(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench, "mr-ada", BODY | {"max_tokens": 4000})) for _ in range(12)]
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 12)
+    other = asyncio.create_task(ask(bench, "mr-bob"))
+    await bench.until(lambda: bench.gateway.lifecycle.num_in_flight == 13)
+    num_before = len(replica.seen)
+    assert num_before < 10
+    replica.release.set()
+    assert (await other)[0] == 200
+    assert {(await task)[0] for task in flood} == {200}
+    order = [request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen]
+    (place,) = (at for at, salt in enumerate(order) if order.count(salt) == 1)
+    assert place < num_before + 8
+
+
+@pytest.mark.parametrize("limits", [[], [{"per": "Key", "tokensPerMinute": 10}]])
+async def test_a_websocket_needs_a_key_and_escapes_no_limit(bench: Bench, limits: list[Any]) -> None:
+    await start(bench, *limits)
+    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    for key, status in (("mr-eve", 401), ("mr-ada", 403 if limits else 502)):
+        sent = headers | {"Authorization": f"Bearer {key}"}
+        async with bench.client.get(f"{bench.url}/v1/stream?model=chat", headers=sent) as answer:
+            assert answer.status == status
