@@ -17,6 +17,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from millrace_gateway.report.metrics import Metrics as GatewayMetrics
+from millrace_gateway.report.metrics import Outcome
+from millrace_gateway.route.objects import ServiceChanges
 from millrace_gateway.route.objects import ServiceKey as GatewayKey
 from millrace_runtime.api.engine_client import EngineClient
 from millrace_runtime.api.metrics import ReplicaMetrics
@@ -146,7 +148,7 @@ class Gateway:
 
     def __init__(self, rates: dict[GatewayKey, float]) -> None:
         self._metrics, self._rates = GatewayMetrics(), rates
-        self._metrics.track(rates)
+        self._metrics.track(ServiceChanges(added=rates))
         self._began, self._counted = time.time(), dict.fromkeys(rates, 0)
 
     def render(self) -> bytes | None:
@@ -154,8 +156,7 @@ class Gateway:
         for key, rate in self._rates.items():
             due = round((time.time() - self._began) * rate)
             for _ in range(due - self._counted[key]):
-                with self._metrics.count_request(key):
-                    pass
+                self._metrics.begin(key).end(Outcome.COMPLETED)
             self._counted[key] = due
         return self._metrics.render()
 
