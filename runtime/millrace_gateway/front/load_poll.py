@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.25
 ANSWER_SECONDS = 2.0
+NEW_SECONDS = 0.05
+"""A report is not replaced before: what this gateway has sent since counts anyhow."""
 _LOAD = HEADER_LOAD.lower().encode()
 
 
@@ -31,7 +33,9 @@ class LoadPoll:
         self._asking: set[asyncio.Task[None]] = set()
 
     def note_answer(self, replica: Replica, headers: Headers, now: float) -> None:
-        """Take over the load that an answer carries."""
+        """Take over the load that an answer carries, if the last one is not quite new."""
+        if not self._balancer.wants_load(replica.uid, now - NEW_SECONDS):
+            return
         text = find_header(headers, _LOAD)
         report = read_load_header(text.decode("latin-1"), now) if text else None
         if report is not None:

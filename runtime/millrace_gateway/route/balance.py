@@ -209,6 +209,11 @@ class Balancer:
         standing.reported_load = report.waiting + report.running
         standing.fresh_until = report.reported_at + FRESH_SECONDS
 
+    def wants_load(self, uid: str, before: float) -> bool:
+        """Whether the replica's last report is older than that, or there is none."""
+        standing = self._standings.get(uid)
+        return standing is None or standing.report is None or standing.report.reported_at < before
+
     def polls_due(self, now: float) -> list[Replica]:
         """Return the replicas to ask for a report now; none of them is due again for POLL_SECONDS."""
         due = []

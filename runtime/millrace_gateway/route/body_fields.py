@@ -9,7 +9,7 @@ refuses what is no JSON, or names another model elsewhere.
 """
 
 import re
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,41 +20,45 @@ _KEY = b'"model"'
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LARGEST_COUNT = 2**31
-_MOST_USER_BYTES = 256
-_ABSENT = msgspec.Raw(b"")
 
 
 class MalformedBodyError(ValueError):
     """The body is no JSON object, or its `model` is no text."""
 
 
-class BodyFields(NamedTuple):
-    """Fields of all dialects. None refers to the body, which is forgotten before the answer ends."""
+class BodyFields(msgspec.Struct, frozen=True):
+    """Fields of all dialects, as they are written: a value of another type is the replica's to refuse.
+
+    None refers to the body, which is forgotten before the answer ends.
+    """
 
     model: str
-    is_stream: bool
-    """Whether the client asks for server-sent events."""
-    most_tokens: int | None
-    """The most tokens that the client wants; None if it names no number."""
-    num_choices: int
-    """The number of answers that the client wants."""
-    user: str | None
-    """The client's own name of who asks; None if it names nobody."""
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client asks for server-sent events."""
+        return self.stream is True
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The most tokens that the client wants; None if it names no number."""
+        for value in (self.max_completion_tokens, self.max_tokens, self.max_output_tokens):
+            if _is_count(value):
+                return min(int(value), _LARGEST_COUNT)
+        return None
+
+    @property
+    def num_choices(self) -> int:
+        """The number of answers that the client wants."""
+        return min(int(self.n), _LARGEST_COUNT) if _is_count(self.n) and self.n else 1
 
 
-class _Fields(msgspec.Struct, gc=False):
-    """A value of another type is the replica's to refuse."""
-
-    model: str
-    stream: msgspec.Raw = _ABSENT
-    max_tokens: msgspec.Raw = _ABSENT
-    max_completion_tokens: msgspec.Raw = _ABSENT
-    max_output_tokens: msgspec.Raw = _ABSENT
-    n: msgspec.Raw = _ABSENT
-    user: msgspec.Raw = _ABSENT
-
-
-_FIELDS = msgspec.json.Decoder(_Fields)
+_FIELDS = msgspec.json.Decoder(BodyFields)
 
 
 def read_fields(body: bytes) -> BodyFields:
@@ -70,18 +74,10 @@ def replace_model(body: bytes, model: str) -> bytes:
 
 def _decode(body: bytes) -> BodyFields:
     try:
-        found = _FIELDS.decode(body)
+        return _FIELDS.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         is_json = isinstance(error, msgspec.ValidationError)
         raise MalformedBodyError("" if is_json else str(error)) from error
-    counts = map(_read_count, (found.max_completion_tokens, found.max_tokens, found.max_output_tokens))
-    return BodyFields(
-        found.model,
-        is_stream=bytes(found.stream) == b"true",
-        most_tokens=next((count for count in counts if count is not None), None),
-        num_choices=_read_count(found.n) or 1,
-        user=_read_user(found.user),
-    )
 
 
 def _read_end(body: bytes) -> BodyFields | None:
@@ -110,12 +106,5 @@ def _read_start(body: bytes) -> BodyFields | None:
         return None
 
 
-def _read_user(raw: msgspec.Raw) -> str | None:
-    text = bytes(raw)
-    is_text = text.startswith(b'"') and len(text) <= _MOST_USER_BYTES
-    return msgspec.json.decode(text, type=str) if is_text else None
-
-
-def _read_count(raw: msgspec.Raw) -> int | None:
-    text = bytes(raw)
-    return min(int(text), _LARGEST_COUNT) if text.isdigit() and len(text) < 20 else None
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
