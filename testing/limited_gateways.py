@@ -82,7 +82,7 @@ def tell(gateways: Iterable[LimitedGateway], rounds: int = 1) -> None:
         for gateway in known:
             for other in known:
                 if other is not gateway:
-                    other.exchange.apply_report(gateway.name, gateway.exchange.take_report(other.name))
+                    other.exchange.apply_report(gateway.name, gateway.exchange.take_report(other.name).data)
 
 
 def make_gateways(num: int, clock: Clock) -> list[LimitedGateway]:

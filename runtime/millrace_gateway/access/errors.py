@@ -2,11 +2,11 @@
 
 PolicyError            the platform's default policy can't be read
 PeerReportError        what another gateway sent is no report
-MissingKeyError        the request carries no API key
-UnknownKeyError        the service's Secret has no such key
-ModelNotAllowedError   the key is known, but not for this service
-KeysUnavailableError   the gateway has no Secret with the service's keys
-RateLimitedError       a limit is reached
+MissingKeyError        401: the service needs an API key, and the request carries none
+UnknownKeyError        401: the service's Secret has no such key
+ModelNotAllowedError   403: the key is known, but not for this service
+KeysUnavailableError   503: the gateway has no Secret with the service's keys
+RateLimitedError       429: a limit is reached
 """
 
 from collections.abc import Mapping

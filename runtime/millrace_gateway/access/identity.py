@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from millrace_gateway.access.policy import RateLimit
+from millrace_gateway.access.policy import RateLimit, Scope, find_tightest
 from millrace_gateway.route.objects import ServiceKey
 
 EVERY_SERVICE = "*"
@@ -37,6 +37,11 @@ class Client:
         if self.models is None:
             return True
         return not self.models.isdisjoint((service, ServiceKey(service.namespace, EVERY_SERVICE)))
+
+    @cached_property
+    def per_key(self) -> RateLimit | None:
+        """One limit that says as much as all of its own."""
+        return find_tightest(self.rate_limits or (), Scope.KEY)
 
     @cached_property
     def salt(self) -> str:

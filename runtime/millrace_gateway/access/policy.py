@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from millrace_gateway.access.errors import PolicyError
@@ -52,6 +53,16 @@ class AccessPolicy:
     secret: SecretRef | None = None
     """The Secret with the keys of its clients. Without one a service that needs keys is closed."""
     rate_limits: tuple[RateLimit, ...] = ()
+
+    @cached_property
+    def per_key(self) -> RateLimit | None:
+        """One limit that says as much as all per key."""
+        return find_tightest(self.rate_limits, Scope.KEY)
+
+    @cached_property
+    def per_service(self) -> RateLimit | None:
+        """One limit that says as much as all per service."""
+        return find_tightest(self.rate_limits, Scope.SERVICE)
 
 
 OPEN = AccessPolicy()

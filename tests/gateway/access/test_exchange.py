@@ -34,8 +34,13 @@ class SharedLimit(RuleBasedStateMachine):
 
     def use(self, gateway: LimitedGateway, tokens: int) -> None:
         self.used[gateway.name] += tokens
-        self.truth.add(tokens, self.clock(), 1.0)
+        self.truth.advance(self.clock(), 1.0)
+        self.truth.add(tokens)
         self.note_slack()
+
+    def truth_deficit(self) -> float:
+        self.truth.advance(self.clock(), 1.0)
+        return self.truth.deficit
 
     def unseen(self, gateway: LimitedGateway) -> int:
         return sum(
@@ -53,7 +58,7 @@ class SharedLimit(RuleBasedStateMachine):
         gateway = self.gateways[index]
         missing = gateway.deficit
         if gateway.admit(tokens):
-            truth, slack = self.truth.find_deficit(self.clock(), 1.0), self.slack[gateway.name]
+            truth, slack = self.truth_deficit(), self.slack[gateway.name]
             assert missing + tokens <= LIMIT + 1e-3
             assert truth <= missing + max(0, self.unseen(gateway)) + slack + 1e-3
             self.use(gateway, tokens)
@@ -78,7 +83,7 @@ class SharedLimit(RuleBasedStateMachine):
     def send(self, sender: int, receiver: int) -> None:
         gateway, other = self.gateways[sender], self.gateways[receiver]
         if gateway is not other:
-            report = gateway.exchange.take_report(other.name)
+            report = gateway.exchange.take_report(other.name).data
             self.sent.append((gateway, other, report, self.used[gateway.name]))
 
     @precondition(lambda self: self.sent)
@@ -133,7 +138,7 @@ class SharedLimit(RuleBasedStateMachine):
         tell(self.gateways, rounds=2)
         for gateway in self.gateways:
             deficit = gateway.deficit
-            assert deficit <= self.truth.find_deficit(self.clock(), 1.0) + 3 * LIMIT
+            assert deficit <= self.truth_deficit() + 3 * LIMIT
         for _ in range(int(1.5 + max(g.deficit for g in self.gateways) / LIMIT * 60 / 1.9)):
             self.clock.now += 1.9
             tell(self.gateways)

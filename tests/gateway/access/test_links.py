@@ -83,7 +83,7 @@ async def test_a_stranger_is_not_heard(hello: bytes) -> None:
     assert first.use(LIMIT // 2)
     async with serving(second, make_signer()) as port:
         reader, writer = await asyncio.open_connection(ADDRESS, port)
-        writer.write(frame_of(hello) + frame_of(first.exchange.take_report("g1")))
+        writer.write(frame_of(hello) + frame_of(first.exchange.take_report("g1").data))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
         writer.transport.abort()

@@ -5,10 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.access.errors import PeerReportError
-from millrace_gateway.access.exchange.exchange import REPORT_SECONDS
+from millrace_gateway.access.exchange.exchange import MOST_ENTRIES, REPORT_SECONDS
 from millrace_gateway.access.exchange.peer import SILENT_SECONDS
 from millrace_gateway.access.exchange.peer_report import Count, Entry, Report, encode_report
-from testing.limited_gateways import CONCURRENCY, LIMIT, Clock, LimitedGateway, make_gateways, meet, tell
+from millrace_gateway.access.identity import Client, Tenant
+from millrace_gateway.access.limits.ledger import AccountKey
+from testing.limited_gateways import (
+    CONCURRENCY,
+    LIMIT,
+    POLICY,
+    SERVICE,
+    Clock,
+    LimitedGateway,
+    make_gateways,
+    meet,
+    tell,
+)
 
 PER_SECOND = LIMIT / 60
 
@@ -108,6 +120,30 @@ def test_a_gateway_that_appears_learns_what_was_used_once_and_not_from_each() ->
     assert [gateway.deficit for gateway in gateways] == pytest.approx([600] * 3, abs=1)
 
 
+def test_a_gateway_that_appears_gets_thousands_of_clients_in_parts() -> None:
+    clock = Clock()
+    old, new = LimitedGateway("old", clock), LimitedGateway("new", clock)
+    old.exchange.set_peers([])
+    clients = [Client(Tenant("a", "keys", f"c{i}")) for i in range(2 * MOST_ENTRIES + 1)]
+    for _ in range(3):  # each has used more than what is missing now
+        for client in clients:
+            old.limiter.admit(client, SERVICE, POLICY, 100).settle(None)
+        clock.now += 4.0
+    meet([old, new])
+    sent, parts = 0, []
+    for _ in range(6):
+        report = old.exchange.take_report("new", sent)
+        new.exchange.apply_report("old", report.data)
+        old.exchange.apply_report("new", new.exchange.take_report("old").data)
+        parts.append(len(new.ledger))
+        sent = report.version
+    assert parts[:3] == [MOST_ENTRIES, 2 * MOST_ENTRIES, 2 * MOST_ENTRIES + 1]
+    assert new.exchange.is_settled
+    accounts = [new.ledger.find(AccountKey(SERVICE, client.tenant)) for client in clients]
+    deficits = [account.tokens.find_total(clock(), 1.0) for account in accounts if account]
+    assert deficits == pytest.approx([100.0] * len(clients), abs=1e-3)
+
+
 def test_what_a_new_gateway_admitted_before_it_heard_the_others_counts() -> None:
     clock = Clock()
     old, new = LimitedGateway("old", clock), LimitedGateway("new", clock)
@@ -135,7 +171,7 @@ def test_nothing_of_a_former_incarnation_counts_any_more() -> None:
     clock = Clock()
     first, second = make_gateways(2, clock)
     assert first.admit(10)
-    late = first.exchange.take_report("g1")
+    late = first.exchange.take_report("g1").data
     tell([first, second])
     first.restart()
     meet([first, second])

@@ -7,6 +7,7 @@ sum to at most the whole.
 """
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from millrace_gateway.access.exchange.peer import SILENT_SECONDS, Peer
 from millrace_gateway.access.exchange.peer_report import (
@@ -19,6 +20,18 @@ from millrace_gateway.access.limits.ledger import Ledger
 
 REPORT_SECONDS = 0.25
 """Between two reports to a gateway."""
+MOST_ENTRIES = 200
+"""Accounts in a report, so that no stream waits for more than 3 ms. The rest follows at once."""
+
+
+class Outgoing(NamedTuple):
+    """A report to be sent."""
+
+    data: bytes
+    version: int
+    """What the reader has after it."""
+    has_more: bool
+    """Whether there are more changes already."""
 
 
 class Exchange:
@@ -55,19 +68,29 @@ class Exchange:
             peer.forget()
         self.refresh()
 
-    def take_report(self, name: str) -> bytes:
-        """Return what this gateway does not know to have reached that one."""
+    def take_report(self, name: str, sent: int = 0) -> Outgoing:
+        """Return what has not reached that gateway.
+
+        `sent` is the last report's version on the same connection, which keeps the order: it counts once the
+        other has confirmed anything.
+        """
         ledger, now = self._ledger, self._ledger.clock()
         peer = self._peers.get(name)
-        base = (peer.confirmed or 0) if peer else 0
+        base = max(peer.confirmed, sent) if peer and peer.confirmed else 0
         known_incarnation, known_version = peer.known if peer else (None, 0)
-        entries = [describe_account(one, now, ledger.share) for one in ledger.list_changed(base)]
-        forgotten = [(service, tenant) for service, tenant in ledger.list_forgotten(base)] if base else []
-        return encode_report(
-            Report(
-                self.incarnation, base, ledger.version, known_incarnation, known_version, entries, forgotten
-            )
+        changed = ledger.list_changed(base, MOST_ENTRIES)
+        version = changed[-1].version if len(changed) == MOST_ENTRIES else ledger.version
+        report = Report(
+            self.incarnation,
+            base,
+            version,
+            known_incarnation,
+            known_version,
+            [describe_account(one, now, ledger.share) for one in changed],
+            [(key.service, key.tenant) for key in ledger.list_forgotten(base, version)] if base else [],
+            ledger.version,
         )
+        return Outgoing(encode_report(report), version, version < ledger.version)
 
     def apply_report(self, name: str, data: bytes) -> None:
         """Take over another gateway's report. Raises PeerReportError."""

@@ -69,7 +69,7 @@ class Peer:
         is_first = self._joined is None
         self._heard_until = now + SILENT_SECONDS
         if self._joined is None:
-            self._joined = report.version
+            self._joined = report.latest
         for service, tenant in report.forgotten:
             self._drop(make_key(service, tenant))
         if is_first or report.version > self._version:
@@ -108,19 +108,17 @@ class Peer:
     ) -> None:
         """Add what the gateway has used since `before`; None: what it still misses."""
         share = self._ledger.share
-        if meter.bucket is None:
-            meter.limit(count.limit, now, share)
-        assert meter.bucket is not None
+        bucket = meter.open(meter.bucket.limit if meter.bucket else count.limit, now, share)
         if before is not None:
-            meter.bucket.add(count.spent - before, now, share)
+            bucket.add(count.spent - before)
             return
-        here = meter.find_total(now, share)
+        here = bucket.total
         if account.version and count.spent > 0 and self.confirmed is None:
             # Neither saw the other's use. At most all is gone, unless one of them already owes more.
             both = here + min(count.spent, count.deficit)
-            meter.bucket.raise_to(min(both, max(here, count.deficit, meter.bucket.limit)), now, share)
+            bucket.raise_to(min(both, max(here, count.deficit, bucket.limit)), share)
         else:
-            meter.bucket.raise_to(count.deficit, now, share)
+            bucket.raise_to(count.deficit, share)
 
     def _drop(self, key: AccountKey) -> None:
         baseline = self._baselines.pop(key, None)

@@ -58,6 +58,8 @@ class Report(msgspec.Struct, array_like=True, frozen=True):
     entries: list[Entry] = []
     forgotten: Sequence[tuple[tuple[str, str], tuple[str, str, str] | None]] = []
     """Accounts that the sender has forgotten, because they were idle."""
+    latest: int = 0
+    """The sender's version, which is higher than the reader's if the report does not have all changes."""
 
 
 _decoder = msgspec.msgpack.Decoder(Report)

@@ -15,57 +15,69 @@ _ROUNDING = 1e-6
 
 
 class Bucket:
-    """The state of one limit. Times are seconds of a monotonic clock; `share` is above 0, and 1 at most."""
+    """The state of one limit. Times are seconds of a monotonic clock; `share` is above 0, and 1 at most.
 
-    __slots__ = ("_at", "_deficit", "_withheld", "limit")
+    Each request passes here several times, so what is missing is brought to the present once, by `advance`.
+    """
+
+    __slots__ = ("_at", "_withheld", "deficit", "limit")
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
-        self._deficit = 0.0
+        self.deficit = 0.0
+        """What is missing from this gateway's share at the last `advance`; at least 0."""
         self._withheld = 0.0
         self._at = now
 
-    def find_deficit(self, now: float, share: float) -> float:
-        """Return what is missing from this gateway's share; at least 0."""
-        missing = self._deficit - (now - self._at) * self.limit * share / SECONDS
-        return missing if missing > _ROUNDING else 0.0
+    def advance(self, now: float, share: float) -> None:
+        """Bring the state to this time."""
+        minutes = (now - self._at) / SECONDS
+        if minutes > 0.0:
+            self._at = now
+            if self.deficit:
+                missing = self.deficit - minutes * self.limit * share
+                self.deficit = missing if missing > _ROUNDING else 0.0
+            if self._withheld:
+                missing = self._withheld - minutes * self.limit * (1.0 - share)
+                self._withheld = missing if missing > _ROUNDING else 0.0
 
-    def find_total(self, now: float, share: float) -> float:
-        """Return what is missing from the whole limit; at least 0."""
-        rest = self._withheld - (now - self._at) * self.limit * (1.0 - share) / SECONDS
-        return self.find_deficit(now, share) + (rest if rest > _ROUNDING else 0.0)
+    @property
+    def total(self) -> float:
+        """What is missing from the whole limit; at least 0."""
+        return self.deficit + self._withheld
 
-    def find_remaining(self, now: float, share: float) -> float:
+    def find_remaining(self, share: float) -> float:
         """Return what may be used now; at least 0."""
-        return max(0.0, self.limit * share - self.find_deficit(now, share))
+        return max(0.0, self.limit * share - self.deficit)
 
-    def find_wait(self, amount: float, now: float, share: float) -> float:
+    def find_wait(self, amount: float, share: float) -> float:
         """Return the seconds until the amount fits, if nobody else uses anything; at least 0.
 
         An amount that is larger than the whole bucket fits into a full one.
         """
         size = self.limit * share
-        excess = self.find_deficit(now, share) + min(amount, size) - size
+        if self.deficit + amount <= size:
+            return 0.0
+        excess = self.deficit + min(amount, size) - size
         return excess * SECONDS / size if excess > _ROUNDING else 0.0
 
-    def find_reset(self, now: float, share: float) -> float:
+    def find_reset(self, share: float) -> float:
         """Return the seconds until the bucket is full."""
-        return self.find_deficit(now, share) * SECONDS / (self.limit * share)
+        return self.deficit * SECONDS / (self.limit * share)
 
-    def add(self, amount: float, now: float, share: float) -> None:
+    def add(self, amount: float) -> None:
         """Use an amount, or give one back if it is negative."""
-        deficit = self.find_deficit(now, share)
-        self._withheld = self.find_total(now, share) - deficit if self._withheld else 0.0
-        self._deficit, self._at = max(0.0, deficit + amount), now
+        self.deficit += amount
+        if amount < 0:
+            self.deficit = max(0.0, self.deficit)
 
-    def raise_to(self, total: float, now: float, share: float) -> None:
+    def raise_to(self, total: float, share: float) -> None:
         """Let at least this much be missing from the whole limit."""
-        self.add(0.0, now, share)
-        more = max(0.0, total - self._deficit - self._withheld)
-        self._deficit += more * share
+        more = max(0.0, total - self.total)
+        self.deficit += more * share
         self._withheld += more * (1.0 - share)
 
-    def divide(self, now: float, share: float, new_share: float) -> None:
-        """Go on with another share, of the limit and of what is missing."""
-        total = self.find_total(now, share)
-        self._deficit, self._withheld, self._at = total * new_share, total * (1.0 - new_share), now
+    def divide(self, share: float) -> None:
+        """Go on with this share, of the limit and of what is missing."""
+        total = self.total
+        self.deficit, self._withheld = total * share, total * (1.0 - share)

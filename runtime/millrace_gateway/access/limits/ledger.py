@@ -7,11 +7,11 @@ full again, nothing runs, and every other gateway that this one hears knows its 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.access.limits.bucket import Bucket
-from millrace_gateway.access.policy import RateLimit
 from millrace_gateway.route.objects import ServiceKey
 
 _NUM_LOOKED_AT = 64
@@ -37,23 +37,28 @@ class Meter:
         self.spent = 0
         """It shrinks when a request used less than was reserved."""
 
-    def limit(self, limit: int, now: float, share: float) -> None:
-        """Set the limit; what is missing stays."""
-        if self.bucket is None:
-            self.bucket = Bucket(limit, now)
-        elif self.bucket.limit != limit:
-            self.bucket.add(0.0, now, share)
-            self.bucket.limit = limit
+    def open(self, limit: int, now: float, share: float) -> Bucket:
+        """Return the bucket, brought to this time, with this limit; what is missing stays."""
+        bucket = self.bucket
+        if bucket is None:
+            bucket = self.bucket = Bucket(limit, now)
+        bucket.advance(now, share)
+        bucket.limit = limit
+        return bucket
 
     def spend(self, amount: int, now: float, share: float) -> None:
         """Use an amount here, or give one back if it is negative."""
         if self.bucket is not None:
             self.spent += amount
-            self.bucket.add(amount, now, share)
+            self.bucket.advance(now, share)
+            self.bucket.add(amount)
 
     def find_total(self, now: float, share: float) -> float:
         """Return what is missing from the whole limit."""
-        return self.bucket.find_total(now, share) if self.bucket else 0.0
+        if self.bucket is None:
+            return 0.0
+        self.bucket.advance(now, share)
+        return self.bucket.total
 
 
 class Account:
@@ -73,13 +78,6 @@ class Account:
         """Requests that run through this gateway."""
         self.num_elsewhere = 0
         """Requests that run through other gateways, as they last reported."""
-
-    def set_limits(self, limit: RateLimit, now: float, share: float) -> None:
-        """Take over the limits of the policy."""
-        if limit.requests_per_minute is not None:
-            self.requests.limit(limit.requests_per_minute, now, share)
-        if limit.tokens_per_minute is not None:
-            self.tokens.limit(limit.tokens_per_minute, now, share)
 
     def is_idle(self, now: float, share: float) -> bool:
         """Whether the buckets are full and nothing runs."""
@@ -130,18 +128,17 @@ class Ledger:
         account.version = self.version
         self._accounts.move_to_end(account.key)
 
-    def list_changed(self, version: int) -> list[Account]:
-        """Return the accounts that this gateway has changed after a version, the latest first."""
-        changed = []
-        for account in reversed(self._accounts.values()):
-            if account.version <= version:
-                break
-            changed.append(account)
-        return changed
+    def list_changed(self, version: int, most: int) -> list[Account]:
+        """Return the accounts that this gateway has changed after a version, at most so many: the first."""
+        if version == 0:
+            used = (account for account in self._accounts.values() if account.version)
+            return list(islice(used, most))
+        changed = list(takewhile(lambda one: one.version > version, reversed(self._accounts.values())))
+        return changed[::-1][:most]
 
-    def list_forgotten(self, version: int) -> list[AccountKey]:
-        """Return the accounts that this gateway has forgotten after a version."""
-        return [key for key, at in self._forgotten.items() if at > version]
+    def list_forgotten(self, after: int, until: int) -> list[AccountKey]:
+        """Return the accounts that this gateway has forgotten after a version, and until another."""
+        return [key for key, at in self._forgotten.items() if after < at <= until]
 
     def set_share(self, share: float) -> None:
         """Go on with this part of every limit."""
@@ -151,12 +148,14 @@ class Ledger:
         for account in self._accounts.values():
             for meter in (account.requests, account.tokens):
                 if meter.bucket is not None:
-                    meter.bucket.divide(now, self.share, share)
+                    meter.bucket.advance(now, self.share)
+                    meter.bucket.divide(share)
         self.share = share
 
     def find_room(self, concurrency: int, account: Account) -> int:
         """Return how many more requests may run at once."""
-        return max(1, math.ceil(concurrency * self.share)) - account.num_here - account.num_elsewhere
+        most = concurrency if self.share == 1.0 else max(1, math.ceil(concurrency * self.share))
+        return most - account.num_here - account.num_elsewhere
 
     def forget_some(self, known: int) -> None:
         """Look at some accounts, and forget those that are idle.

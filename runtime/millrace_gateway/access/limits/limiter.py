@@ -15,7 +15,7 @@ from millrace_gateway.access.limits.bucket import Bucket
 from millrace_gateway.access.limits.ledger import Account, AccountKey, Ledger
 from millrace_gateway.access.limits.rate_headers import describe_limits, format_seconds
 from millrace_gateway.access.limits.reservation import Charge, Reservation
-from millrace_gateway.access.policy import AccessPolicy, RateLimit, Scope, find_tightest
+from millrace_gateway.access.policy import AccessPolicy, RateLimit, Scope
 from millrace_gateway.route.objects import ServiceKey
 
 BUSY_SECONDS = 1.0
@@ -24,20 +24,12 @@ _WHOSE = {Scope.KEY: "this API key", Scope.SERVICE: "this service"}
 
 
 class Counted(NamedTuple):
-    """An account, and the limits that hold for it."""
+    """An account, the limits that hold for it, and its buckets at the time of the request."""
 
     account: Account
     limit: RateLimit
-
-    @property
-    def requests(self) -> Bucket | None:
-        """The bucket of requests, if they are limited."""
-        return self.account.requests.bucket if self.limit.requests_per_minute is not None else None
-
-    @property
-    def tokens(self) -> Bucket | None:
-        """The bucket of tokens, if they are limited."""
-        return self.account.tokens.bucket if self.limit.tokens_per_minute is not None else None
+    requests: Bucket | None
+    tokens: Bucket | None
 
 
 class Obstacle(NamedTuple):
@@ -58,59 +50,77 @@ class Limiter:
         self, client: Client | None, service: ServiceKey, policy: AccessPolicy, estimate_tokens: int
     ) -> Reservation:
         """Reserve a request and its tokens. Raises RateLimitedError, and then nothing is reserved."""
-        counted = list(self._find_accounts(client, service, policy))
+        now = self.ledger.clock()
+        counted = self._find_accounts(client, service, policy, now)
         if not counted:
             return Reservation(self.ledger, (), {})
-        now = self.ledger.clock()
-        for account, limit in counted:
-            account.set_limits(limit, now, self.ledger.share)
-        obstacle = max(self._find_obstacles(counted, estimate_tokens, now), default=None)
-        if obstacle:
-            raise _describe(obstacle, self._describe(client, counted, now))
-        charges = [self._charge(one, estimate_tokens, now) for one in counted]
-        return Reservation(self.ledger, charges, self._describe(client, counted, now))
+        for one in counted:
+            if not self._has_room(one, estimate_tokens):
+                obstacle = max(self._find_obstacles(counted, estimate_tokens))
+                raise _describe(obstacle, self._describe(client, counted))
+        charges = [self._charge(one, estimate_tokens) for one in counted]
+        return Reservation(self.ledger, charges, self._describe(client, counted))
 
     def _find_accounts(
-        self, client: Client | None, service: ServiceKey, policy: AccessPolicy
-    ) -> Iterator[Counted]:
+        self, client: Client | None, service: ServiceKey, policy: AccessPolicy, now: float
+    ) -> list[Counted]:
+        counted = []
         if client is not None:
-            own = policy.rate_limits if client.rate_limits is None else client.rate_limits
-            limit = find_tightest(own, Scope.KEY)
-            if limit:
-                yield Counted(self.ledger.open(AccountKey(service, client.tenant)), limit)
-        limit = find_tightest(policy.rate_limits, Scope.SERVICE)
-        if limit:
-            yield Counted(self.ledger.open(AccountKey(service, None)), limit)
+            limit = policy.per_key if client.rate_limits is None else client.per_key
+            if limit is not None:
+                counted.append(self._open(AccountKey(service, client.tenant), limit, now))
+        if policy.per_service is not None:
+            counted.append(self._open(AccountKey(service, None), policy.per_service, now))
+        return counted
 
-    def _find_obstacles(
-        self, counted: Sequence[Counted], estimate_tokens: int, now: float
-    ) -> Iterator[Obstacle]:
+    def _open(self, key: AccountKey, limit: RateLimit, now: float) -> Counted:
+        account, share = self.ledger.open(key), self.ledger.share
+        requests, tokens = limit.requests_per_minute, limit.tokens_per_minute
+        return Counted(
+            account,
+            limit,
+            account.requests.open(requests, now, share) if requests is not None else None,
+            account.tokens.open(tokens, now, share) if tokens is not None else None,
+        )
+
+    def _has_room(self, one: Counted, estimate_tokens: int) -> bool:
+        share = self.ledger.share
+        return not (
+            (one.requests is not None and one.requests.find_wait(1, share))
+            or (one.tokens is not None and one.tokens.find_wait(estimate_tokens, share))
+            or (one.limit.concurrency and self.ledger.find_room(one.limit.concurrency, one.account) < 1)
+        )
+
+    def _find_obstacles(self, counted: Sequence[Counted], estimate_tokens: int) -> Iterator[Obstacle]:
         share = self.ledger.share
         for one in counted:
             whose, limit = _WHOSE[one.limit.per], one.limit
-            if one.requests and (wait := one.requests.find_wait(1, now, share)):
+            if one.requests and (wait := one.requests.find_wait(1, share)):
                 yield Obstacle(wait, whose, f"{limit.requests_per_minute} requests per minute")
-            if one.tokens and (wait := one.tokens.find_wait(estimate_tokens, now, share)):
+            if one.tokens and (wait := one.tokens.find_wait(estimate_tokens, share)):
                 what = f"{limit.tokens_per_minute} tokens per minute, and this one may use {estimate_tokens}"
                 yield Obstacle(wait, whose, what)
             if limit.concurrency and self.ledger.find_room(limit.concurrency, one.account) < 1:
                 yield Obstacle(BUSY_SECONDS, whose, f"{limit.concurrency} requests at once")
 
-    def _charge(self, one: Counted, estimate_tokens: int, now: float) -> Charge:
-        ledger, tokens = self.ledger, 0
-        if one.tokens:
+    def _charge(self, one: Counted, estimate_tokens: int) -> Charge:
+        account, tokens = one.account, 0
+        account.num_here += 1
+        if one.requests is not None:
+            account.requests.spent += 1
+            one.requests.add(1)
+        if one.tokens is not None:
             tokens = min(estimate_tokens, one.tokens.limit)  # an exaggerated bound must not close a service
-        one.account.num_here += 1
-        one.account.requests.spend(1, now, ledger.share)
-        one.account.tokens.spend(tokens, now, ledger.share)
-        ledger.note_change(one.account)
-        return Charge(one.account, tokens)
+            account.tokens.spent += tokens
+            one.tokens.add(tokens)
+        self.ledger.note_change(account)
+        return Charge(account, tokens)
 
-    def _describe(self, client: Client | None, counted: Sequence[Counted], now: float) -> Mapping[str, str]:
+    def _describe(self, client: Client | None, counted: Sequence[Counted]) -> Mapping[str, str]:
         first = counted[0]
         if client is not None and first.limit.per is not Scope.KEY:
             return {}
-        return describe_limits(first.requests, first.tokens, now, self.ledger.share)
+        return describe_limits(first.requests, first.tokens, self.ledger.share)
 
 
 def _describe(obstacle: Obstacle, headers: Mapping[str, str]) -> RateLimitedError:

@@ -5,16 +5,17 @@ from collections.abc import Mapping
 from millrace_gateway.access.limits.bucket import Bucket
 
 
-def describe_limits(
-    requests: Bucket | None, tokens: Bucket | None, now: float, share: float
-) -> Mapping[str, str]:
+def describe_limits(requests: Bucket | None, tokens: Bucket | None, share: float) -> Mapping[str, str]:
     """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` of the buckets that there are."""
     headers: dict[str, str] = {}
-    for name, bucket in (("requests", requests), ("tokens", tokens)):
-        if bucket is not None:
-            headers[f"x-ratelimit-limit-{name}"] = str(bucket.limit)
-            headers[f"x-ratelimit-remaining-{name}"] = str(int(bucket.find_remaining(now, share)))
-            headers[f"x-ratelimit-reset-{name}"] = format_seconds(bucket.find_reset(now, share))
+    if requests is not None:
+        headers["x-ratelimit-limit-requests"] = str(requests.limit)
+        headers["x-ratelimit-remaining-requests"] = str(int(requests.find_remaining(share)))
+        headers["x-ratelimit-reset-requests"] = format_seconds(requests.find_reset(share))
+    if tokens is not None:
+        headers["x-ratelimit-limit-tokens"] = str(tokens.limit)
+        headers["x-ratelimit-remaining-tokens"] = str(int(tokens.find_remaining(share)))
+        headers["x-ratelimit-reset-tokens"] = format_seconds(tokens.find_reset(share))
     return headers
 
 

@@ -45,34 +45,38 @@ class Reservation:
 
     def observe(self, usage: Usage) -> None:
         """Charge what a stream has used so far, as soon as that is more than was reserved."""
-        if self._is_open and any(usage.num_tokens > charge.tokens for charge in self._charges):
-            self._charge(usage.num_tokens, is_end=False)
+        used = usage.num_tokens
+        if self._is_open and any(used > charge.tokens for charge in self._charges):
+            self._charges = [self._raise(charge, used) for charge in self._charges]
 
     def settle(self, usage: Usage | None) -> None:
         """Charge what was used instead of what was reserved. None: nobody knows, so the reserved stays."""
-        assert self._is_open
-        self._is_open = False
-        self._charge(usage.num_tokens if usage else None, is_end=True)
+        ledger, now = self._end()
+        for account, tokens in self._charges:
+            account.num_here -= 1
+            if usage is not None:
+                account.tokens.spend(usage.num_tokens - tokens, now, ledger.share)
+            ledger.note_change(account)
 
     def release(self) -> None:
         """Give everything back: no replica has begun the request."""
-        assert self._is_open
-        self._is_open = False
-        ledger, now = self._ledger, self._ledger.clock()
+        ledger, now = self._end()
         for account, tokens in self._charges:
             account.num_here -= 1
             account.requests.spend(-1, now, ledger.share)
             account.tokens.spend(-tokens, now, ledger.share)
             ledger.note_change(account)
 
-    def _charge(self, used: int | None, *, is_end: bool) -> None:
-        ledger, now, charges = self._ledger, self._ledger.clock(), []
-        for account, tokens in self._charges:
-            total = tokens if used is None else used if is_end else max(used, tokens)
-            if account.tokens.bucket is None:
-                total = tokens
-            account.tokens.spend(total - tokens, now, ledger.share)
-            account.num_here -= is_end
-            ledger.note_change(account)
-            charges.append(Charge(account, total))
-        self._charges = charges
+    def _raise(self, charge: Charge, used: int) -> Charge:
+        account, tokens = charge
+        if used <= tokens or account.tokens.bucket is None:
+            return charge
+        account.tokens.spend(used - tokens, self._ledger.clock(), self._ledger.share)
+        self._ledger.note_change(account)
+        return Charge(account, used)
+
+    def _end(self) -> tuple[Ledger, float]:
+        """Return the ledger and the time."""
+        assert self._is_open
+        self._is_open = False
+        return self._ledger, self._ledger.clock()
