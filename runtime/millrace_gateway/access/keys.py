@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from millrace_gateway.access.errors import (
@@ -24,6 +24,10 @@ from millrace_gateway.access.identity import Client, Tenant
 from millrace_gateway.access.policy import RateLimit, Scope, SecretRef, read_limits
 from millrace_gateway.route.objects import Object, ServiceKey
 
+MOST_ENTRIES = 10_000
+"""Of one Secret; whoever may write it must not stop the gateway with a hundred thousand empty ones."""
+MOST_LINES = 5
+"""About one version of a Secret."""
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -71,13 +75,17 @@ class KeyIndex:
         ref = read_ref(item)
         former = self._secrets.get(ref, KeySecret()).entries
         data = item.get("data") or {}
-        entries = {
-            name: former[name]
-            if name in former and former[name].raw == data[name]
-            else self._read(ref, name, data)
-            for name in sorted(data)
-        }
-        self._secrets[ref] = KeySecret(entries, self._index(ref, entries))
+        problems: list[str] = []
+        entries = {}
+        for name in sorted(data)[:MOST_ENTRIES]:
+            entry = former.get(name)
+            if entry is None or entry.raw != data[name]:
+                entry = _read_entry(Tenant(*ref, name), data[name], problems)
+            entries[name] = entry
+        if len(data) > MOST_ENTRIES:
+            problems.append(f"it has {len(data)} entries, of which the first {MOST_ENTRIES} count")
+        self._secrets[ref] = KeySecret(entries, _index_clients(entries, problems))
+        self._tell(ref, problems)
 
     def delete(self, item: Object) -> None:
         """Remove a Secret, if it is there."""
@@ -110,26 +118,11 @@ class KeyIndex:
         digest = hash_key(credentials)
         return [secret.clients[digest] for secret in self._secrets.values() if digest in secret.clients]
 
-    def _read(self, ref: SecretRef, name: str, data: Mapping[str, object]) -> Entry:
-        try:
-            return _read_entry(Tenant(*ref, name), data[name])
-        except (ValueError, TypeError, KeyError, RecursionError):  # never its text: it may quote the value
-            self._report(
-                f"the entry {name!r} of the Secret {ref} can't be read, so its keys open nothing; "
-                "`kubectl millrace key create` writes one that can"
-            )
-            return Entry(data[name], None)
-
-    def _index(self, ref: SecretRef, entries: Mapping[str, Entry]) -> dict[bytes, Client]:
-        clients: dict[bytes, Client] = {}
-        for name, entry in entries.items():
-            client = entry.client
-            for digest in entry.hashes if client else ():
-                if client and clients.setdefault(digest, client) is not client:
-                    self._report(
-                        f"the entry {name!r} of the Secret {ref} has a key of another entry, which has it"
-                    )
-        return clients
+    def _tell(self, ref: SecretRef, problems: Sequence[str]) -> None:
+        for problem in problems[:MOST_LINES]:
+            self._report(f"Secret {ref}: {problem}")
+        if len(problems) > MOST_LINES:
+            self._report(f"Secret {ref}: and {len(problems) - MOST_LINES} problems more")
 
 
 def read_ref(item: Object) -> SecretRef:
@@ -143,7 +136,30 @@ def hash_key(key: str) -> bytes:
     return hashlib.sha256(key.encode(errors="replace")).digest()
 
 
-def _read_entry(tenant: Tenant, raw: object) -> Entry:
+def _index_clients(entries: Mapping[str, Entry], problems: list[str]) -> dict[bytes, Client]:
+    """Return the clients by the hashes of their keys; a key of two entries is the first one's."""
+    clients: dict[bytes, Client] = {}
+    for name, entry in entries.items():
+        client = entry.client
+        owners = [clients.setdefault(digest, client) for digest in entry.hashes] if client else []
+        if any(owner is not client for owner in owners):
+            problems.append(f"the entry {name!r} has a key of another entry, which keeps it")
+    return clients
+
+
+def _read_entry(tenant: Tenant, raw: object, problems: list[str]) -> Entry:
+    """Return an entry, with its problem in the list if it can't be read: its name, never its value."""
+    try:
+        return _parse_entry(tenant, raw)
+    except (ValueError, TypeError, KeyError, RecursionError):  # never its text: it may quote the value
+        problems.append(
+            f"the entry {tenant.entry!r} can't be read, so its keys open nothing; "
+            "`kubectl millrace key create` writes one that can"
+        )
+        return Entry(raw, None)
+
+
+def _parse_entry(tenant: Tenant, raw: object) -> Entry:
     """Read a client. Raises ValueError, TypeError, KeyError or RecursionError."""
     value = json.loads(base64.b64decode(str(raw), validate=True))
     hashes = value["sha256"]

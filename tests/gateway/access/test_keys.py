@@ -13,7 +13,7 @@ from millrace_gateway.access.errors import (
     UnknownKeyError,
 )
 from millrace_gateway.access.identity import Client, Tenant
-from millrace_gateway.access.keys import KeyIndex
+from millrace_gateway.access.keys import MOST_ENTRIES, MOST_LINES, KeyIndex
 from millrace_gateway.access.policy import RateLimit, Scope, SecretRef
 from millrace_gateway.errors import RequestRefusedError, list_codes
 from millrace_gateway.route.objects import ServiceKey
@@ -148,6 +148,13 @@ def test_an_entry_that_cant_be_read_is_named_once_and_closes_no_other(
 def test_a_value_that_is_no_base64_is_one_that_cant_be_read(index: KeyIndex, lines: list[str]) -> None:
     index.apply({"metadata": {"namespace": "a", "name": "keys"}, "data": {"bad": "?"}})
     assert len(lines) == 1
+
+
+def test_a_secret_of_a_hundred_thousand_entries_costs_a_few_lines(index: KeyIndex, lines: list[str]) -> None:
+    data = {f"e{i:06}": "" for i in range(100_000)}
+    index.apply({"metadata": {"namespace": "a", "name": "keys"}, "data": data})
+    assert len(lines) == MOST_LINES + 1
+    assert len(index._secrets[SECRET].entries) == MOST_ENTRIES
 
 
 def test_a_key_of_two_entries_is_the_firsts(index: KeyIndex, lines: list[str]) -> None:
