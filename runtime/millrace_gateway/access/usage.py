@@ -1,8 +1,12 @@
-"""What each client has used through this gateway since its start. Pure; its memory is bounded."""
+"""What each client has used since the gateways started, here and as others report it. Pure.
 
-from collections import OrderedDict
+Its memory is bounded. Metrics have what passed here alone: Prometheus adds up the gateways.
+"""
+
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from millrace_gateway.access.identity import Tenant
@@ -11,6 +15,9 @@ from millrace_gateway.route.objects import ServiceKey
 
 MOST_RECORDS = 20_000
 """Pairs of a client and a service: 10 MB. Beyond it the client is forgotten that was quiet the longest."""
+
+MOST_GATEWAYS = 32
+"""Other gateways whose counts are kept, with those that have ended."""
 
 
 @dataclass
@@ -46,6 +53,8 @@ class ClientUse:
 
     total: Use = field(default_factory=Use)
     services: dict[ServiceKey, Use] = field(default_factory=dict)
+    version: int = 0
+    """The book's version at the last change."""
 
 
 class UsageBook:
@@ -57,7 +66,11 @@ class UsageBook:
         self._most_records = most_records
         self._num_records = 0
         self._clients: OrderedDict[Tenant, ClientUse] = OrderedDict()
-        """The one that was used last at the end."""
+        """The one that was used last at the end, so in the order of their versions."""
+        self._elsewhere: OrderedDict[str, dict[Tenant, Mapping[ServiceKey, Use]]] = OrderedDict()
+        """What passed through other gateways, by their incarnations; the newest at the end."""
+        self.version = 0
+        """Number of changes here."""
         self.total = Use()
         """The sum over clients, with those that are forgotten."""
 
@@ -76,18 +89,39 @@ class UsageBook:
 
     def describe(self, tenant: Tenant) -> dict[str, Any]:
         """Return the document about one client, for the owner of its key."""
-        found = self._clients.get(tenant, ClientUse())
-        services = {str(service): use.describe() for service, use in sorted(found.services.items())}
+        total, services = Use(), defaultdict[ServiceKey, Use](Use)
+        here = self._clients.get(tenant, ClientUse()).services
+        for uses in (here, *(clients.get(tenant, {}) for clients in self._elsewhere.values())):
+            for service, use in uses.items():
+                services[service].add(use)
+                total.add(use)
         return {
             "object": "usage",
             "client": tenant.entry,
             "since": int(self.began),
-            **found.total.describe(),
-            "services": services,
+            **total.describe(),
+            "services": {str(service): use.describe() for service, use in sorted(services.items())},
         }
+
+    def list_changed(self, version: int, most: int) -> list[tuple[Tenant, ClientUse]]:
+        """Return the clients that have changed here after a version, at most so many: the first."""
+        changed = takewhile(lambda item: item[1].version > version, reversed(self._clients.items()))
+        return list(changed)[::-1][:most]
+
+    def replace_elsewhere(self, incarnation: str, tenant: Tenant, uses: Mapping[ServiceKey, Use]) -> None:
+        """Take over what a client has used through another gateway since that one started."""
+        if incarnation not in self._elsewhere:
+            self._elsewhere[incarnation] = {}
+            if len(self._elsewhere) > MOST_GATEWAYS:
+                self._elsewhere.popitem(last=False)
+        clients = self._elsewhere[incarnation]
+        if tenant in clients or len(clients) < self._most_records:
+            clients[tenant] = uses
 
     def _add(self, tenant: Tenant, service: ServiceKey, use: Use) -> None:
         client = self._clients.setdefault(tenant, ClientUse())
+        self.version += 1
+        client.version = self.version
         self._clients.move_to_end(tenant)
         if service not in client.services:
             client.services[service] = Use()

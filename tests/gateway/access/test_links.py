@@ -12,13 +12,16 @@ import pytest
 
 from millrace_gateway.access.exchange import links
 from millrace_gateway.access.exchange.links import Hello, PeerLinks, PeerServer, frame_of, name_audience
+from millrace_gateway.access.limits.reservation import Usage
 from millrace_gateway.access.signer import Signer
+from millrace_gateway.access.usage import UsageBook
 from millrace_runtime.gateway_token import generate_key, sign_token
-from testing.limited_gateways import LIMIT, LimitedGateway
+from testing.limited_gateways import CLIENT, LIMIT, SERVICE, LimitedGateway
 from testing.polling import wait_until_async
 
 KEY = generate_key()
 ADDRESS = "127.0.0.1"
+BOOKS = {"g0": UsageBook(0.0), "g1": UsageBook(0.0)}
 
 
 def make_signer(key: bytes = KEY) -> Signer:
@@ -30,13 +33,13 @@ def make_signer(key: bytes = KEY) -> Signer:
 @asynccontextmanager
 async def serving(gateway: LimitedGateway, signer: Signer, port: int = 0) -> AsyncIterator[int]:
     listener = socket.create_server((ADDRESS, port))
-    async with PeerServer(gateway.exchange, signer).serve(listener):
+    async with PeerServer(gateway.exchange, BOOKS[gateway.name], signer).serve(listener):
         yield listener.getsockname()[1]
 
 
 @asynccontextmanager
 async def sending(gateway: LimitedGateway, other: LimitedGateway, port: int) -> AsyncIterator[None]:
-    sender = PeerLinks(gateway.name, gateway.exchange, make_signer(), port)
+    sender = PeerLinks(gateway.name, gateway.exchange, BOOKS[gateway.name], make_signer(), port)
     sender.set_peers({gateway.name: ADDRESS, other.name: ADDRESS})
     try:
         yield
@@ -56,11 +59,16 @@ async def test_use_arrives_over_connections_and_again_after_one_broke(
             await wait_until_async(
                 "both to hear", lambda: first.exchange.is_settled and second.exchange.is_settled
             )
+            BOOKS["g0"].count_request(CLIENT.tenant, SERVICE, Usage(5, 0, 2))
             assert first.use(LIMIT // 2)
             await wait_until_async("the use at the other gateway", lambda: second.deficit > LIMIT * 0.4)
         async with serving(second, signer, second_port), sending(first, second, second_port):
             assert first.use(LIMIT // 4)
             await wait_until_async("more of it", lambda: second.deficit > LIMIT * 0.6)
+            tokens = {"prompt": 5, "cached": 0, "completion": 2}
+            await wait_until_async(
+                "the tokens", lambda: BOOKS["g1"].describe(CLIENT.tenant)["tokens"] == tokens
+            )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +91,7 @@ async def test_a_stranger_is_not_heard(hello: bytes) -> None:
     assert first.use(LIMIT // 2)
     async with serving(second, make_signer()) as port:
         reader, writer = await asyncio.open_connection(ADDRESS, port)
-        writer.write(frame_of(hello) + frame_of(first.exchange.take_report("g1").data))
+        writer.write(frame_of(hello) + frame_of(b"l" + first.exchange.take_report("g1").data))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
         writer.transport.abort()

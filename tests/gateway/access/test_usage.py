@@ -1,8 +1,13 @@
+import msgspec
+import pytest
 from prometheus_client import CollectorRegistry
 
+from millrace_gateway.access.errors import PeerReportError
+from millrace_gateway.access.exchange.exchange import MOST_ENTRIES
+from millrace_gateway.access.exchange.usage_report import apply_usage, take_usage
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.access.limits.reservation import Usage
-from millrace_gateway.access.usage import UsageBook
+from millrace_gateway.access.usage import MOST_GATEWAYS, UsageBook
 from millrace_gateway.access.usage_metrics import CHOICE_SECONDS, UsageCollector
 from millrace_gateway.route.objects import ServiceKey
 from testing.limited_gateways import Clock
@@ -35,6 +40,53 @@ def test_a_client_sees_its_own_use_by_service() -> None:
         },
     }
     assert book.describe(tenant("eve"))["services"] == {}
+
+
+def test_what_passed_through_other_gateways_is_in_the_document_once() -> None:
+    book, other = UsageBook(0.0), UsageBook(0.0)
+    book.count_request(tenant("ada"), CHAT, Usage(10, 0, 5))
+    for i in range(MOST_ENTRIES + 10):
+        other.count_request(tenant(f"c{i}"), CHAT, Usage(1, 0, 1))
+    other.count_request(tenant("ada"), CODE, Usage(3, 1, 2))
+    sent = 0
+    for has_more in (True, False, False):
+        report = take_usage(other, "other-1", sent)
+        sent = report.version
+        assert report.has_more == has_more
+        for _ in range(2):
+            apply_usage(book, report.data)
+    found = book.describe(tenant("ada"))
+    assert found["tokens"] == {"prompt": 13, "cached": 1, "completion": 7}
+    assert set(found["services"]) == {"a/chat", "a/code"}
+    assert book.total.requests == 1
+    restarted = UsageBook(0.0)
+    restarted.count_request(tenant("ada"), CODE, Usage(1, 0, 0))
+    apply_usage(book, take_usage(restarted, "other-2", 0).data)
+    assert book.describe(tenant("ada"))["tokens"]["prompt"] == 14
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        msgspec.msgpack.encode(["x", [[["a", "b"], []]]]),
+        msgspec.msgpack.encode(["x", [[["a", "b", "c"], [[["a", "chat"], [0, 0, -1, 0, 0]]]]]]),
+    ],
+)
+def test_what_is_no_report_of_use_changes_nothing(data: bytes) -> None:
+    book = UsageBook(0.0)
+    with pytest.raises(PeerReportError):
+        apply_usage(book, data)
+    assert book.describe(Tenant("a", "b", "c"))["services"] == {}
+
+
+def test_gateways_of_the_past_are_forgotten_in_the_end() -> None:
+    book, other = UsageBook(0.0), UsageBook(0.0)
+    other.count_request(tenant("ada"), CHAT, None)
+    for i in range(MOST_GATEWAYS + 5):
+        apply_usage(book, take_usage(other, f"g-{i}", 0).data)
+    assert book.describe(tenant("ada"))["requests"] == MOST_GATEWAYS
 
 
 def test_memory_is_bounded_and_the_sum_stays() -> None:

@@ -2,7 +2,7 @@
 
 A connection begins with a frame that says who calls and shows a token. The token is bound to the address that
 was called: whoever gets a gateway's connection can't go on to another gateway with it. Every other frame is a
-report. A frame is four bytes of its length, and so many bytes.
+report, of limits or of use, by its first byte. A frame is four bytes of its length, and so many bytes.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ import msgspec
 
 from millrace_gateway.access.errors import PeerReportError
 from millrace_gateway.access.exchange.exchange import REPORT_SECONDS, Exchange
+from millrace_gateway.access.exchange.usage_report import apply_usage, take_usage
 from millrace_gateway.access.signer import Signer
+from millrace_gateway.access.usage import UsageBook
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +36,11 @@ MOST_HELLO_BYTES = 1024
 MOST_REPORT_BYTES = 16 * 1024 * 1024
 MOST_STRANGERS = 64
 """Connections that have not shown a token yet."""
+USAGE_SECONDS = 5.0
+"""Between two reports of use."""
 _LENGTH_BYTES = 4
+_LIMITS = b"l"
+_USAGE = b"u"
 
 
 class Hello(NamedTuple):
@@ -52,8 +58,9 @@ def name_audience(address: str) -> str:
 class PeerServer:
     """Takes the reports of other gateways."""
 
-    def __init__(self, exchange: Exchange, signer: Signer) -> None:
+    def __init__(self, exchange: Exchange, book: UsageBook, signer: Signer) -> None:
         self._exchange = exchange
+        self._book = book
         self._signer = signer
         self._num_strangers = 0
         self._connections: dict[asyncio.Task[None] | None, asyncio.StreamWriter] = {}
@@ -77,12 +84,19 @@ class PeerServer:
             while name is not None:
                 async with asyncio.timeout(SILENT_SECONDS):
                     frame = await read_frame(reader, MOST_REPORT_BYTES)
-                self._exchange.apply_report(name, frame)
+                self._apply(name, frame)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, PeerReportError) as error:
             logger.debug("the connection of another gateway ended: %r", error)
         finally:
             writer.transport.abort()
             del self._connections[asyncio.current_task()]
+
+    def _apply(self, name: str, frame: bytes) -> None:
+        """Take over a report; one of a newer kind is ignored. Raises PeerReportError."""
+        if frame[:1] == _LIMITS:
+            self._exchange.apply_report(name, frame[1:])
+        elif frame[:1] == _USAGE:
+            apply_usage(self._book, frame[1:])
 
     async def _greet(self, reader: asyncio.StreamReader, address: str) -> str | None:
         """Return the name of the gateway that calls; None for one that shows no valid token."""
@@ -105,10 +119,11 @@ class PeerServer:
 class PeerLinks:
     """Owner of a task for each other gateway, which sends it reports."""
 
-    def __init__(self, own_name: str, exchange: Exchange, signer: Signer, port: int) -> None:
+    def __init__(self, own_name: str, exchange: Exchange, book: UsageBook, signer: Signer, port: int) -> None:
         """`own_name` is the name of this gateway's pod; `port` is where the others listen."""
         self._own_name = own_name
         self._exchange = exchange
+        self._book = book
         self._signer = signer
         self._port = port
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -146,16 +161,25 @@ class PeerLinks:
         try:
             _fail_fast(writer.get_extra_info("socket"))
             writer.write(frame_of(msgspec.msgpack.encode(Hello(self._own_name, token))))
-            sent = 0
-            while not reader.at_eof():
-                report = self._exchange.take_report(name, sent)
-                sent = report.version
-                writer.write(frame_of(report.data))
-                async with asyncio.timeout(SEND_SECONDS):
-                    await writer.drain()
-                await asyncio.sleep(BREATH_SECONDS if report.has_more else REPORT_SECONDS)
+            await self._report(name, reader, writer)
         finally:
             writer.transport.abort()
+
+    async def _report(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send reports until the other gateway ends the connection. Raises OSError or TimeoutError."""
+        sent, sent_usage, usage_at = 0, 0, time.monotonic()
+        while not reader.at_eof():
+            report = self._exchange.take_report(name, sent)
+            sent, has_more = report.version, report.has_more
+            writer.write(frame_of(_LIMITS + report.data))
+            if time.monotonic() >= usage_at:
+                usage = take_usage(self._book, self._exchange.incarnation, sent_usage)
+                sent_usage = usage.version
+                usage_at = time.monotonic() + (0.0 if usage.has_more else USAGE_SECONDS)
+                writer.write(frame_of(_USAGE + usage.data))
+            async with asyncio.timeout(SEND_SECONDS):
+                await writer.drain()
+            await asyncio.sleep(BREATH_SECONDS if has_more else REPORT_SECONDS)
 
 
 def frame_of(data: bytes) -> bytes:
