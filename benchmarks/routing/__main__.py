@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import NamedTuple
 
 from benchmarks.record import add_output, publish, read_commit, read_date
-from benchmarks.routing.policies import LeastLoad
+from benchmarks.routing.policies import LeastLoad, PrefixAffine
 from benchmarks.routing.run import Load, Open, Outcome, Run
 from benchmarks.routing.workload import DISTINCT, SHARED, Chats
 
@@ -31,7 +31,7 @@ LOADS = {
 }
 """The moderate loads are about two thirds of what the replicas carry with the rule of the least load."""
 BASE = "least load"
-POLICIES: dict[str, Open] = {BASE: LeastLoad}
+POLICIES: dict[str, Open] = {BASE: LeastLoad, "prefix-affine": PrefixAffine}
 GATEWAYS = (1, 2)
 
 

@@ -47,27 +47,27 @@ class Outcome:
 class Gateway:
     """One gateway: its own counts, and the replicas' reports."""
 
-    def __init__(self, policy: Policy, replicas: list[SimulatedReplica]) -> None:
+    def __init__(self, policy: Policy, replicas: list[SimulatedReplica], num_gateways: int) -> None:
         self._policy = policy
+        self._num_gateways = num_gateways
         self._replicas = replicas
         self._own = [0] * len(replicas)
-        self._sent = [0] * len(replicas)
+        self._own_at_report = [0] * len(replicas)
         self._reports: list[tuple[int, int, float]] = [(0, 0, 0.0)] * len(replicas)
 
     def hear(self) -> None:
         """Read every replica's load."""
         self._reports = [(len(r.waiting), len(r.running), r.cache.usage) for r in self._replicas]
-        self._sent = [0] * len(self._replicas)
+        self._own_at_report = list(self._own)
 
     def send(self, prompt: Prompt, on_end: Callable[[Job], None]) -> None:
         """Choose a replica and send the prompt there."""
         views = [
-            View(own, *report, sent)
-            for own, report, sent in zip(self._own, self._reports, self._sent, strict=True)
+            View(own, *report, own - before, self._num_gateways)
+            for own, report, before in zip(self._own, self._reports, self._own_at_report, strict=True)
         ]
         chosen = self._policy.choose(prompt, views)
         self._own[chosen] += 1
-        self._sent[chosen] += 1
 
         def end(job: Job) -> None:
             self._own[chosen] -= 1
@@ -94,7 +94,7 @@ class Run:
         self._writer = Writer(chats, seed)
         self._rng = random.Random(seed)  # noqa: S311  a simulation
         self._replicas = [SimulatedReplica(self._agenda, HARDWARE) for _ in range(num_replicas)]
-        self._gateways = [Gateway(open_policy(), self._replicas) for _ in range(num_gateways)]
+        self._gateways = [Gateway(open_policy(), self._replicas, num_gateways) for _ in range(num_gateways)]
         self._jobs: list[Job] = []
 
     def run(self) -> Outcome:
