@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # One environment, one cluster: nothing here runs beside something else.
 .NOTPARALLEL:
-.PHONY: help up down status serve venv check test test-unit test-e2e test-long test-pythons test-clients lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-scaling
+.PHONY: help up down status serve venv check test test-unit test-e2e test-long test-pythons test-clients lint types format lock crds bench-path bench-runtime bench-workers bench-autoscaler bench-operator bench-models bench-gateway bench-scaling
 
 help:  ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -109,6 +109,9 @@ bench-operator: venv  ## the operator with 2,000 services: a table, then one JSO
 
 bench-models: venv  ## models fetched, killed and measured: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.models $(ARGS)
+
+bench-gateway: venv  ## our gateway beside others, one core each: a table, then one JSON line
+	@$(BIN)/python -m benchmarks.gateway $(ARGS)
 
 bench-scaling: venv  ## our autoscaler beside the real HPA, on a local cluster: a table, then one JSON line
 	@$(BIN)/python -m benchmarks.scaling $(ARGS)

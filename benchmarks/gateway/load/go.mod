@@ -1,0 +1,3 @@
+module millrace.dev/benchmarks/gateway/load
+
+go 1.25
