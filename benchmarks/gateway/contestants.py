@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gateway.clients import Target
-from benchmarks.gateway.ours import PODS, SERVICES, Api, make_pod, make_service, serve_gateway
+from benchmarks.gateway.ours import CLIENT_KEY, PODS, SERVICES, Api, make_pod, make_service, serve_gateway
 from benchmarks.gateway.process import GATEWAY_CORE, Process, running
 from millrace_runtime.contract import PORT_HTTP
 
@@ -134,9 +134,9 @@ def serve_ours(place: Place) -> Iterator[Started]:
     with api.serve():
         api.put(SERVICES, make_service("chat"))
         for number, address in enumerate(place.addresses):
-            api.put(PODS, make_pod("chat", f"chat-{number}", address))
+            api.put(PODS, make_pod("chat", f"chat-{number}", address, api.public_key))
         with serve_gateway(api, port, find_free_port(), place.folder) as process:
-            yield Started(Target(port), process)
+            yield Started(Target(port, key=CLIENT_KEY), process)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.gateway.clients import Clients, Replicas, Target, build, serve_replicas
 from benchmarks.gateway.contestants import find_free_port
 from benchmarks.gateway.ours import (
+    CLIENT_KEY,
     LEADER_TOKEN,
     PODS,
     SERVICES,
@@ -63,25 +64,28 @@ class Fleet:
         address = self._block.allocate(uid)
         self.replicas.add(f"{address}:{PORT_HTTP}")
         self._addresses[uid], self._uids[address] = address, uid
-        self._api.put(PODS, make_pod(self._service, uid, address))
+        self._api.put(PODS, self._make_pod(uid, address))
 
     def mark(self) -> str:
         """Mark the oldest replica to leave, as the operator does. Returns its pod's uid."""
         uid = next(iter(self._addresses))
-        self._api.put(PODS, make_pod(self._service, uid, self._addresses[uid], is_leaving=True))
+        self._api.put(PODS, self._make_pod(uid, self._addresses[uid], is_leaving=True))
         return uid
 
     def end(self, uid: str) -> None:
         """Delete a pod: its replica drains, and then its object ends."""
         address = self._addresses.pop(uid)
-        self._api.put(PODS, make_pod(self._service, uid, address, is_deleted=True))
+        self._api.put(PODS, self._make_pod(uid, address, is_deleted=True))
         self.replicas.drain(f"{address}:{PORT_HTTP}")
 
     def note_drained(self, listening: str) -> None:
         """Remove the pod of a replica that has ended."""
         address = listening.rpartition(":")[0]
         uid = self._uids.pop(address)
-        self._api.remove(PODS, make_pod(self._service, uid, address))
+        self._api.remove(PODS, self._make_pod(uid, address))
+
+    def _make_pod(self, uid: str, address: str, **marks: bool) -> dict[str, Any]:
+        return make_pod(self._service, uid, address, self._api.public_key, **marks)
 
     # Disruptions.
 
@@ -142,7 +146,7 @@ def disrupt(folder: Path, num_streams: int, at_once: int, num_disruptions: int) 
         kinds = (rig.fleet.scale_down, rig.fleet.roll_out, rig.fleet.drain_node)
         pause = num_streams / at_once * TOKENS / 20 / num_disruptions
         flags = {"total": num_streams, "connections": at_once, "tokens": TOKENS}
-        with rig.clients.begin("complete", Target(rig.port), **flags) as load:
+        with rig.clients.begin("complete", Target(rig.port, key=CLIENT_KEY), **flags) as load:
             _wait_until(lambda: (read_open(rig) or 0) >= at_once / 2)
             for number in range(num_disruptions):
                 began = time.monotonic()
@@ -157,7 +161,9 @@ def hold(folder: Path, num_requests: int) -> dict[str, Any]:
     with set_up(folder, "sleeper", minReplicas=0, maxReplicas=4, mode="Automatic") as rig:
         threading.Thread(target=count_wakes, args=(rig, wakes), daemon=True).start()
         flags = {"total": num_requests, "connections": num_requests, "stream": "false"}
-        with rig.clients.begin("complete", Target(rig.port, model="sleeper"), **flags) as load:
+        with rig.clients.begin(
+            "complete", Target(rig.port, model="sleeper", key=CLIENT_KEY), **flags
+        ) as load:
             _wait_until(lambda: (read_open(rig) or 0) >= num_requests, seconds=120)
             time.sleep(WAKE_SECONDS)
             began = time.monotonic()

@@ -1,6 +1,11 @@
-"""Our gateway as it runs in a cluster, before a fake API server that has a service and its replicas' pods."""
+"""Our gateway as it runs in a cluster, before a fake API server that has services and their replicas' pods.
+
+All its features are on: clients show a key and have limits, replicas get the gateway's token and report what
+each answer uses, and each request is a line of the access log.
+"""
 
 import asyncio
+import base64
 import json
 import sys
 import threading
@@ -13,11 +18,27 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from benchmarks.gateway.process import GATEWAY_CORE, Process, running
-from millrace_runtime.contract import ANNOTATION_LEAVING, ANNOTATION_PROOF, LEASE_OPERATOR
+from millrace_runtime.contract import (
+    ANNOTATION_LEAVING,
+    ANNOTATION_PROOF,
+    FLAG_GATEWAY_KEY,
+    FLAG_SERVED_NAME,
+    FLAG_SERVICE,
+    LABEL_API_KEYS,
+    LEASE_OPERATOR,
+    SECRET_GATEWAY_KEY,
+)
+from millrace_runtime.gateway_token import find_public_key, generate_key
 from testing.api_server import FakeApiServer
 
 SERVICES = "/apis/millrace.dev/v1alpha1/inferenceservices"
 PODS = "/api/v1/pods"
+SECRETS = "/api/v1/namespaces/{}/secrets"
+NAMESPACE, OWN_NAMESPACE = "bench", "millrace-system"
+"""Of the services, and of the gateway."""
+CLIENT_KEY = "mr-" + "k" * 43
+LIMIT = 10**9
+"""It is counted, and never reached."""
 LEADER_TOKEN = "the-leading-operators"  # noqa: S105  of nobody
 PROOF = sha256(LEADER_TOKEN.encode()).hexdigest()
 Result = TypeVar("Result")
@@ -39,6 +60,9 @@ class Api:
     def __init__(self) -> None:
         self._fake = _WithLease()
         self._loop = asyncio.new_event_loop()
+        self._private_key = generate_key()
+        self.public_key = find_public_key(self._private_key)
+        """By which replicas know the gateway."""
         self._runner: web.AppRunner
         self.port = 0
 
@@ -49,6 +73,10 @@ class Api:
         thread.start()
         try:
             self._run(self._start)
+            entry = {"sha256": [sha256(CLIENT_KEY.encode()).hexdigest()]}
+            self.put(SECRETS.format(NAMESPACE), make_secret(NAMESPACE, "keys", json.dumps(entry).encode()))
+            signing = make_secret(OWN_NAMESPACE, SECRET_GATEWAY_KEY, self._private_key)
+            self.put(SECRETS.format(OWN_NAMESPACE), signing)
             yield
         finally:
             self._run(self._runner.cleanup)
@@ -85,26 +113,50 @@ class Api:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
 
+def make_secret(namespace: str, name: str, value: bytes) -> dict[str, Any]:
+    """Return a Secret with one entry."""
+    metadata = {"namespace": namespace, "name": name, "uid": name, "labels": {LABEL_API_KEYS: "true"}}
+    return {"metadata": metadata, "data": {"one": base64.b64encode(value).decode()}}
+
+
 def make_service(name: str, **scaling: object) -> dict[str, Any]:
     """Return a service of the namespace `bench`."""
-    metadata = {"namespace": "bench", "name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    metadata = {
+        "namespace": NAMESPACE,
+        "name": name,
+        "uid": name,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    figures = {"requestsPerMinute": LIMIT, "tokensPerMinute": LIMIT, "concurrency": LIMIT}
+    access = {
+        "authentication": {"mode": "APIKey", "secretName": "keys"},
+        "rateLimits": [{"per": per, **figures} for per in ("Key", "Service")],
+    }
     return {
         "metadata": metadata | {"resourceVersion": "1"},
-        "spec": {"model": {"uri": "file:///m"}, "scaling": scaling},
+        "spec": {"model": {"uri": "file:///m"}, "scaling": scaling, "access": access},
         "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "Serving"}]},
     }
 
 
 def make_pod(
-    service: str, uid: str, address: str, *, is_leaving: bool = False, is_deleted: bool = False
+    service: str,
+    uid: str,
+    address: str,
+    public_key: str,
+    *,
+    is_leaving: bool = False,
+    is_deleted: bool = False,
 ) -> dict[str, Any]:
     """Return the pod of a Ready replica, which may be marked to leave, or be told to end."""
     labels = {"millrace.dev/service": service, "millrace.dev/component": "replica"}
+    arguments = [FLAG_SERVED_NAME, service, FLAG_SERVICE, f"{NAMESPACE}/{service}"]
+    arguments += [f"{FLAG_GATEWAY_KEY}={public_key}"]
     marks = {ANNOTATION_LEAVING: "2026-01-01T00:00:00Z"} if is_leaving else {}
-    metadata = {"namespace": "bench", "name": uid, "uid": uid, "labels": labels, "annotations": marks}
+    metadata = {"namespace": NAMESPACE, "name": uid, "uid": uid, "labels": labels, "annotations": marks}
     return {
         "metadata": metadata | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if is_deleted else {}),
-        "spec": {"containers": [{"name": "replica", "args": ["--served-name", service]}]},
+        "spec": {"containers": [{"name": "replica", "args": arguments}]},
         "status": {"podIP": address, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
@@ -114,9 +166,10 @@ def serve_gateway(api: Api, port: int, metrics_port: int, folder: Path) -> Itera
     """Run the gateway on its core while entered."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(_make_kubeconfig(f"http://127.0.0.1:{api.port}")))
-    command = [str(Path(sys.executable).with_name("millrace")), "gateway", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--metrics-port", str(metrics_port)]
-    environment = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": "millrace-system"}
+    command = [sys.executable, "-m", "benchmarks.gateway.in_pod", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--metrics-port", str(metrics_port), "--peers-port", "0"]
+    command += ["--access-log", "--secret-namespaces", NAMESPACE]
+    environment = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": OWN_NAMESPACE}
     with running(command, GATEWAY_CORE, folder / "millrace.log", environment=environment) as process:
         yield process
 

@@ -1,7 +1,7 @@
 """One gateway's turn in a round: each figure measured, the gateway started anew."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.gateway.clients import Clients, LoadError, Target
@@ -111,9 +111,8 @@ def _measure_idle_streams(clients: Clients, started: Started) -> Figures:
 def _await_answer(name: str, started: Started, clients: Clients, folder: Path) -> None:
     """Wait until the gateway answers a request. Raises PeerError."""
     deadline = time.monotonic() + START_SECONDS
-    once = replace(started.target)
     while time.monotonic() < deadline and not started.process.has_ended():
-        found = clients.measure("complete", once, total=1, connections=1, stream=False)
+        found = clients.measure("complete", started.target, total=1, connections=1, stream=False)
         if found["complete"]:
             return
         time.sleep(0.2)
