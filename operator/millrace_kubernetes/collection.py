@@ -26,14 +26,14 @@ class Source:
     """The collection's path, as `/api/v1/pods`."""
     label_selector: str = ""
     """Selects some of its objects; empty for all."""
-    field_selector: str = ""
-    """Selects by a field, such as `metadata.name=…`; empty for all."""
     trim: Callable[[Object], Object] = _keep_whole
     """Makes an object smaller as soon as it is parsed, so a long list is never in memory as it came."""
     pack: Callable[[Object], Object] = _keep_whole
     """Makes an object of a list smaller still while it waits for the rest of the list."""
     page: int = LIST_PAGE
     """How many objects of a list are read at once."""
+    field_selector: str = ""
+    """Selects by a field, such as `metadata.name=…`; empty for all."""
 
 
 class Sink(Protocol):

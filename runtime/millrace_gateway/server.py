@@ -62,7 +62,12 @@ class Gateway:
         )
         self.holder = Holder(self.reporting.hurry)
         namespaces = settings.namespaces or (None,)
-        followers = (self.metrics.track, self.activity.forget_deleted, self.tenancy.forget_deleted)
+        followers = (
+            self.metrics.track,
+            self.activity.forget_deleted,
+            self.tenancy.forget_deleted,
+            self.tenancy.preferences.forget_deleted,
+        )
         self.service_sinks = [
             ServiceSink(namespace, self.catalogue, followers, self.lifecycle, self.holder.release)
             for namespace in namespaces
@@ -171,6 +176,7 @@ class Gateway:
             guard=guard,
             turnstiles=self.tenancy.turnstiles,
             loads=loads,
+            preferences=self.tenancy.preferences,
             settings=self.settings,
         )
         return Surface(

@@ -109,7 +109,7 @@ def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
     balancer, offered = Balancer(2.0), []
 
     def prefer(candidates: Sequence[Candidate]) -> str | None:
-        offered.append({one.replica.uid: (one.load, one.report) for one in candidates})
+        offered.append({one.replica.uid: (one.num_own, one.share, one.report) for one in candidates})
         return wish
 
     replicas = [*REPLICAS, replace(REPLICAS[0], uid="p3", is_leaving=True)]
@@ -118,7 +118,7 @@ def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
     fail(balancer, REPLICAS[2], 100.0)
     wish: str | None = "p1"
     assert balancer.pick(replicas, (), 100.0, prefer) == REPLICAS[1]
-    assert offered.pop() == {"p0": (1.0, None), "p1": (3.0, report)}
+    assert offered.pop() == {"p0": (0, 1.0, None), "p1": (0, 1.0, report)}
     for other in (None, "p2", "unknown"):
         wish = other
         assert balancer.pick(replicas, (), 101.0, prefer) == REPLICAS[0]

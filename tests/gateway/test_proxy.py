@@ -204,8 +204,9 @@ async def test_a_draining_replica_is_stepped_over(bench: Bench) -> None:
     bench.add_service("team", "chat")
     await bench.add_upstream("team", "chat", drain)
     await bench.add_upstream("team", "chat", echo)
-    answers = [await post(bench) for _ in range(4)]
-    assert [(status, json.loads(seen["body"])) for status, seen, _ in answers] == [(200, BODY)] * 4
+    bodies = [BODY | {"messages": [{"role": "user", "content": f"conversation {n}"}]} for n in range(12)]
+    answers = [await post(bench, body) for body in bodies]
+    assert [(status, json.loads(seen["body"])) for status, seen, _ in answers] == [(200, b) for b in bodies]
     assert len(asked) == 1  # once refused, it comes last for a while
 
 

@@ -9,6 +9,7 @@ from millrace_gateway.report.metrics import Outcome
 from millrace_gateway.route.body_fields import BodyFields
 from millrace_gateway.route.catalogue import Route
 from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.preference import Preference
 from millrace_gateway.route.routing import Addressed
 from millrace_runtime.contract import PATHS_WORK
 
@@ -24,6 +25,7 @@ class Exchange:
         "is_work",
         "model",
         "outcome",
+        "preference",
         "request",
         "route",
         "share",
@@ -53,6 +55,8 @@ class Exchange:
         self.model: str | None = None
         """The service's name in the body; None if the body is forwarded unchanged."""
         self.upstream: UpstreamRequest
+        self.preference: Preference | None = None
+        """The replica that it would rather have; None: the least loaded one."""
         self.tried: set[str] = set()
         """The uids of replicas that have refused it."""
         self.outcome = Outcome.CLIENT_LEFT

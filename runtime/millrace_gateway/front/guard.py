@@ -115,6 +115,12 @@ class Guard:
             raise
         return Admission(service.key, client, reservation, estimate)
 
+    @staticmethod
+    def find_salt(admission: Admission | None) -> bytes:
+        """Return what sets a client's prefixes apart from those of others."""
+        client = admission.client if admission is not None else None
+        return client.salt.encode() if client is not None else b""
+
     def choose_headers(self, admission: Admission | None, replica: Replica) -> Headers:
         """Return the headers by which a replica knows gateway and client. Raises GatewayKeyMissingError."""
         headers: Headers = []

@@ -45,6 +45,7 @@ from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer, has_candidate
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.preference import Preferences
 from millrace_gateway.route.routing import (
     Addressed,
     HostPolicy,
@@ -60,6 +61,8 @@ from millrace_gateway.settings import Settings
 
 REFUSED_SECONDS = 1.0
 """Before a replica that refused is tried again, if the request may wait and there is no other."""
+_SESSION = b"x-session-id"
+"""A client's own name of a conversation: its requests have one home."""
 _BROKE_OFF = UpstreamFailedError("The replica broke off in the middle of its answer. Send the request again.")
 
 
@@ -80,6 +83,7 @@ class Proxy:
         guard: Guard,
         turnstiles: Turnstiles,
         loads: LoadPoll,
+        preferences: Preferences,
         settings: Settings,
     ) -> None:
         self._upstream = upstream
@@ -94,6 +98,7 @@ class Proxy:
         self._guard = guard
         self._turnstiles = turnstiles
         self._loads = loads
+        self._preferences = preferences
         self._host_policy = HostPolicy(
             settings.cluster_domain, settings.own_namespace, settings.public_hosts, settings.short_hosts
         )
@@ -190,8 +195,12 @@ class Proxy:
         return body
 
     def _prepare(self, exchange: Exchange, body: bytes) -> None:
-        """Make the request for replicas."""
+        """Make the request for replicas, and find out which of several it would rather have."""
         request = exchange.request
+        if exchange.is_work and len(self._catalogue.ready_replicas(exchange.route)) != 1:
+            salt = self._guard.find_salt(exchange.admission)
+            session = request.header(_SESSION)
+            exchange.preference = self._preferences.read(exchange.route.services[0].key, body, salt, session)
         exchange.upstream = UpstreamRequest(
             method=request.method,
             path=drop_credentials(request.target),
@@ -341,8 +350,9 @@ class Proxy:
         return NoReplicaError(text, self._settings.retry_after_seconds)
 
     def _pick(self, exchange: Exchange) -> Replica | None:
-        replicas = self._catalogue.ready_replicas(exchange.route)
-        return self._balancer.pick(replicas, exchange.tried, self._now())
+        replicas, preference = self._catalogue.ready_replicas(exchange.route), exchange.preference
+        prefer = preference.choose if preference is not None and len(replicas) > 1 else None
+        return self._balancer.pick(replicas, exchange.tried, self._now(), prefer)
 
 
 def judge(status: int, *, is_whole: bool) -> Outcome:

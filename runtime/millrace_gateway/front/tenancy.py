@@ -22,6 +22,7 @@ from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics
 from millrace_gateway.route.objects import ServiceChanges
+from millrace_gateway.route.preference import Preferences
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_GATEWAY_PEERS
 from millrace_runtime.listener import describe_failure, open_listener
@@ -41,10 +42,11 @@ class Tenancy:
         self.signer = Signer(time.time, logger.warning)
         self._ledger = Ledger(time.monotonic)
         self._exchange = Exchange(self._ledger, uuid.uuid4().hex)
-        self._links = PeerLinks(settings.pod_name, self._exchange, self.signer, PORT_GATEWAY_PEERS)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
         self.turnstiles = Turnstiles(time.monotonic)
-        book = UsageBook(time.time())
+        self.preferences = Preferences()
+        self._book = book = UsageBook(time.time())
+        self._links = PeerLinks(settings.pod_name, self._exchange, book, self.signer, PORT_GATEWAY_PEERS)
         metrics.add_collector(UsageCollector(book, time.monotonic))
         self.guard = Guard(
             self.keys,
@@ -78,7 +80,7 @@ class Tenancy:
         except OSError as error:
             text = describe_failure(error, address, self._settings.peers_port, port_flag="--peers-port")
             raise CannotListenError(text) from error
-        async with PeerServer(self._exchange, self.signer).serve(listener):
+        async with PeerServer(self._exchange, self._book, self.signer).serve(listener):
             try:
                 yield
             finally:
@@ -88,4 +90,4 @@ class Tenancy:
 
     def _set_gateways(self, addresses: Mapping[str, str]) -> None:
         self._links.set_peers(addresses)
-        self.turnstiles.num_gateways = max(1, len(addresses))
+        self.turnstiles.num_gateways = self.preferences.num_gateways = max(1, len(addresses))

@@ -41,10 +41,14 @@ class Candidate(NamedTuple):
     """A replica that may get a request."""
 
     replica: Replica
-    load: float
-    """Relative to its share."""
+    num_own: int
+    """This gateway's requests at it."""
+    share: float
+    """Of a full replica's requests: less for one that has just started."""
     report: LoadReport | None
     """The last one, if it still counts."""
+    num_change: int
+    """By how many this gateway's requests have become more since that report."""
 
 
 Preference = Callable[[Sequence[Candidate]], str | None]
@@ -59,6 +63,7 @@ class _Standing:
         "failed_at",
         "fresh_until",
         "in_flight",
+        "in_flight_then",
         "num_failures",
         "polled_at",
         "probed_at",
@@ -70,6 +75,8 @@ class _Standing:
     def __init__(self, replica: Replica | None = None) -> None:
         self.replica = replica
         self.in_flight = 0
+        self.in_flight_then = 0
+        """At the time of the report."""
         self.num_failures = 0
         self.failed_at = self.ejected_until = self.probed_at = self.polled_at = float("-inf")
         self.report: LoadReport | None = None
@@ -158,10 +165,12 @@ class Balancer:
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
 
     def _describe(self, replica: Replica, now: float) -> Candidate:
-        standing = self._standings.get(replica.uid)
-        load = 1 + (standing.find_load(now) if standing else 0)
-        report = standing.report if standing and now < standing.fresh_until else None
-        return Candidate(replica, load / find_share(now - replica.ready_at), report)
+        standing, share = self._standings.get(replica.uid), find_share(now - replica.ready_at)
+        if standing is None:
+            return Candidate(replica, 0, share, None, 0)
+        report = standing.report if now < standing.fresh_until else None
+        change = standing.in_flight - standing.in_flight_then
+        return Candidate(replica, standing.in_flight, share, report, change)
 
     def begin(self, replica: Replica) -> None:
         """Count a request that is sent to the replica; the caller counts its end."""
@@ -206,6 +215,7 @@ class Balancer:
         """Record a replica's own report of its load."""
         standing = self._find_standing(uid)
         standing.report = report
+        standing.in_flight_then = standing.in_flight
         standing.reported_load = report.waiting + report.running
         standing.fresh_until = report.reported_at + FRESH_SECONDS
 

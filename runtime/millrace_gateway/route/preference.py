@@ -1,0 +1,63 @@
+"""The replica that a request would rather have than the idlest: that of its beginning or session. Pure."""
+
+from collections.abc import Sequence
+from zlib import crc32
+
+from millrace_gateway.route.affinity import Affinity, find_load
+from millrace_gateway.route.affinity import Candidate as Home
+from millrace_gateway.route.balance import Candidate
+from millrace_gateway.route.objects import ServiceChanges, ServiceKey
+from millrace_gateway.route.prefix import hash_prefix
+
+
+class Preferences:
+    """Owner of what is known of each service's requests."""
+
+    def __init__(self) -> None:
+        self._affinities: dict[ServiceKey, Affinity] = {}
+        self.num_gateways = 1
+        """The gateways that share the services, with this one."""
+
+    def read(
+        self, service: ServiceKey, body: bytes, salt: bytes, session: bytes | None
+    ) -> "Preference | None":
+        """Return a request's preference; None if it has no prompt, and names no session."""
+        names = hash_prefix(body, salt)
+        if not names and session is None:
+            return None
+        affinity = self._affinities.get(service)
+        if affinity is None:
+            affinity = self._affinities[service] = Affinity()
+        return Preference(self, affinity, names, None if session is None else crc32(session, crc32(salt)))
+
+    def forget_deleted(self, changes: ServiceChanges) -> None:
+        """Forget deleted services."""
+        for key in changes.deleted:
+            self._affinities.pop(key, None)
+
+
+class Preference:
+    """One request's preference. Its choice counts the request, so it is asked once for each try."""
+
+    __slots__ = ("_affinity", "_names", "_owner", "_session")
+
+    def __init__(
+        self, owner: Preferences, affinity: Affinity, names: tuple[int, ...], session: int | None
+    ) -> None:
+        self._owner = owner
+        self._affinity = affinity
+        self._names = names
+        self._session = session
+
+    def choose(self, candidates: Sequence[Candidate]) -> str:
+        """Return the uid of one of the candidates."""
+        num_gateways = self._owner.num_gateways
+        homes = [Home(one.replica.uid, _find_load(one, num_gateways), one.share) for one in candidates]
+        return self._affinity.choose(self._names, homes, self._session)
+
+
+def _find_load(candidate: Candidate, num_gateways: int) -> float:
+    report = candidate.report
+    if report is None:
+        return float(candidate.num_own)
+    return find_load(report.waiting, report.running, report.kv_usage, candidate.num_change, num_gateways)
