@@ -1,5 +1,6 @@
 """Several gateways with one limit: whatever happens to their reports, the limit holds."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,7 +14,7 @@ KEY = AccountKey(SERVICE, CLIENT.tenant)
 
 
 class SharedLimit(RuleBasedStateMachine):
-    """Reports are lost, delayed and doubled, but each gateway hears every other within 2 s.
+    """Reports are lost, delayed and doubled, gateways restart, and each hears every other within 2 s.
 
     The bound, at each admission: what one bucket for all gateways would miss is at most what this gateway's
     bucket misses, and what the others have used and not reported to it yet. (Use that was given back and was
@@ -114,6 +115,25 @@ class SharedLimit(RuleBasedStateMachine):
         self.told_at = self.clock.now
         self.seen = {pair: self.used[pair[1]] for pair in self.seen}
         self.note_slack()
+
+    @rule(index=st.integers(0, 2), tokens=st.integers(1, 400))
+    def restart(self, index: int, tokens: int) -> None:
+        """What it has not reported is lost. What it admits before it hears the others may count for one."""
+        gateway = self.gateways[index]
+        others = [other for other in self.gateways if other is not gateway]
+        lost = max(self.used[gateway.name] - self.seen[other.name, gateway.name] for other in others)
+        gateway.restart()
+        self.sent = [one for one in self.sent if one[1] is not gateway]  # its connections are gone
+        gateway.exchange.set_peers([other.name for other in others])
+        assert gateway.ledger.share == pytest.approx(1 / 3)
+        if gateway.admit(tokens):
+            self.use(gateway, tokens)
+        self.tell_all()
+        self.tell_all()
+        assert gateway.exchange.is_settled
+        assert gateway.deficit >= max(other.deficit for other in others) - tokens - 1e-3
+        slack = max(self.slack.values()) + max(0, lost) + tokens
+        self.slack = dict.fromkeys(self.slack, slack)
 
     @rule()
     def wait_for_minutes(self) -> None:

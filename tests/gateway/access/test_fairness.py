@@ -148,6 +148,16 @@ def test_a_turnstile_counts_every_request_once() -> None:
     assert turnstile.num_inside == 0
 
 
+def test_who_asks_for_few_tokens_and_uses_many_pays_for_them() -> None:
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_load("p", Load(0, 1, 1), 1)
+    inside = turnstile.arrive("liar", 1)
+    waiting = [turnstile.arrive(tenant, 100) for tenant in ("liar", "liar", "honest", "honest")]
+    (second,) = turnstile.leave(inside, used_tokens=50_000)
+    assert second.tenant == "honest"
+    assert turnstile.leave(second, used_tokens=100) == [waiting[3]]
+
+
 @dataclass
 class Job:
     tenant: str

@@ -85,10 +85,10 @@ def test_a_client_at_its_limit_goes_on_at_once_with_the_shares() -> None:
     for _ in range(3):
         assert gateways[0].use(LIMIT // 3)
     tell(gateways)
-    for _ in range(12):  # the limit's rate is used, all of it by one gateway
-        clock.now += 5.0
+    for _ in range(60):  # the limit's rate is used, all of it by one gateway
+        clock.now += 1.0
         tell(gateways)
-        gateways[0].use(80)
+        gateways[0].use(16)
     clock.now += SILENT_SECONDS + 0.1
     used = flood(gateways, [[gateway] for gateway in gateways], 30)
     assert used == pytest.approx(LIMIT / 2, rel=0.3)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import NamedTuple
 
 from millrace_gateway.access.exchange.peer_report import Count, Entry, Report, make_key
-from millrace_gateway.access.limits.ledger import Account, AccountKey, Ledger, Meter
+from millrace_gateway.access.limits.ledger import AccountKey, Ledger, Meter
 
 SILENT_SECONDS = 2.0
 """After so long without a report a gateway is not heard."""
@@ -84,28 +84,28 @@ class Peer:
         self._incarnation = incarnation
 
     def _apply_entry(self, entry: Entry, now: float) -> None:
-        account = self._ledger.open(entry.key)
         baseline = self._baselines.get(entry.key)
         has_past = baseline is None and entry.since <= (self._joined or 0)
         if baseline is None or baseline.since != entry.since:
             baseline = Baseline(entry.since, running=baseline.running if baseline else 0)
-        for meter, count, before in (
-            (account.requests, entry.requests, baseline.requests),
-            (account.tokens, entry.tokens, baseline.tokens),
-        ):
-            if count is not None:
-                self._apply_count(account, meter, count, None if has_past else before, now)
-        account.num_elsewhere += entry.running - baseline.running
         self._baselines[entry.key] = Baseline(
             entry.since,
             entry.requests.spent if entry.requests else 0,
             entry.tokens.spent if entry.tokens else 0,
             entry.running,
         )
+        if entry.is_idle and self._ledger.find(entry.key) is None:
+            return  # else two gateways would go on telling each other of nothing
+        account = self._ledger.open(entry.key)
+        for meter, count, before in (
+            (account.requests, entry.requests, baseline.requests),
+            (account.tokens, entry.tokens, baseline.tokens),
+        ):
+            if count is not None:
+                self._apply_count(meter, count, None if has_past else before, now)
+        account.num_elsewhere += entry.running - baseline.running
 
-    def _apply_count(
-        self, account: Account, meter: Meter, count: Count, before: int | None, now: float
-    ) -> None:
+    def _apply_count(self, meter: Meter, count: Count, before: int | None, now: float) -> None:
         """Add what the gateway has used since `before`; None: what it still misses."""
         share = self._ledger.share
         bucket = meter.open(meter.bucket.limit if meter.bucket else count.limit, now, share)
@@ -113,7 +113,7 @@ class Peer:
             bucket.add(count.spent - before)
             return
         here = bucket.total
-        if account.version and count.spent > 0 and self.confirmed is None:
+        if meter.spent > 0 and count.spent > 0 and self.confirmed is None:
             # Neither saw the other's use. At most all is gone, unless one of them already owes more.
             both = here + min(count.spent, count.deficit)
             bucket.raise_to(min(both, max(here, count.deficit, bucket.limit)), share)

@@ -41,6 +41,11 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
         """The name of the account."""
         return make_key(self.service, self.tenant)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing is missing."""
+        return not (self.running or any(count and count.deficit for count in (self.requests, self.tokens)))
+
 
 class Report(msgspec.Struct, array_like=True, frozen=True):
     """What has changed at the sender since the version that the reader has confirmed."""

@@ -96,7 +96,7 @@ class FairQueue:
         return released
 
     def charge(self, tenant: Hashable, tokens: int) -> None:
-        """Count tokens that a released request has used beyond those that it asked for."""
+        """Count tokens that a released request has used beyond those that it asked for; less if negative."""
         flow = self._flows.get(tenant)
         if flow is not None:
             flow.tag += tokens

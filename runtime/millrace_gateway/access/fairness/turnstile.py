@@ -29,11 +29,16 @@ class Turnstile:
             return ticket
         return self.queue.enqueue(tenant, tokens)
 
-    def leave(self, ticket: Ticket) -> list[Ticket]:
-        """End a request, whether it waits or not. Return those that may go now."""
+    def leave(self, ticket: Ticket, used_tokens: int | None = None) -> list[Ticket]:
+        """End a request, whether it waits or not. Return those that may go now.
+
+        `used_tokens` is what it has used, if that is known: its tenant pays for it, or gets the rest back.
+        """
         if ticket.is_released:
             self.num_inside -= 1
             self.window.count_end(self._clock())
+            if used_tokens is not None:
+                self.queue.charge(ticket.tenant, used_tokens - ticket.tokens)
         self.queue.cancel(ticket)
         return self.release()
 

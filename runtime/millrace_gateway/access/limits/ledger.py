@@ -69,9 +69,9 @@ class Account:
     def __init__(self, key: AccountKey) -> None:
         self.key = key
         self.since = 0
-        """The ledger's version at its first change by this gateway."""
+        """The ledger's version when the account began."""
         self.version = 0
-        """The ledger's version at its last change by this gateway; 0: it has not been used here."""
+        """The ledger's version at its last change by this gateway."""
         self.requests = Meter()
         self.tokens = Meter()
         self.num_here = 0
@@ -116,11 +116,11 @@ class Ledger:
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(key)
-            self._accounts.move_to_end(key, last=False)
+            self.note_change(account)  # a gateway that starts must learn of it, even if it was used elsewhere
         return account
 
     def note_change(self, account: Account) -> None:
-        """Record that this gateway has changed its own counts in the account."""
+        """Record that this gateway has begun the account, or changed its own counts there."""
         self.version += 1
         if not account.version:
             account.since = self.version
@@ -131,8 +131,7 @@ class Ledger:
     def list_changed(self, version: int, most: int) -> list[Account]:
         """Return the accounts that this gateway has changed after a version, at most so many: the first."""
         if version == 0:
-            used = (account for account in self._accounts.values() if account.version)
-            return list(islice(used, most))
+            return list(islice(self._accounts.values(), most))
         changed = list(takewhile(lambda one: one.version > version, reversed(self._accounts.values())))
         return changed[::-1][:most]
 
@@ -176,9 +175,8 @@ class Ledger:
 
     def _forget(self, account: Account) -> None:
         del self._accounts[account.key]
-        if account.version:
-            self.version += 1
-            self._forgotten[account.key] = self.version  # in no report while the account was used
+        self.version += 1
+        self._forgotten[account.key] = self.version
 
     def check_integrity(self) -> None:
         """Assert that the order is that of the versions, and that no count is negative."""
@@ -186,6 +184,6 @@ class Ledger:
         assert versions == sorted(versions)
         assert list(self._forgotten.values()) == sorted(self._forgotten.values())
         for account in self._accounts.values():
-            assert account.version == 0 or account.key not in self._forgotten
+            assert account.key not in self._forgotten
             assert account.num_here >= 0
             assert account.num_elsewhere >= 0
