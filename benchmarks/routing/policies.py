@@ -60,7 +60,7 @@ class PrefixAffine:
 def render_body(prompt: Prompt) -> bytes:
     """Return the first messages of the request: what follows changes no name."""
     conversation = prompt.conversation
-    system = f"You are assistant {conversation.system}. "
+    system = f"You are assistant {conversation.system} of {conversation.seed}. "
     texts = (
         [system * (BYTES_PER_TOKEN * conversation.system_tokens // len(system))]
         if conversation.system_tokens

@@ -56,6 +56,8 @@ class Conversation:
     """The tokens of each user's message, and of its answer."""
     thinks: list[float]
     """Seconds before each turn."""
+    seed: int = 0
+    """Of its writer: another one has other system prompts, which have other homes."""
     num_asked: int = 0
     tail_tokens: int = 0
     """Tokens behind the system prompt so far: messages and answers."""
@@ -107,6 +109,7 @@ class Writer:
         self._lengths = [self._rng.randint(*chats.system_tokens) for _ in range(chats.num_systems)]
         self._shares = share_by_rank(chats.num_systems, chats.steepness) if chats.num_systems else []
         self._number = 0
+        self._seed = seed
 
     def write(self) -> Conversation:
         """Return the next conversation."""
@@ -119,7 +122,7 @@ class Writer:
         turns = [(self._draw(chats.user_tokens), self._draw(chats.answer_tokens)) for _ in range(num_turns)]
         thinks = [0.0, *(rng.expovariate(1 / chats.think_seconds) for _ in range(num_turns - 1))]
         length = self._lengths[system] if self._lengths else 0
-        return Conversation(self._number, system, length, turns, thinks)
+        return Conversation(self._number, system, length, turns, thinks, self._seed)
 
     def arrive(self, rate: float, seconds: float) -> Iterator[tuple[float, Conversation]]:
         """Yield conversations with their times: a Poisson process of `rate` a second."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millrace_gateway.route.prefix import hash_prefix
+from millrace_gateway.route.prefix import find_session, hash_prefix, hash_session
 
 SYSTEM = {"role": "system", "content": "You are helpful. " * 20}
 ASKS = {"role": "user", "content": "What is {this}?"}
@@ -59,6 +59,17 @@ def test_a_body_without_a_prompt_has_no_name(body: bytes) -> None:
 def test_a_text_that_looks_like_a_field_is_none() -> None:
     tricky = {"role": "user", "content": '"messages": [{"role": "user", "content": "x"}], "system": "y"'}
     assert name(metadata={"a": '"messages": ['}, messages=[SYSTEM, tricky]) == name(messages=[SYSTEM, tricky])
+
+
+def test_a_session_is_the_text_of_user_and_has_a_name_for_each_salt() -> None:
+    body = json.dumps({"model": "chat", "messages": [SYSTEM, ASKS], "user": "ada"}).encode()
+    assert find_session(body) == b"ada"
+    assert (
+        find_session(json.dumps({"messages": [SYSTEM, {"role": "user", "content": '"user": "x"'}]}).encode())
+        is None
+    )
+    assert find_session(b'{"user": ""}') is find_session(b'{"user": 7}') is None
+    assert hash_session(b"ada", b"a") == hash_session(b"ada", b"a") != hash_session(b"ada", b"b")
 
 
 def test_two_kilobytes_take_microseconds() -> None:

@@ -9,6 +9,7 @@ import re
 from zlib import crc32
 
 _FIELD = re.compile(rb'"(?:messages|prompt|input|system|instructions)"\s*:\s*')
+_SESSION = re.compile(rb'[{,]\s*"user"\s*:\s*"([^"\\]{1,256})"')
 _USER = b'"role":"user"'
 _SPACED_USER = b'"role": "user"'
 _SYSTEMS = (b'"system":', b'"instructions":')
@@ -59,3 +60,14 @@ def _find_system(body: bytes) -> bytes:
     """Return the beginning of a system prompt behind the messages, where Anthropic's clients write it."""
     place = max(body.rfind(field) for field in _SYSTEMS)
     return b"" if place < 0 else body[place : place + _MAX_OWN_BYTES]
+
+
+def hash_session(session: bytes, salt: bytes) -> int:
+    """Return the name of a session, which a header or `find_session` gives."""
+    return crc32(session, crc32(salt))
+
+
+def find_session(body: bytes) -> bytes | None:
+    """Return the text of a body's `user`, by which OpenAI's clients tell their own users apart."""
+    found = _SESSION.search(body)
+    return found[1] if found is not None else None
