@@ -33,6 +33,8 @@ LOADS = {
 BASE = "least load"
 POLICIES: dict[str, Open] = {BASE: LeastLoad, "prefix-affine": PrefixAffine}
 GATEWAYS = (1, 2)
+FIRST_SEED = 101
+"""The rule's constants were chosen with the seeds from 1 on, so these are others."""
 
 
 class Case(NamedTuple):
@@ -125,10 +127,12 @@ def main(argv: list[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seeds", type=int, default=10, help="seeds, from 1 on (default: 10)")
+    parser.add_argument(
+        "--seeds", type=int, default=8, help=f"seeds, from {FIRST_SEED} on (default: %(default)s)"
+    )
     add_output(parser)
     arguments = parser.parse_args(argv)
-    seeds = range(1, max(1, arguments.seeds) + 1)
+    seeds = range(FIRST_SEED, FIRST_SEED + max(1, arguments.seeds))
     outcomes = {case: simulate(case, seeds) for case in list_cases()}
     rows = [describe(case, found, outcomes[case._replace(policy=BASE)]) for case, found in outcomes.items()]
     print("\n".join(render_rows(rows)))
