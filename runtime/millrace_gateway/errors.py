@@ -2,7 +2,8 @@
 
 GatewayError
 ├── ReplicaRefusedError    a replica has not begun the request: another one may take it
-│   └── ReplicaDrainingError    it is about to end
+│   ├── ReplicaDrainingError    it is about to end
+│   └── TokenRefusedError       it did not accept the gateway's token
 ├── CannotListenError      an address can't be bound
 ├── BrokenAnswerError      a replica's answer is no HTTP
 └── RequestRefusedError    this request can't be served; carries status, body and headers
@@ -28,6 +29,10 @@ class ReplicaRefusedError(GatewayError):
 
 class ReplicaDrainingError(ReplicaRefusedError):
     """A replica is about to end."""
+
+
+class TokenRefusedError(ReplicaRefusedError):
+    """A replica did not accept the gateway's token: a clock is off."""
 
 
 class CannotListenError(GatewayError):
@@ -188,7 +193,7 @@ class GatewayKeyMissingError(RequestRefusedError):
 
 
 class LimitedWebSocketError(RequestRefusedError):
-    """A WebSocket for a service whose requests are limited."""
+    """A WebSocket for a service with keys or limits."""
 
     status = 403
     code = "websocket_limited"

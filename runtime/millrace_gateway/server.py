@@ -37,6 +37,10 @@ from millrace_runtime.listener import BACKLOG, describe_failure, open_listener, 
 logger = logging.getLogger(__name__)
 
 
+GONE_SECONDS = 2.0
+"""From the end of a pod's object to that of its exchanges."""
+
+
 class Sites(NamedTuple):
     """The listeners of a gateway."""
 
@@ -85,7 +89,13 @@ class Gateway:
             stack.callback(upstream.close)
             self.catalogue.on_gone = partial(self._end_replica, upstream)
             await stack.enter_async_context(self.tenancy.serve())
-            loads = LoadPoll(upstream, self.balancer, self.tenancy.turnstiles, self.tenancy.guard)
+            loads = LoadPoll(
+                upstream,
+                self.balancer,
+                self.tenancy.turnstiles,
+                self.tenancy.guard,
+                refresh=self.tenancy.refresh,
+            )
             polling = asyncio.create_task(loads.run())
             stack.callback(polling.cancel)
             surface = self._create_surface(upstream, loads)
@@ -153,14 +163,19 @@ class Gateway:
         sites.clients.is_draining = True
         logger.info("draining: %d requests in flight", self.lifecycle.num_in_flight)
         await asyncio.sleep(self.settings.drain_notice_seconds)
+        sites.clients.stop_accepting()
         self.holder.close()
         await self.lifecycle.idle.wait()
         await sites.clients.stop()
 
     def _end_replica(self, upstream: Upstream, uid: str) -> None:
-        """End the exchanges with a replica whose pod is gone."""
-        upstream.end_replica(uid)
+        """End the exchanges with a replica whose pod is gone.
+
+        The watch may be faster than the last bytes of its answers, which are still in the sockets.
+        """
+        asyncio.get_running_loop().call_later(GONE_SECONDS, upstream.end_replica, uid)
         self.balancer.forget(uid)
+        self.tenancy.turnstiles.forget_replica(uid)
 
     def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
         guard = self.tenancy.guard

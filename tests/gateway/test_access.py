@@ -56,7 +56,7 @@ class Replica:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
         if not self.verifier.is_valid(token, time.time()):
-            return web.Response(status=401)
+            return web.Response(status=401, headers={contract.HEADER_GATEWAY_TOKEN: "refused"})
         load = f"{self.num_waiting} 1 1 0.5"
         if request.path == contract.PATH_LOAD:
             return web.json_response(
@@ -236,11 +236,54 @@ async def test_one_clients_flood_waits_behind_anothers_request(bench: Bench) -> 
     assert place < num_before + 8
 
 
-@pytest.mark.parametrize("limits", [[], [{"per": "Key", "tokensPerMinute": 10}]])
-async def test_a_websocket_needs_a_key_and_escapes_no_limit(bench: Bench, limits: list[Any]) -> None:
-    await start(bench, *limits)
+async def test_a_websocket_escapes_no_key_no_limit_and_no_turn(bench: Bench) -> None:
+    await start(bench)
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    for key, status in (("mr-eve", 401), ("mr-ada", 403 if limits else 502)):
+    for key, status in (("mr-eve", 401), ("mr-ada", 403)):
         sent = headers | {"Authorization": f"Bearer {key}"}
         async with bench.client.get(f"{bench.url}/v1/stream?model=chat", headers=sent) as answer:
             assert answer.status == status
+
+
+async def test_a_request_that_ran_is_charged_though_its_client_left_before_the_answer(bench: Bench) -> None:
+    replica = await start(bench, {"per": "Key", "requestsPerMinute": 3})
+    replica.release.clear()
+    asked = [asyncio.create_task(ask(bench)) for _ in range(3)]
+    await bench.until(lambda: len(replica.seen) == 3)
+    for task in asked:
+        task.cancel()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    assert (await ask(bench))[0] == 429
+
+
+async def test_a_strangers_body_takes_no_memory_at_a_closed_services_host(bench: Bench) -> None:
+    await start(bench)
+    port = int(bench.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: chat.team.svc\r\nContent-Length: 8000000\r\n\r\n"
+    writer.write(head.encode() + b"x" * 1000)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+    assert bench.value("millrace_gateway_body_bytes") == 0
+    writer.close()
+
+
+async def test_a_replica_that_refuses_the_token_is_not_the_clients_fault(bench: Bench) -> None:
+    replica = await start(bench, {"per": "Key", "requestsPerMinute": 2})
+    replica.verifier = TokenVerifier("team/other", [PUBLIC])
+    for _ in range(3):  # nothing is charged
+        assert (await ask(bench))[0] == 503
+    assert bench.value("millrace_gateway_retries_total", cause="token") == 3
+
+
+async def test_a_service_made_anew_has_new_turns(bench: Bench) -> None:
+    replica = await start(bench)
+    replica.release.clear()
+    asked = [asyncio.create_task(ask(bench, body=BODY | {"stream": True})) for _ in range(3)]
+    await bench.until(lambda: len(replica.seen) == 3)
+    bench.remove_services()
+    add_service(bench)
+    replica.release.set()
+    assert {(await task)[0] for task in asked} == {200}
+    assert (await ask(bench))[0] == 200
+    turnstiles = bench.gateway.tenancy.turnstiles
+    assert [one.num_inside for one in turnstiles._turnstiles.values()] == [0]

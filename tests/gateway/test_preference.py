@@ -22,6 +22,8 @@ async def test_a_beginning_and_a_session_have_their_replica(bench: Bench) -> Non
     seen: dict[str, Counter[str]] = {}
 
     async def note(request: web.Request) -> web.Response:
+        if request.path != PATH_CHAT_COMPLETIONS:
+            return web.Response(status=404)
         name = (await request.json())["messages"][0]["content"][:20] + request.headers.get("x-session-id", "")
         address = request.transport.get_extra_info("sockname")[0]  # type: ignore[union-attr]
         seen.setdefault(name, Counter())[address] += 1

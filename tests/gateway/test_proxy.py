@@ -85,7 +85,8 @@ def serve_as(name: str) -> Handler:
 
 
 async def ask_by_name(bench: Bench, host: str | None, models: str) -> set[tuple[int, Any]]:
-    answers = [await post(bench, BODY | {"model": model}, host) for model in models.split() * 4]
+    bodies = [BODY | {"model": model, "messages": [n]} for n, model in enumerate(models.split() * 4)]
+    answers = [await post(bench, body, host) for body in bodies]
     return {(status, found if status == 200 else None) for status, found, _ in answers}
 
 

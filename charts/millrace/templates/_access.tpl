@@ -3,6 +3,9 @@
 {{- $values := .Values.gateway.access | default dict }}
 {{- $access := dict }}
 {{- with $values.authentication }}
+{{- if and (eq (.mode | default "None") "APIKey") (not .secretName) }}
+{{- fail "gateway.access.authentication.mode is APIKey: name the Secret with the keys in gateway.access.authentication.secretName" }}
+{{- end }}
 {{- if .secretName }}
 {{- $_ := set $access "authentication" (dict "mode" .mode "secretName" .secretName) }}
 {{- end }}

@@ -50,6 +50,11 @@ class EarlyStream:
         assert self.answer is not None
         self.answer.end(b"data: " + refusal.body() + b"\n\n")
 
+    def end(self, document: bytes) -> None:
+        """End the begun stream with a document of the replica's: its own refusal."""
+        assert self.answer is not None
+        self.answer.end(b"data: " + document.replace(b"\n", b" ") + b"\n\n")
+
     def _tick(self) -> None:
         self._timer = None
         if self.answer is None:

@@ -78,16 +78,21 @@ class Guard:
         self._policies.pop(service, None)
 
     def narrow(self, route: Route, find: Callable[[ServiceKey], Route | None]) -> Route:
-        """Return the route without services of another policy than the oldest one's.
+        """Return the route with the oldest service alone, if one of several has keys or limits.
 
-        Services that share a model name share its requests: none may be reached by the keys of another.
+        Services that share a model name share its requests: none may be reached by the keys of another, and
+        keys, limits and turns are of one service.
         """
-        if len(route.services) == 1:
-            return route
-        policies = [self.find_policy(service) for service in route.services]
-        if all(policy == policies[0] for policy in policies):
+        if len(route.services) == 1 or all(self.find_policy(one) == OPEN for one in route.services):
             return route
         return find(route.services[0].key) or route
+
+    def check_key(self, request: Request, route: Route) -> None:
+        """Raise a refusal of `access.errors` if the key does not open the route's oldest service."""
+        service = route.services[0]
+        policy = self.find_policy(service)
+        if policy.needs_key:
+            self._keys.find(policy.secret, find_credentials(request), service.key)
 
     def admit(self, exchange: Exchange, num_body_bytes: int) -> Admission | None:
         """Reserve the request in the limits of its client and its service; None: it has neither.
@@ -101,10 +106,9 @@ class Guard:
         client = None
         if policy.needs_key:
             client = self._keys.find(policy.secret, find_credentials(request), service.key)
-        if request.tunnel and (policy.rate_limits or (client and client.rate_limits)):
+        if request.tunnel:
             raise LimitedWebSocketError(
-                "This service has rate limits, and the requests of a WebSocket can't be counted: send each "
-                "request by HTTP."
+                "This service has keys or limits, and a WebSocket escapes them: send each request by HTTP."
             )
         estimate = self._estimate(exchange, num_body_bytes)
         try:

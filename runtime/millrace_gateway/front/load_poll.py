@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from millrace_gateway.errors import GatewayError
 from millrace_gateway.front.guard import Guard
@@ -25,7 +26,17 @@ _LOAD = HEADER_LOAD.lower().encode()
 class LoadPoll:
     """Owner of the tasks that ask. A replica tells its load with each answer, too."""
 
-    def __init__(self, upstream: Upstream, balancer: Balancer, turnstiles: Turnstiles, guard: Guard) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        balancer: Balancer,
+        turnstiles: Turnstiles,
+        guard: Guard,
+        *,
+        refresh: Callable[[], None],
+    ) -> None:
+        """`refresh` is called each TICK_SECONDS."""
+        self._refresh = refresh
         self._upstream = upstream
         self._balancer = balancer
         self._turnstiles = turnstiles
@@ -50,7 +61,7 @@ class LoadPoll:
                 task = asyncio.create_task(self._ask(replica))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
-            self._turnstiles.refresh()
+            self._refresh()
 
     async def _ask(self, replica: Replica) -> None:
         try:

@@ -8,8 +8,10 @@ killed the replica.
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 
 from millrace_gateway.errors import (
+    BrokenAnswerError,
     BusyError,
     ModelNotFoundError,
     NoReplicaError,
@@ -17,6 +19,7 @@ from millrace_gateway.errors import (
     ReplicaDrainingError,
     ReplicaRefusedError,
     RequestRefusedError,
+    TokenRefusedError,
     UnsupportedEncodingError,
     UpstreamFailedError,
 )
@@ -31,10 +34,10 @@ from millrace_gateway.front.headers import (
     find_query,
     response_headers,
 )
-from millrace_gateway.front.holding import Awaited, Holder
+from millrace_gateway.front.holding import HELD_BYTES, Awaited, Holder
 from millrace_gateway.front.load_poll import LoadPoll
 from millrace_gateway.front.turnstiles import Turnstiles
-from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest
+from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, UpstreamRequest, read_answer
 from millrace_gateway.front.websocket import SWITCHING, relay_websocket
 from millrace_gateway.http.head import is_event_stream, write_headers
 from millrace_gateway.http.relay import Relay, RelayEnd
@@ -63,6 +66,11 @@ REFUSED_SECONDS = 1.0
 """Before a replica that refused is tried again, if the request may wait and there is no other."""
 _SESSION = b"x-session-id"
 """A client's own name of a conversation: its requests have one home."""
+_CAUSES = {
+    ReplicaRefusedError: RetryCause.REFUSED,
+    ReplicaDrainingError: RetryCause.DRAINING,
+    TokenRefusedError: RetryCause.TOKEN,
+}
 _BROKE_OFF = UpstreamFailedError("The replica broke off in the middle of its answer. Send the request again.")
 
 
@@ -142,7 +150,10 @@ class Proxy:
             request.respond(refusal.status, refusal.body(), refusal.lines)
 
     async def _serve(self, exchange: Exchange) -> None:
-        body = await self._read(exchange, self.route_host(exchange.request))
+        rule = self.route_host(exchange.request)
+        if rule.route is not None:  # a stranger's body takes no memory of those who have keys
+            self._guard.check_key(exchange.request, rule.route)
+        body = await self._read(exchange, rule)
         exchange.admission = admission = self._guard.admit(exchange, len(body))
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
@@ -150,12 +161,20 @@ class Proxy:
             await self._serve_and_count(exchange)
             return
         key, tenant = admission.service, admission.client.tenant
-        ticket = await self._turnstiles.enter(key, tenant, admission.estimate, exchange.note_wait)
+        turn = await self._turnstiles.enter(
+            key, tenant, admission.estimate, partial(self._begin_wait, exchange)
+        )
         exchange.note_wait_end()
         try:
             await self._serve_and_count(exchange)
         finally:
-            self._turnstiles.leave(key, ticket)
+            self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
+
+    def _begin_wait(self, exchange: Exchange) -> None:
+        """Let a request wait for its turn, if there is memory for it. Raises BusyError."""
+        if not exchange.share.reserve(HELD_BYTES):
+            raise describe_fullness(self._settings)
+        exchange.note_wait()
 
     async def _serve_and_count(self, exchange: Exchange) -> None:
         replica = self._pick(exchange)
@@ -226,7 +245,7 @@ class Proxy:
         headers = self._guard.choose_headers(admission, replica)
         lines = write_headers(self._headers.choose_handshake(request.headers))
         path = drop_credentials(request.target)
-        handshake = UpstreamRequest(request.method, path, lines, b"", None, exchange.share)
+        handshake = UpstreamRequest(request.method, path, lines, b"", None, exchange.share, is_handshake=True)
         self._activity.begin(route.sleeper.key)
         self._balancer.begin(replica)
         try:
@@ -260,8 +279,7 @@ class Proxy:
                 exchange.outcome = await self._ask_one(exchange, replica)
             except ReplicaRefusedError as refusal:
                 exchange.tried.add(replica.uid)
-                is_draining = isinstance(refusal, ReplicaDrainingError)
-                self._metrics.count_retry(RetryCause.DRAINING if is_draining else RetryCause.REFUSED)
+                self._metrics.count_retry(_CAUSES[type(refusal)])
             else:
                 return
             replica = self._pick(exchange)
@@ -305,7 +323,8 @@ class Proxy:
             try:
                 self._loads.note_answer(replica, answer.head.headers, self._now())
                 exchange.note_begun()
-                exchange.upstream.release()
+                if answer.connection.has_sent:
+                    exchange.upstream.release()
                 self._balancer.note_success(replica)
                 return await self._answer(exchange, answer, replica)
             finally:
@@ -315,6 +334,9 @@ class Proxy:
             if isinstance(error, UpstreamFailedError):
                 exchange.note_begun()
             raise
+        except asyncio.CancelledError:  # the client has left, and the replica may have computed for it
+            exchange.note_begun()
+            raise
         finally:
             self._balancer.end(replica)
 
@@ -323,11 +345,17 @@ class Proxy:
         exchange.status = head.status
         convert, more = self._guard.read_answer(exchange.admission, head.headers)
         if early is None or early.answer is None:
-            answer = request.begin(head.status, response_headers(head.headers) + more, head.reason)
+            lines = response_headers(head.headers) + more
+            if convert is not None:  # the body becomes shorter
+                lines = [line for line in lines if line[0] != b"content-length"]
+            answer = request.begin(head.status, lines, head.reason)
         elif is_event_stream(head.headers):
             answer = early.answer
         else:
-            early.refuse(UpstreamFailedError(f"The replica answered with the status {head.status}."))
+            try:
+                early.end(await read_answer(upstream))
+            except BrokenAnswerError:
+                early.refuse(_BROKE_OFF)
             return judge(head.status, is_whole=True)
         relay = Relay(request.connection, answer, upstream.connection, convert)
         end = await relay.run()

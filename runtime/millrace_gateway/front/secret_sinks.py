@@ -58,11 +58,15 @@ class SigningKeySink:
 class GatewayPodSink:
     """Follows the gateways' pods."""
 
-    def __init__(self, namespace: str, take: Callable[[Mapping[str, str]], None]) -> None:
+    def __init__(
+        self, namespace: str, take: Callable[[Mapping[str, str]], None], lifecycle: Lifecycle
+    ) -> None:
         """`take` gets the addresses of all gateways, this one included, by the names of their pods."""
         path = collection_path("/api/v1", "pods", namespace)
         self.source = Source(path, f"{LABEL_COMPONENT}={COMPONENT_GATEWAY}", trim=_trim_pod)
         self.name = "gateways"
+        lifecycle.await_sync(self.name)
+        self._lifecycle = lifecycle
         self._take = take
         self._addresses: dict[str, str] = {}
 
@@ -72,6 +76,7 @@ class GatewayPodSink:
         for item in items:
             self._keep(item)
         self._take(self._addresses)
+        self._lifecycle.note_sync(self.name)
 
     def apply(self, item: Object) -> None:
         """Add a pod, or replace it with this newer version."""

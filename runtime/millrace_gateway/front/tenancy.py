@@ -58,6 +58,11 @@ class Tenancy:
             log=self._log.write if self._log else None,
         )
 
+    def refresh(self) -> None:
+        """Let those go who wait for replicas that say nothing, and note which gateways are silent."""
+        self.turnstiles.refresh()
+        self._exchange.refresh()
+
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services."""
         self.turnstiles.forget_deleted(changes)
@@ -69,7 +74,7 @@ class Tenancy:
         namespaces = sorted({own_namespace, *self._settings.secret_namespaces})
         secrets = [KeySecretSink(namespace, self.keys, lifecycle) for namespace in namespaces]
         signing = SigningKeySink(own_namespace, self.signer.replace_keys, lifecycle)
-        return [*secrets, signing, GatewayPodSink(own_namespace, self._set_gateways)]
+        return [*secrets, signing, GatewayPodSink(own_namespace, self._set_gateways, lifecycle)]
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:

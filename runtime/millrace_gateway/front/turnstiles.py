@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from millrace_gateway.access.fairness.fair_queue import Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
@@ -9,6 +10,13 @@ from millrace_gateway.access.fairness.window import Load
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
+
+
+class Turn(NamedTuple):
+    """One request that has arrived at a turnstile."""
+
+    turnstile: Turnstile
+    ticket: Ticket
 
 
 class Turnstiles:
@@ -23,30 +31,37 @@ class Turnstiles:
 
     async def enter(
         self, service: ServiceKey, tenant: Tenant, tokens: int, on_wait: Callable[[], None]
-    ) -> Ticket:
-        """Return the request's ticket once it may go to a replica. It calls `on_wait` if that is later."""
+    ) -> Turn:
+        """Return the request's turn once it may go to a replica. It calls `on_wait` if that is later."""
         turnstile = self._turnstiles.get(service)
         if turnstile is None:
             turnstile = self._turnstiles[service] = Turnstile(self._clock)
         turnstile.window.num_gateways = self.num_gateways
-        ticket = turnstile.arrive(tenant, tokens)
-        if not ticket.is_released:
-            on_wait()
-            self._arrivals[ticket] = arrival = asyncio.get_running_loop().create_future()
+        turn = Turn(turnstile, turnstile.arrive(tenant, tokens))
+        if not turn.ticket.is_released:
             try:
-                await arrival
-            except asyncio.CancelledError:
-                self.leave(service, ticket)
+                on_wait()
+                await self._wait(turn.ticket)
+            except BaseException:
+                self.leave(turn, None)
                 raise
-            finally:
-                del self._arrivals[ticket]
-        return ticket
+        return turn
 
-    def leave(self, service: ServiceKey, ticket: Ticket) -> None:
-        """Note the end of a request."""
-        turnstile = self._turnstiles.get(service)
-        if turnstile is not None:
-            self._wake(turnstile.leave(ticket))
+    async def _wait(self, ticket: Ticket) -> None:
+        self._arrivals[ticket] = arrival = asyncio.get_running_loop().create_future()
+        try:
+            await arrival
+        finally:
+            del self._arrivals[ticket]
+
+    def leave(self, turn: Turn, used_tokens: int | None) -> None:
+        """Note the end of a request, which has used so many tokens; None: nobody knows."""
+        self._wake(turn.turnstile.leave(turn.ticket, used_tokens))
+
+    def forget_replica(self, uid: str) -> None:
+        """Forget a replica that is gone."""
+        for turnstile in self._turnstiles.values():
+            turnstile.window.forget(uid)
 
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
         """Take over a replica's report, while so many of this gateway's requests are there."""

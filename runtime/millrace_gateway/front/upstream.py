@@ -4,7 +4,15 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from millrace_gateway.errors import BrokenAnswerError, ReplicaDrainingError, UpstreamFailedError
+import msgspec
+
+from millrace_gateway.errors import (
+    BadRequestError,
+    BrokenAnswerError,
+    ReplicaDrainingError,
+    TokenRefusedError,
+    UpstreamFailedError,
+)
 from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
@@ -12,12 +20,13 @@ from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnecti
 from millrace_gateway.route.body_fields import replace_model
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import HEADER_DRAINING, PORT_HTTP
+from millrace_runtime.contract import HEADER_DRAINING, HEADER_GATEWAY_TOKEN, PORT_HTTP
 
 logger = logging.getLogger(__name__)
 
 MOST_FETCHED_BYTES = 64 * 1024
 """Of an answer to the gateway's own request."""
+_TOKEN = HEADER_GATEWAY_TOKEN.lower().encode()
 _DRAINING = HEADER_DRAINING.lower().encode()
 
 
@@ -35,6 +44,8 @@ class UpstreamRequest:
     """The service's name in the body; None if the body is forwarded unchanged."""
     share: BodyShare
     """The body's share of the budget."""
+    is_handshake: bool = False
+    """Whether it asks for a WebSocket."""
 
     def put_model(self, served_name: str | None) -> None:
         """Write the replica's served name into the body."""
@@ -114,7 +125,10 @@ class Upstream:
         Raises ReplicaRefusedError if the replica has not begun the request, and UpstreamFailedError if it
         failed before it answered: it may have begun.
         """
-        request.put_model(replica.served_name)
+        try:
+            request.put_model(replica.served_name)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequestError(f"The request body is not JSON: {error}.") from error
         connection = self._pool.take(replica.uid)
         if connection is None:
             connection = await self._pool.connect(replica.uid, replica.address, PORT_HTTP)
@@ -123,6 +137,7 @@ class Upstream:
                 request.write_head(replica.address, write_headers(more)),
                 request.body,
                 has_body=request.method != b"HEAD",
+                may_switch=request.is_handshake,
             )
         except (BrokenAnswerError, OSError) as error:
             self._pool.give_back(replica.uid, connection)
@@ -136,6 +151,14 @@ class Upstream:
             connection.abort()
             self._pool.give_back(replica.uid, connection)
             raise ReplicaDrainingError("it is draining")
+        if head.status == 401 and find_header(head.headers, _TOKEN) is not None:
+            connection.abort()
+            self._pool.give_back(replica.uid, connection)
+            where = f"{replica.key.namespace}/{replica.pod}"
+            logger.warning(
+                "pod %s does not accept this gateway's token: compare the clocks of their nodes", where
+            )
+            raise TokenRefusedError("it does not accept the gateway's token")
         return UpstreamAnswer(head, connection)
 
     async def fetch(self, replica: Replica, path: str, headers: Headers) -> bytes:
@@ -147,15 +170,20 @@ class Upstream:
         request = UpstreamRequest(b"GET", path, b"", b"", None, share)
         answer = await self.ask(request, replica, headers)
         try:
-            collector = Collector()
-            answer.connection.attach(collector)
-            return await collector.body
+            return await read_answer(answer)
         finally:
             self.end(replica, answer)
 
     def end(self, replica: Replica, answer: UpstreamAnswer) -> None:
         """Note the end of an exchange. If its answer is not complete, this ends the generation."""
         self._pool.give_back(replica.uid, answer.connection)
+
+
+async def read_answer(answer: UpstreamAnswer) -> bytes:
+    """Return the body of a short answer. Raises BrokenAnswerError."""
+    collector = Collector()
+    answer.connection.attach(collector)
+    return await collector.body
 
 
 def describe_failure() -> UpstreamFailedError:

@@ -49,6 +49,7 @@ class ClientConnection(asyncio.Protocol):
         "_newest",
         "_num_acknowledged",
         "_num_written",
+        "_num_written_before",
         "_parser",
         "_reading",
         "_server",
@@ -83,6 +84,8 @@ class ClientConnection(asyncio.Protocol):
         self._deadline = 0.0
         """When a wait for the client ends, by the loop's clock; 0: there is none."""
         self._num_written = 0
+        self._num_written_before = 0
+        """At the start of the active request."""
         self._num_acknowledged = 0
         self._stalls_at = 0.0
 
@@ -127,8 +130,10 @@ class ClientConnection(asyncio.Protocol):
             self._flow.pause()
 
     def resume_writing(self) -> None:
-        """Have the source go on."""
+        """Have the source go on; or the next request, which waited for the client to read."""
         self.is_paused = False
+        if self._active is None and not self._is_over and self._flow is None:
+            self._go_on()
         if self._flow is not None:
             self._flow.resume()
         if self._reading is not None and not self._reading.done():
@@ -149,9 +154,13 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def take_body(self, piece: bytes) -> None:
-        """Pass a piece of the body on."""
-        if self._newest is not None:
-            self._newest.feed(piece)
+        """Pass a piece of the body on. That of a request which waits is not read to its end."""
+        newest = self._newest
+        if newest is not None:
+            newest.feed(piece)
+            is_waiting = newest is not self._active
+            if is_waiting and newest.num_body_bytes > self._server.limits.max_pipelined_bytes:
+                self._transport.pause_reading()
 
     def take_end(self) -> None:
         """Note the end of the request."""
@@ -184,8 +193,9 @@ class ClientConnection(asyncio.Protocol):
             flow.pause()
 
     def take_held(self) -> bytes:
-        """Return the bytes behind an upgrade."""
+        """Return the bytes behind the newest request, and read on."""
         held, self._held = self._held, b""
+        self.resume_reading()
         return held
 
     async def drain(self) -> None:
@@ -203,13 +213,21 @@ class ClientConnection(asyncio.Protocol):
         self._flow = self._active = self._task = None
         if not request.keeps_alive or self._transport.is_closing():
             self._finish(is_sending=not request.is_complete)
-        elif self._waiting:
-            self._start(self._waiting.popleft())
+        elif self.is_paused:  # a client that does not read gets no further answers
+            self.pause_reading()
         else:
-            self._newest = None
-            self._deadline = self._server.now() + self._server.limits.idle_seconds
-            if self._held:
-                self._release()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Begin the next request, or wait for one."""
+        self.resume_reading()
+        if self._waiting:
+            self._start(self._waiting.popleft())
+            return
+        self._newest = None
+        self._deadline = self._server.now() + self._server.limits.idle_seconds
+        if self._held:
+            self._feed(self.take_held())
 
     def cut(self, *, resets: bool) -> None:
         """End the connection within an answer."""
@@ -236,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
         """End a wait that has taken too long."""
         if self._deadline and now >= self._deadline:
             self._expire()
-        elif (self.is_paused or self._is_over) and not self._is_progressing(now):
+        elif (self.is_paused or (self._is_over and self._active is None)) and not self._is_progressing(now):
             self._transport.abort()
 
     def end_idle(self) -> None:
@@ -251,6 +269,11 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection at once."""
         self._transport.abort()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._active is not None
 
     @property
     def has_unread(self) -> bool:
@@ -272,6 +295,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._active = request
+        self._num_written_before = self._num_written
         self._deadline = 0.0
         self._task = self._server.spawn(request, self)
 
@@ -287,10 +311,6 @@ class ClientConnection(asyncio.Protocol):
         if len(self._held) > self._server.limits.max_pipelined_bytes:
             self._transport.pause_reading()
 
-    def _release(self) -> None:
-        self.resume_reading()
-        self._feed(self.take_held())
-
     def _refuse(self, refusal: RequestRefusedError) -> None:
         """Refuse the newest request. Those before it are answered first, and the refusal is not sent."""
         newest = self._newest
@@ -304,10 +324,12 @@ class ClientConnection(asyncio.Protocol):
             last = self._waiting[-1] if self._waiting else self._active
             if last is not None:
                 last.keeps_alive = False
+            self._newest = last
+            self._is_over = True
             return
         if newest is not None and self._task is not None:
             self._task.cancel()
-            if self._flow is not None or self._num_written:
+            if self._num_written > self._num_written_before:
                 self.cut(resets=False)
                 return
         self._server.note_refusal(refusal)

@@ -87,9 +87,8 @@ class Pool:
         before = now() - self._idle_seconds
         for uid, idle in list(self._idle.items()):
             kept = [one for one in idle if one.is_reusable and one.idle_since > before]
-            for connection in idle:
-                if connection not in kept:
-                    connection.abort()
+            for connection in set(idle).difference(kept):
+                connection.abort()
             if kept:
                 self._idle[uid] = kept
             else:

@@ -50,6 +50,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_is_cut",
         "_is_whole",
         "_keeps_alive",
+        "_may_switch",
         "_num_head_bytes",
         "_parser",
         "_pieces",
@@ -75,6 +76,7 @@ class ReplicaConnection(asyncio.Protocol):
         self._keeps_alive = False
         self._is_cut = False
         self._has_body = True
+        self._may_switch = False
         self.is_lost = False
         self.idle_since = 0.0
         self.tunnel = False
@@ -85,7 +87,7 @@ class ReplicaConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Have the kernel find out when the replica's node is gone."""
         self._transport = transport
-        keep_alive(transport, times_out=True)
+        keep_alive(transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the exchange as cut, unless it is complete."""
@@ -106,6 +108,10 @@ class ReplicaConnection(asyncio.Protocol):
             self._pieces.append(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._transport.abort()
+            if self._is_whole:  # what follows is not the client's
+                self._keeps_alive = False
+                self._pass()
+                return
             self._break(BrokenAnswerError(f"no HTTP: {error}"))
             return
         self._pass()
@@ -123,7 +129,9 @@ class ReplicaConnection(asyncio.Protocol):
     # Calls of the parser.
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Begin a head. An answer that nobody asked for would look like that of another request."""
+        if self._is_whole:
+            raise BrokenAnswerError("another answer follows")
         self._head = AnswerHead()
 
     def on_status(self, reason: bytes) -> None:
@@ -143,6 +151,8 @@ class ReplicaConnection(asyncio.Protocol):
         status = self._head.status = self._parser.get_status_code()
         if status < 200 and status != _SWITCHING:
             return
+        if status == _SWITCHING and not self._may_switch:
+            raise BrokenAnswerError("it switches to a protocol that nobody asked for")
         self.tunnel = status == _SWITCHING
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(self._head)
@@ -160,14 +170,18 @@ class ReplicaConnection(asyncio.Protocol):
 
     # What an exchange asks.
 
-    async def ask(self, head: bytes, body: bytes, *, has_body: bool = True) -> AnswerHead:
-        """Send a request and return the head of its answer. `has_body`: not an answer to HEAD.
+    async def ask(
+        self, head: bytes, body: bytes, *, has_body: bool = True, may_switch: bool = False
+    ) -> AnswerHead:
+        """Send a request and return the head of its answer.
 
+        `has_body`: the answer is not one to HEAD. `may_switch`: the request asks for a WebSocket.
         Raises ConnectionError if the connection ends before, and BrokenAnswerError.
         """
         if self.is_lost or self._transport.is_closing():
             raise ConnectionResetError("the connection is closed")
         self._is_asked, self._is_whole, self._num_head_bytes, self._has_body = True, False, 0, has_body
+        self._may_switch = may_switch
         self._arrival = asyncio.get_running_loop().create_future()
         if len(body) > _JOINED_BYTES:
             self._transport.writelines([head, body])
@@ -187,9 +201,9 @@ class ReplicaConnection(asyncio.Protocol):
     def attach(self, sink: Sink) -> None:
         """Pass the body to the sink from now on, first what has arrived of it."""
         self._sink = sink
-        if self._pieces or self._is_whole:
-            self._pass()
-        elif self._is_cut or self.is_lost:
+        self.resume_reading()  # paused while nobody took the pieces: uvloop reads many before a task runs
+        self._pass()
+        if self._is_cut or self.is_lost:
             self._break(ConnectionResetError("the replica closed the connection"))
 
     def write(self, data: bytes) -> None:
@@ -214,11 +228,18 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
+    def has_sent(self) -> bool:
+        """Whether the kernel has taken the whole request."""
+        return not self._transport.get_write_buffer_size()
+
+    @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent."""
         return (
             self._is_whole
             and self._has_body
+            and not self._pieces
+            and self.has_sent
             and not self.tunnel
             and not self.is_lost
             and not self._transport.is_closing()
@@ -227,6 +248,7 @@ class ReplicaConnection(asyncio.Protocol):
 
     def rest(self, now: float) -> None:
         """Be idle until the next request."""
+        self.resume_reading()  # a slow client may have paused it within the last bytes
         self._is_asked = False
         self._sink = None
         self.idle_since = now

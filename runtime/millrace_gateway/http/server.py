@@ -63,11 +63,15 @@ class HttpServer:
         for connection in list(self.connections):
             connection.end_idle()
 
+    def stop_accepting(self) -> None:
+        """Accept no more connections."""
+        self._server.close()
+
     async def stop(self) -> None:
         """Accept nothing more, and wait until every client has read its answer, or stalls."""
-        self._server.close()
+        self.stop_accepting()
         self.drain()
-        while any(connection.has_unread for connection in self.connections):  # noqa: ASYNC110  the kernel's
+        while any(one.is_busy or one.has_unread for one in self.connections):  # noqa: ASYNC110  the kernel's
             await asyncio.sleep(FLUSH_SECONDS)
         for connection in list(self.connections):
             connection.close()

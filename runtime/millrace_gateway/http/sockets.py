@@ -9,12 +9,15 @@ from fcntl import ioctl
 IDLE_SECONDS = 15
 INTERVAL_SECONDS = 5
 NUM_PROBES = 3
-DEAD_SECONDS = IDLE_SECONDS + INTERVAL_SECONDS * NUM_PROBES
-"""A peer whose node is gone is found dead after this time. Silence of a living peer may last for ever."""
+UNREAD_SECONDS = 300
+"""A peer that acknowledges nothing of what was sent is given up after this time. A living one may be busy."""
 
 
-def keep_alive(transport: asyncio.BaseTransport, *, times_out: bool = False) -> None:
-    """Have the kernel probe a silent peer. `times_out`: also give up on one that acknowledges nothing."""
+def keep_alive(transport: asyncio.BaseTransport) -> None:
+    """Have the kernel probe a silent peer: one whose node is gone is found dead after half a minute.
+
+    Silence of a living peer may last for ever.
+    """
     found: socket.socket = transport.get_extra_info("socket")
     if found.family == socket.AF_UNIX:
         return
@@ -22,8 +25,7 @@ def keep_alive(transport: asyncio.BaseTransport, *, times_out: bool = False) -> 
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, NUM_PROBES)
-    if times_out:
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_SECONDS * 1000)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
 
 
 def reset(transport: asyncio.Transport) -> None:

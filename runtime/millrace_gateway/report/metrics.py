@@ -48,6 +48,8 @@ class RetryCause(StrEnum):
     """The replica accepted no connection."""
     DRAINING = "draining"
     """The replica answered that it is about to end."""
+    TOKEN = "token"  # noqa: S105  a cause
+    """The replica did not accept the gateway's token."""
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+import millrace_gateway.server
 from millrace_gateway.front import early_stream
 from millrace_gateway.http import sockets
 from millrace_gateway.http.sockets import count_unread
@@ -114,7 +115,11 @@ async def test_no_client_takes_a_cut_answer_for_whole(bench: Bench, version: str
     writer.close()
 
 
-async def test_the_end_of_a_pod_object_ends_its_exchanges(bench: Bench) -> None:
+async def test_the_end_of_a_pod_object_ends_its_exchanges(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(millrace_gateway.server, "GONE_SECONDS", 0.05)
+
     async def hang(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await answer.prepare(request)

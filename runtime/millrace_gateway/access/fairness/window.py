@@ -121,5 +121,5 @@ class Window:
         if self.num_gateways <= 1 or size == math.inf:
             return size
         num_elsewhere = sum(room.num_elsewhere for room in rooms)
-        part = num_here / (num_here + num_elsewhere) if num_here else 0.0
+        part = num_here / (num_here + num_elsewhere) if num_here > 0 else 0.0
         return max(1.0, size * max(part, 1 / self.num_gateways))

@@ -20,12 +20,14 @@ class Bucket:
     Each request passes here several times, so what is missing is brought to the present once, by `advance`.
     """
 
-    __slots__ = ("_at", "_withheld", "deficit", "limit")
+    __slots__ = ("_at", "_withheld", "deficit", "limit", "worked_off")
 
     def __init__(self, limit: int, now: float) -> None:
         self.limit = limit
         self.deficit = 0.0
         """What is missing from this gateway's share at the last `advance`; at least 0."""
+        self.worked_off = 0.0
+        """What time has given back of this gateway's share since the start."""
         self._withheld = 0.0
         self._at = now
 
@@ -36,7 +38,9 @@ class Bucket:
             self._at = now
             if self.deficit:
                 missing = self.deficit - minutes * self.limit * share
-                self.deficit = missing if missing > _ROUNDING else 0.0
+                missing = missing if missing > _ROUNDING else 0.0
+                self.worked_off += self.deficit - missing
+                self.deficit = missing
             if self._withheld:
                 missing = self._withheld - minutes * self.limit * (1.0 - share)
                 self._withheld = missing if missing > _ROUNDING else 0.0

@@ -54,6 +54,8 @@ class Limiter:
         counted = self._find_accounts(client, service, policy, now)
         if not counted:
             return Reservation(self.ledger, (), {})
+        # An exaggerated bound must not close a service, and one client's must not use up that of all.
+        estimate_tokens = min([estimate_tokens, *(one.tokens.limit for one in counted if one.tokens)])
         for one in counted:
             if not self._has_room(one, estimate_tokens):
                 obstacle = max(self._find_obstacles(counted, estimate_tokens))
@@ -104,17 +106,17 @@ class Limiter:
                 yield Obstacle(BUSY_SECONDS, whose, f"{limit.concurrency} requests at once")
 
     def _charge(self, one: Counted, estimate_tokens: int) -> Charge:
-        account, tokens = one.account, 0
+        account, tokens, mark = one.account, 0, 0.0
         account.num_here += 1
         if one.requests is not None:
             account.requests.spent += 1
             one.requests.add(1)
         if one.tokens is not None:
-            tokens = min(estimate_tokens, one.tokens.limit)  # an exaggerated bound must not close a service
+            tokens, mark = estimate_tokens, one.tokens.worked_off + one.tokens.deficit
             account.tokens.spent += tokens
             one.tokens.add(tokens)
         self.ledger.note_change(account)
-        return Charge(account, tokens)
+        return Charge(account, tokens, mark)
 
     def _describe(self, client: Client | None, counted: Sequence[Counted]) -> Mapping[str, str]:
         first = counted[0]

@@ -1,5 +1,6 @@
 """What one admitted request has reserved of its limits, from its admission to its end. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,19 @@ class Charge(NamedTuple):
 
     account: Account
     tokens: int
+    mark: float = 0.0
+    """The bucket's `worked_off` from which on time gives these tokens back: the oldest use comes first."""
+
+    def find_refund(self, unused: int) -> int:
+        """Return the part of the unused tokens that time has not given back already.
+
+        A client that holds a reservation for long would get it twice, and could save up many minutes' limits.
+        """
+        bucket = self.account.tokens.bucket
+        if bucket is None:
+            return 0
+        given_back = min(max(0.0, bucket.worked_off - self.mark), self.tokens)
+        return min(unused, math.floor(self.tokens - given_back))
 
 
 class Reservation:
@@ -52,28 +66,39 @@ class Reservation:
     def settle(self, usage: Usage | None) -> None:
         """Charge what was used instead of what was reserved. None: nobody knows, so the reserved stays."""
         ledger, now = self._end()
-        for account, tokens in self._charges:
+        for charge in self._charges:
+            account = charge.account
             account.num_here -= 1
             if usage is not None:
-                account.tokens.spend(usage.num_tokens - tokens, now, ledger.share)
+                self._correct(charge, usage.num_tokens, now)
             ledger.note_change(account)
 
     def release(self) -> None:
         """Give everything back: no replica has begun the request."""
         ledger, now = self._end()
-        for account, tokens in self._charges:
+        for charge in self._charges:
+            account = charge.account
             account.num_here -= 1
             account.requests.spend(-1, now, ledger.share)
-            account.tokens.spend(-tokens, now, ledger.share)
+            self._correct(charge, 0, now)
             ledger.note_change(account)
 
+    def _correct(self, charge: Charge, used: int, now: float) -> None:
+        """Charge what was used in place of what was reserved."""
+        share, meter = self._ledger.share, charge.account.tokens
+        if used >= charge.tokens:
+            meter.spend(used - charge.tokens, now, share)
+        elif meter.bucket is not None:
+            meter.bucket.advance(now, share)
+            meter.spend(-charge.find_refund(charge.tokens - used), now, share)
+
     def _raise(self, charge: Charge, used: int) -> Charge:
-        account, tokens = charge
+        account, tokens, mark = charge
         if used <= tokens or account.tokens.bucket is None:
             return charge
         account.tokens.spend(used - tokens, self._ledger.clock(), self._ledger.share)
         self._ledger.note_change(account)
-        return Charge(account, used)
+        return Charge(account, used, mark)
 
     def _end(self) -> tuple[Ledger, float]:
         """Return the ledger and the time."""

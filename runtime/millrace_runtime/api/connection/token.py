@@ -31,7 +31,9 @@ class TokenLayer:
             " with an API key of the service",
             code="gateway_token_required",
         )
-        await Response(error.encode(), error.status, media_type="application/json")(scope, receive, send)
+        headers = {HEADER_GATEWAY_TOKEN: "refused"}  # by it a gateway knows that the client is not at fault
+        answer = Response(error.encode(), error.status, headers, "application/json")
+        await answer(scope, receive, send)
 
     def _has_token(self, scope: Scope) -> bool:
         """Whether the request has one token, and it is valid."""

@@ -1,0 +1,208 @@
+"""Bytes as uvloop brings them, which the product runs on: many reads before a task, and raw replicas."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from millrace_gateway.settings import Settings
+from millrace_runtime.contract import PORT_HTTP
+from testing.gateway_bench import Bench, make_pod, next_address, running
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: chat.team.svc\r\nContent-Length: 16\r\n\r\n"
+ASK = HEAD + b'{"model":"chat"}'
+Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), running(Settings("127.0.0.1", 0, drain_notice_seconds=0.05)) as bench:
+            bench.add_service("team", "chat")
+            await test(bench)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+async def add_raw_replica(bench: Bench, play: Play) -> asyncio.Server:
+    """Add a replica that writes what it likes: `play` gets the connection after each request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith(b"GET "):
+                    await reader.readexactly(16)
+                    await play(reader, writer)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, asyncio.CancelledError):
+            writer.close()
+
+    address = next_address()
+    server = await asyncio.start_server(serve, address, PORT_HTTP)
+    bench.gateway.catalogue.apply_replica(make_pod("team", "chat", "raw", address=address, served="chat"))
+    return server
+
+
+async def connect(bench: Bench, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", int(bench.url.rpartition(":")[2]), limit=limit)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0]))
+
+
+def write_answer(size: int) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size
+
+
+def test_large_answers_arrive_on_a_kept_connection() -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(write_answer(16 << 20))
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        for _ in range(6):
+            writer.write(ASK)
+            assert len(await read_answer(reader)) == 16 << 20
+        writer.close()
+        server.close()
+
+    run(check)
+
+
+def test_a_slow_client_leaves_a_connection_that_reads() -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(write_answer(8 << 20))
+
+        server = await add_raw_replica(bench, play)
+        slow, slow_writer = await connect(bench, 1024)
+        slow_writer.write(ASK)
+        await bench.until(lambda: any(one.is_paused for one in bench.sites.clients.connections))
+        assert len(await read_answer(slow)) == 8 << 20
+        reader, writer = await connect(bench)
+        for _ in range(4):
+            writer.write(ASK)
+            assert len(await read_answer(reader)) == 8 << 20
+        slow_writer.close()
+        writer.close()
+        server.close()
+
+    run(check)
+
+
+def test_nobody_gets_an_answer_that_was_not_asked_for() -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(write_answer(2) + b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged")
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        for _ in range(3):
+            writer.write(ASK)
+            assert await read_answer(reader) == b"xx"
+        writer.close()
+        assert b"forged" not in await reader.read()
+        server.close()
+
+    run(check)
+
+
+def test_a_switch_that_nobody_asked_for_is_a_failure() -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        writer.write(ASK)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 502 ")
+        writer.close()
+        server.close()
+
+    run(check)
+
+
+def test_a_client_that_reads_nothing_gets_no_further_answers() -> None:
+    async def check(bench: Bench) -> None:
+        _, writer = await connect(bench, 1024)
+        for _ in range(200):
+            writer.write(b"GET /v1/models/none HTTP/1.1\r\nHost: a\r\n\r\n" * 200)
+        await bench.until(lambda: all(one.is_paused for one in bench.sites.clients.connections))
+        (connection,) = bench.sites.clients.connections
+        before = connection._num_written
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert connection._num_written == before
+        assert connection._transport.get_write_buffer_size() < 1 << 20
+        writer.transport.abort()
+        await bench.until(lambda: not bench.sites.clients.connections)
+
+    run(check)
+
+
+def test_a_body_behind_a_slow_request_is_not_read_to_its_end() -> None:
+    async def check(bench: Bench) -> None:
+        release = asyncio.Event()
+
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await release.wait()
+            writer.write(write_answer(2))
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        second = ASK.replace(b"Content-Length: 16", b"Content-Length: 8000000")[:-16]
+        writer.write(ASK + second + b"x" * 8_000_000)
+        await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        (connection,) = bench.sites.clients.connections
+        assert connection._newest.num_body_bytes < 1 << 20
+        release.set()
+        assert await read_answer(reader) == b"xx"
+        assert b"HTTP/1.1 200 OK" in await reader.readuntil(b"\r\n\r\n")  # the Host names the service
+        writer.close()
+        server.close()
+
+    run(check)
+
+
+def test_a_broken_request_does_no_harm_to_the_one_before_it() -> None:
+    async def check(bench: Bench) -> None:
+        release = asyncio.Event()
+
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await release.wait()
+            writer.write(write_answer(2))
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        bad = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+        writer.write(ASK + bad)
+        await bench.until(lambda: bench.gateway.lifecycle.num_in_flight)
+        writer.write(b"more")
+        release.set()
+        answer = await reader.read()
+        assert answer.endswith(b"xx")
+        assert answer.count(b"HTTP/1.1") == 1
+        writer.close()
+        server.close()
+
+    run(check)
+
+
+def test_a_body_that_can_not_be_rewritten_is_the_clients_fault() -> None:
+    async def check(bench: Bench) -> None:
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(write_answer(2))
+
+        server = await add_raw_replica(bench, play)
+        body = b'{"model":"team/chat","\xff":1}'
+        async with bench.client.post(f"{bench.url}/v1/completions", data=body) as answer:
+            assert answer.status == 400
+        server.close()
+
+    run(check)
