@@ -92,6 +92,8 @@ def _carry(clients: Clients, target: Target, number: int, plan: Plan, process: P
         before = process.read_cpu_seconds() if process else 0.0
         began = time.monotonic()
         result = clients.read(load)
+        if result["begun"] < number / 2:
+            raise LoadError(f"only {result['begun']} of {number} streams began: {result['reasons']}")
         share = ((process.read_cpu_seconds() if process else 0.0) - before) / (time.monotonic() - began)
     lag = {"p50": float("inf"), "p99": float("inf")} | result["milliseconds"]
     return _Carried(lag["p50"], lag["p99"], result["delivered"], 100 * share)
