@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
+from benchmarks.routing.__main__ import render_rows as render_routing_rows
 from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
 from benchmarks.runtime.published import FIGURES, name_over_best
 from benchmarks.runtime.report import read_rates, render_ratios
@@ -78,6 +79,15 @@ def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
     assert f"has {run['step_microseconds_32']} µs with 32" in text
     assert f"and {run['step_microseconds_256']} µs with 256" in text
+
+
+def test_the_comparison_of_routing_is_the_committed_run() -> None:
+    run = json.loads((ROOT / "benchmarks" / "results" / "routing.json").read_text())
+    assert run["simulated"]
+    section = FIGURES_PAGE.partition("## The right replica, simulated\n")[2].partition("\n## ")[0]
+    assert "\n".join(render_routing_rows(run["rows"])) in section
+    text = " ".join(section.split())
+    assert f"on {run['date']} at commit {run['commit']}, with {run['seeds']} seeds" in text
 
 
 def usual_runs(run: dict[str, Any], policy: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
