@@ -14,6 +14,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.local_cluster import LocalCluster
+from millrace_gateway.access.usage import UsageBook
+from millrace_gateway.access.usage_metrics import UsageCollector
 from millrace_gateway.report.metrics import Metrics as GatewayMetrics
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from millrace_kubectl import command as plugin
@@ -125,6 +127,7 @@ def replica_families() -> dict[str, Metric]:
 def gateway_families() -> dict[str, Metric]:
     metrics = GatewayMetrics()
     metrics.track(ServiceChanges(added=[ServiceKey("namespace", "service")]))
+    metrics.add_collector(UsageCollector(UsageBook(0.0), float))
     return exposed(text_string_to_metric_families(metrics.render().decode()))
 
 
