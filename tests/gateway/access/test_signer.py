@@ -38,6 +38,7 @@ def signer(clock: Clock, lines: list[str]) -> Signer:
 @pytest.mark.parametrize(
     ("accepted", "public"),
     [([OLD_PUBLIC], OLD_PUBLIC), ([NEW_PUBLIC], NEW_PUBLIC), ([OLD_PUBLIC, NEW_PUBLIC], NEW_PUBLIC)],
+    ids=["old", "new", "both"],
 )
 def test_the_newest_key_that_a_pod_accepts_signs(
     signer: Signer, clock: Clock, accepted: list[str], public: str
