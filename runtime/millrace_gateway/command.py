@@ -115,6 +115,7 @@ def read_settings(argv: list[str]) -> Settings:
         secret_namespaces=flags.secret_namespaces,
         pod_name=os.environ.get("POD_NAME", ""),
         has_access_log=flags.access_log,
+        sessions_by_user=flags.sessions_by_user,
     )
 
 
@@ -187,6 +188,11 @@ def _add_access_flags(parser: argparse.ArgumentParser) -> None:
         type=parse_port,
         default=PORT_GATEWAY_PEERS,
         help="the port where other gateways report what counts for limits (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--sessions-by-user",
+        action="store_true",
+        help="send requests with the same `user` in their bodies to the same replica, as X-Session-Id does",
     )
     parser.add_argument(
         "--access-log",

@@ -40,6 +40,8 @@ class Settings:
     """The name of the gateway's pod, by which other gateways know it."""
     has_access_log: bool = False
     """Whether each request is a line of JSON on the standard output."""
+    sessions_by_user: bool = False
+    """Whether requests with the same `user` in their bodies go to the same replica."""
     short_names: Mapping[str, ServiceKey] = field(default_factory=dict)
     """The services of pinned model names: the platform gives a name to a service; no other claim counts."""
     public_hosts: frozenset[str] = frozenset()

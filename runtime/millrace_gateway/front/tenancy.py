@@ -44,7 +44,7 @@ class Tenancy:
         self._exchange = Exchange(self._ledger, uuid.uuid4().hex)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
         self.turnstiles = Turnstiles(time.monotonic)
-        self.preferences = Preferences()
+        self.preferences = Preferences(by_user=settings.sessions_by_user)
         self._book = book = UsageBook(time.time())
         self._links = PeerLinks(settings.pod_name, self._exchange, book, self.signer, PORT_GATEWAY_PEERS)
         metrics.add_collector(UsageCollector(book, time.monotonic))

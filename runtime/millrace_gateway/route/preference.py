@@ -1,19 +1,20 @@
 """The replica that a request would rather have than the idlest: that of its beginning or session. Pure."""
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from millrace_gateway.route.affinity import Affinity, find_load
 from millrace_gateway.route.affinity import Candidate as Home
 from millrace_gateway.route.balance import Candidate
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
-from millrace_gateway.route.prefix import hash_prefix
+from millrace_gateway.route.prefix import find_session, hash_prefix, hash_session
 
 
 class Preferences:
     """Owner of what is known of each service's requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_user: bool = False) -> None:
+        """`by_user`: the field `user` of a body names a session, too."""
+        self._by_user = by_user
         self._affinities: dict[ServiceKey, Affinity] = {}
         self.num_gateways = 1
         """The gateways that share the services, with this one."""
@@ -22,13 +23,15 @@ class Preferences:
         self, service: ServiceKey, body: bytes, salt: bytes, session: bytes | None
     ) -> "Preference | None":
         """Return a request's preference; None if it has no prompt, and names no session."""
+        if session is None and self._by_user:
+            session = find_session(body)
         names = hash_prefix(body, salt)
         if not names and session is None:
             return None
         affinity = self._affinities.get(service)
         if affinity is None:
             affinity = self._affinities[service] = Affinity()
-        return Preference(self, affinity, names, None if session is None else crc32(session, crc32(salt)))
+        return Preference(self, affinity, names, None if session is None else hash_session(session, salt))
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services."""
