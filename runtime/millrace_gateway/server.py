@@ -12,6 +12,7 @@ import aiohttp
 
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
+from millrace_gateway.front.attempts import Attempts
 from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.holding import Holder
 from millrace_gateway.front.load_poll import LoadPoll
@@ -179,18 +180,27 @@ class Gateway:
 
     def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
         guard = self.tenancy.guard
-        proxy = Proxy(
+        attempts = Attempts(
             upstream,
             self.catalogue,
             balancer=self.balancer,
             metrics=self.metrics,
+            holder=self.holder,
+            guard=guard,
+            loads=loads,
+            settings=self.settings,
+        )
+        proxy = Proxy(
+            upstream,
+            self.catalogue,
+            attempts,
+            balancer=self.balancer,
+            metrics=self.metrics,
             lifecycle=self.lifecycle,
             activity=self.activity,
-            holder=self.holder,
             bodies=self.bodies,
             guard=guard,
             turnstiles=self.tenancy.turnstiles,
-            loads=loads,
             preferences=self.tenancy.preferences,
             settings=self.settings,
         )

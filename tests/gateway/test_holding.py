@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from millrace_gateway.front import proxy
+from millrace_gateway.front import attempts
 from millrace_gateway.front.holding import HELD_BYTES, Awaited, Holder
 from millrace_gateway.route.objects import ServiceKey, read_service
 from millrace_runtime.contract import ANNOTATION_LEAVING, HEADER_DRAINING
@@ -210,7 +210,7 @@ async def test_a_request_waits_while_the_last_replica_goes(bench: Bench) -> None
 async def test_a_request_that_the_last_replica_refuses_waits_for_the_next_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy, "REFUSED_SECONDS", 0.05)
+    monkeypatch.setattr(attempts, "REFUSED_SECONDS", 0.05)
     add_sleeper(bench)
     num_asked = 0
 

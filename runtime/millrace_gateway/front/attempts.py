@@ -1,0 +1,194 @@
+"""Asks one replica after another until one answers, and passes its answer to the client.
+
+It tries a second replica only if the first has not begun: it refused the connection or the gateway's token,
+or answered 503 with the draining header. A request that was sent and failed is not sent again: it may be what
+killed the replica.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+from millrace_gateway.errors import (
+    BrokenAnswerError,
+    ModelNotFoundError,
+    NoReplicaError,
+    ReplicaDrainingError,
+    ReplicaRefusedError,
+    RequestRefusedError,
+    TokenRefusedError,
+    UpstreamFailedError,
+)
+from millrace_gateway.front.exchange import Exchange
+from millrace_gateway.front.guard import Guard
+from millrace_gateway.front.headers import response_headers
+from millrace_gateway.front.holding import Awaited, Holder
+from millrace_gateway.front.load_poll import LoadPoll
+from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, read_answer
+from millrace_gateway.http.head import is_event_stream
+from millrace_gateway.http.relay import Relay, RelayEnd
+from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
+from millrace_gateway.route.balance import Balancer, has_candidate
+from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.routing import describe_absence, describe_unknown, find_port
+from millrace_gateway.settings import Settings
+
+REFUSED_SECONDS = 1.0
+"""Before a replica that refused is tried again, if the request may wait and there is no other."""
+_CAUSES = {
+    ReplicaRefusedError: RetryCause.REFUSED,
+    ReplicaDrainingError: RetryCause.DRAINING,
+    TokenRefusedError: RetryCause.TOKEN,
+}
+_BROKE_OFF = UpstreamFailedError("The replica broke off in the middle of its answer. Send the request again.")
+
+
+class Attempts:
+    """Connects the choice of a replica to the connections of client and replica."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        catalogue: Catalogue,
+        *,
+        balancer: Balancer,
+        metrics: Metrics,
+        holder: Holder,
+        guard: Guard,
+        loads: LoadPoll,
+        settings: Settings,
+    ) -> None:
+        self._upstream = upstream
+        self._catalogue = catalogue
+        self._balancer = balancer
+        self._metrics = metrics
+        self._holder = holder
+        self._guard = guard
+        self._loads = loads
+        self._settings = settings
+        self._now = asyncio.get_running_loop().time
+
+    async def find_answer(self, exchange: Exchange, replica: Replica | None) -> None:
+        """Ask one replica after another until one answers; wait for one if the service may rest."""
+        may_wait = exchange.is_work
+        deadline = self._now() + exchange.route.sleeper.hold_seconds
+        while True:
+            if may_wait and self._waits_for_another(exchange, replica):
+                may_wait = await self._hold(exchange, deadline)
+                replica = self.pick(exchange)
+            if replica is None:
+                raise self.describe_absence(exchange)
+            try:
+                exchange.outcome = await self._ask_one(exchange, replica)
+            except ReplicaRefusedError as refusal:
+                exchange.tried.add(replica.uid)
+                self._metrics.count_retry(_CAUSES[type(refusal)])
+            else:
+                return
+            replica = self.pick(exchange)
+
+    def _waits_for_another(self, exchange: Exchange, replica: Replica | None) -> bool:
+        """Whether the request waits for a new replica: the service may rest, and has none that stays."""
+        is_going = replica is None or (replica.is_leaving and not exchange.tried)
+        return is_going and exchange.route.sleeper.hold_seconds > 0
+
+    async def _hold(self, exchange: Exchange, deadline: float) -> bool:
+        """Wait until a replica that stays can take a request. Return whether another wait may help.
+
+        A replica that refused is tried again after REFUSED_SECONDS: by then the gateway knows that it is
+        gone, or it accepts the request.
+        """
+        route, tried = exchange.route, exchange.tried
+
+        def may_go(refused: Collection[str]) -> bool:
+            present = self._catalogue.renew(route)
+            is_there = has_candidate(self._catalogue.ready_replicas(route), refused)
+            return is_there or present is None or not present.sleeper.hold_seconds
+
+        if self._now() >= deadline or not self._holder.has_room(exchange.share):
+            return False
+        awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)
+        exchange.note_wait()
+        if tried:
+            pause = min(REFUSED_SECONDS, deadline - self._now())
+            if not await self._holder.wait(pause, awaited):
+                tried.clear()
+        has_come = await self._holder.wait(deadline - self._now(), awaited)
+        exchange.note_wait_end()
+        present = self._catalogue.renew(route)
+        return has_come and present is not None and present.sleeper.hold_seconds > 0
+
+    async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
+        headers = self._guard.choose_headers(exchange.admission, replica)
+        self._balancer.begin(replica)
+        try:
+            answer = await self._upstream.ask(exchange.upstream, replica, headers)
+            try:
+                self._loads.note_answer(replica, answer.head.headers, self._now())
+                exchange.note_begun()
+                if answer.connection.has_sent:
+                    exchange.upstream.release()
+                self._balancer.note_success(replica)
+                return await self._answer(exchange, answer, replica)
+            finally:
+                self._upstream.end(replica, answer)
+        except (ReplicaRefusedError, UpstreamFailedError) as error:
+            self._balancer.note_failure(replica, self._now())
+            if isinstance(error, UpstreamFailedError):
+                exchange.note_begun()
+            raise
+        except asyncio.CancelledError:  # the client has left, and the replica may have computed for it
+            exchange.note_begun()
+            raise
+        finally:
+            self._balancer.end(replica)
+
+    async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
+        head, request, early = upstream.head, exchange.request, exchange.early
+        exchange.status = head.status
+        convert, more = self._guard.read_answer(exchange.admission, head.headers)
+        if early is None or early.answer is None:
+            lines = response_headers(head.headers) + more
+            if convert is not None:  # the body becomes shorter
+                lines = [line for line in lines if line[0] != b"content-length"]
+            answer = request.begin(head.status, lines, head.reason)
+        elif is_event_stream(head.headers):
+            answer = early.answer
+        else:
+            try:
+                early.end(await read_answer(upstream))
+            except BrokenAnswerError:
+                early.refuse(_BROKE_OFF)
+            return judge(head.status, is_whole=True)
+        relay = Relay(request.connection, answer, upstream.connection, convert)
+        end = await relay.run()
+        if end is RelayEnd.CLIENT_LEFT:
+            return Outcome.CLIENT_LEFT
+        if end is RelayEnd.BROKEN_OFF:
+            self._balancer.note_failure(replica, self._now())
+            if is_event_stream(head.headers) and relay.last.endswith(b"\n\n"):
+                answer.write(b"data: " + _BROKE_OFF.body() + b"\n\n")
+            answer.abort()
+        return judge(head.status, is_whole=end is RelayEnd.WHOLE)
+
+    def describe_absence(self, exchange: Exchange) -> RequestRefusedError:
+        """Return the refusal, with the present state of the services."""
+        present = self._catalogue.renew(exchange.route)
+        if present is None:
+            port = find_port(exchange.request.host)
+            return ModelNotFoundError(describe_unknown(exchange.route.served_name, port))
+        text = describe_absence(present, len(exchange.tried))
+        return NoReplicaError(text, self._settings.retry_after_seconds)
+
+    def pick(self, exchange: Exchange) -> Replica | None:
+        """Return the replica that the request prefers, else the least loaded one; None without any."""
+        replicas, preference = self._catalogue.ready_replicas(exchange.route), exchange.preference
+        prefer = preference.choose if preference is not None and len(replicas) > 1 else None
+        return self._balancer.pick(replicas, exchange.tried, self._now(), prefer)
+
+
+def judge(status: int, *, is_whole: bool) -> Outcome:
+    """Return the outcome of a request whose client has got a replica's answer."""
+    if status >= 500 or not is_whole:
+        return Outcome.UPSTREAM_ERROR
+    return Outcome.REFUSED if status == 429 else Outcome.COMPLETED
