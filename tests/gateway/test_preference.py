@@ -39,7 +39,7 @@ async def test_a_beginning_and_a_session_have_their_replica(bench: Bench) -> Non
             async with bench.client.post(bench.url + PATH_CHAT_COMPLETIONS, data=body) as answer:
                 assert answer.status == 200
     for places in seen.values():
-        assert places.most_common(1)[0][1] >= 8  # the first ones go to the idlest, and to several homes
+        assert places.most_common(1)[0][1] >= 6  # the first ones go to the idlest, and to several homes
     assert len({places.most_common(1)[0][0] for places in seen.values()}) > 1
 
 
