@@ -100,8 +100,9 @@ def run(
 
 
 def summarise(rounds: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return the medians of the rounds."""
-    return {name: median(one[name] for one in rounds) for name in rounds[0]}
+    """Return the medians of what every round has."""
+    names = [name for name in rounds[0] if all(name in one for one in rounds)]
+    return {name: median(one[name] for one in rounds) for name in names}
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ def _measure_path(clients: Clients, target: Target, plan: Plan, process: Process
 
 def _measure_streams(clients: Clients, target: Target, plan: Plan, process: Process | None) -> Figures:
     first = _carry(clients, target, plan.num_streams, plan, process)
+    if first is None:
+        return {"streams_carried": 0.0}
     figures = {
         "streams_lag_p50_ms": first.lag_p50_ms,
         "streams_lag_p99_ms": first.lag_p99_ms,
@@ -67,7 +69,8 @@ def _measure_streams(clients: Clients, target: Target, plan: Plan, process: Proc
         "streams_carried": float(plan.num_streams if first.is_carried else 0),
     }
     for number in plan.steps if first.is_carried else ():
-        if not _carry(clients, target, number, plan, process).is_carried:
+        carried = _carry(clients, target, number, plan, process)
+        if carried is None or not carried.is_carried:
             break
         figures["streams_carried"] = float(number)
     return figures
@@ -85,7 +88,10 @@ class _Carried:
         return self.lag_p99_ms <= CARRIED_LAG_MS and self.delivered >= 0.98
 
 
-def _carry(clients: Clients, target: Target, number: int, plan: Plan, process: Process | None) -> _Carried:
+def _carry(
+    clients: Clients, target: Target, number: int, plan: Plan, process: Process | None
+) -> _Carried | None:
+    """Return how so many streams are carried; None if less than half of them begin."""
     with clients.begin("streams", target, connections=number, duration=f"{plan.seconds}s") as load:
         if load.read_line() != "measuring":
             raise LoadError("the streams did not begin")
@@ -93,7 +99,7 @@ def _carry(clients: Clients, target: Target, number: int, plan: Plan, process: P
         began = time.monotonic()
         result = clients.read(load)
         if result["begun"] < number / 2:
-            raise LoadError(f"only {result['begun']} of {number} streams began: {result['reasons']}")
+            return None
         share = ((process.read_cpu_seconds() if process else 0.0) - before) / (time.monotonic() - began)
     lag = {"p50": float("inf"), "p99": float("inf")} | result["milliseconds"]
     return _Carried(lag["p50"], lag["p99"], result["delivered"], 100 * share)
@@ -103,8 +109,8 @@ def _measure_idle_streams(clients: Clients, started: Started) -> Figures:
     before = started.process.read_resident_bytes()
     with clients.begin("idle", started.target, connections=NUM_IDLE) as load:
         opened = int(load.read_line().removeprefix("open ") or 0)
-        if opened < NUM_IDLE / 2:
-            raise LoadError(f"only {opened} of {NUM_IDLE} streams began")
+        if not opened:
+            raise LoadError("no stream began")
         time.sleep(SETTLE_SECONDS)
         taken = started.process.read_resident_bytes() - before
     return {"idle_stream_kb": taken / 1e3 / opened}

@@ -28,6 +28,11 @@ class UsageEvents:
 
     def convert(self, piece: bytes) -> bytes:
         """Return the piece without usage events. An unfinished one waits for its rest."""
+        if (
+            self._is_at_start and not self._partial and piece.endswith(_END) and USAGE_EVENT not in piece
+        ):  # whole events, none of usage: nearly every piece, and each token is one
+            self._ends_in_newline = True
+            return piece
         if self._partial:
             piece, self._partial = self._partial + piece, b""
         kept, start, size = [], 0, len(piece)
