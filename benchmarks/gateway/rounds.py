@@ -33,13 +33,18 @@ Figures = dict[str, float]
 
 def measure(contestant: Contestant, place: Place, clients: Clients, plan: Plan, direct: Target) -> Figures:
     """Return a contestant's figures. Raises PeerError and LoadError."""
+    figures: Figures = {}
     with contestant.serve(place) as started:
         if started is None:
             return _measure_path(clients, direct, plan, None)
         _await_answer(contestant.name, started, clients, place.folder)
         time.sleep(SETTLE_SECONDS)
-        figures = {"idle_mb": started.process.read_resident_bytes() / 1e6}
+        figures["idle_mb"] = started.process.read_resident_bytes() / 1e6
         figures |= _measure_idle_streams(clients, started)
+    # Anew: LiteLLM keeps its places for streams whose clients have left, and answers nobody else.
+    with contestant.serve(place) as started:
+        assert started is not None
+        _await_answer(contestant.name, started, clients, place.folder)
         return figures | _measure_path(clients, started.target, plan, started.process)
 
 

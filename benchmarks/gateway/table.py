@@ -31,13 +31,29 @@ def add_latency(figures: Mapping[str, float], direct: Mapping[str, float]) -> di
 def render(medians: Medians) -> str:
     """Return the table: a line a gateway, the direct way first."""
     lines = [f"{'':15}" + "".join(f"{title:>16}" for title, _ in COLUMNS.values())]
-    for name, figures in medians.items():
-        shown = dict(figures) | (add_latency(figures, medians[DIRECT]) if DIRECT in medians else {})
-        cells = (
-            form.format(shown[column]) if column in shown else "-" for column, (_, form) in COLUMNS.items()
-        )
+    for name, *cells in list_cells(medians):
         lines.append(f"{name:15}" + "".join(f"{cell:>16}" for cell in cells))
     return "\n".join(lines)
+
+
+def render_markdown(medians: Medians) -> str:
+    """Return the same table in Markdown."""
+    titles = ["", *(title for title, _ in COLUMNS.values())]
+    return "\n".join(
+        f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *list_cells(medians))
+    )
+
+
+def list_cells(medians: Medians) -> list[list[str]]:
+    """Return the table's rows: a gateway's name, and its figures."""
+    rows = []
+    for name, figures in medians.items():
+        shown = dict(figures) | (add_latency(figures, medians[DIRECT]) if DIRECT in medians else {})
+        cells = [
+            form.format(shown[column]) if column in shown else "-" for column, (_, form) in COLUMNS.items()
+        ]
+        rows.append([name, *cells])
+    return rows
 
 
 def compare(rounds: Rounds) -> dict[str, float]:

@@ -1,8 +1,12 @@
-"""What the gateway makes of bytes, beside aiohttp: it refuses them, or both read the same requests."""
+"""What the gateway makes of bytes, beside aiohttp and nginx: it refuses them, or reads what they read."""
 
 import asyncio
 import json
 import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -63,7 +67,25 @@ async def parse_answers(answer: bytes) -> list[list[str]]:
     return [json.loads(body) for body in re.findall(rb"\r\n\r\n(\[.*?\])(?=HTTP|$)", answer)]
 
 
-async def ask_aiohttp(data: bytes) -> list[list[str]]:
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+NGINX_CONFIG = """
+daemon off; master_process off; error_log stderr crit; pid {folder}/pid;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+  server {{
+    listen unix:{folder}/socket;
+    location / {{ proxy_pass {url}; proxy_http_version 1.1; proxy_set_header Host $http_host; }}
+  }}
+}}
+"""
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[str]:
+    """Yield the address of aiohttp, which answers with what it has read."""
+
     async def tell(request: web.BaseRequest) -> web.Response:
         body = (await request.read()).decode("latin-1")
         told = [request.method, request.raw_path, request.headers.get("Host", ""), body]
@@ -73,14 +95,36 @@ async def ask_aiohttp(data: bytes) -> list[list[str]]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    reader, writer = await asyncio.open_connection(
-        "127.0.0.1", int(url_of(site, "127.0.0.1").rpartition(":")[2])
-    )
-    writer.write(data)
-    answer = await read_all(reader)
-    writer.close()
-    await runner.cleanup()
+    try:
+        yield url_of(site, "127.0.0.1")
+    finally:
+        await runner.cleanup()
+
+
+async def ask_aiohttp(data: bytes) -> list[list[str]]:
+    async with echoing() as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(data)
+        answer = await read_all(reader)
+        writer.close()
     return await parse_answers(answer)
+
+
+@asynccontextmanager
+async def nginx_before(url: str, folder: Path) -> AsyncIterator[Path]:
+    """Yield the socket of an nginx that passes requests on to the address."""
+    config, socket = folder / "nginx.conf", folder / "socket"
+    config.write_text(NGINX_CONFIG.format(folder=folder, url=url))
+    process = await asyncio.create_subprocess_exec(str(NGINX), "-c", str(config), "-p", str(folder))
+    try:
+        while not socket.exists():
+            assert process.returncode is None, "nginx has ended"
+            await asyncio.sleep(0.01)
+        yield socket
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
 
 
 @pytest.mark.parametrize("pieces", [1 << 20, 1], ids=["in one piece", "byte by byte"])
@@ -93,6 +137,25 @@ async def test_what_is_read_is_read_as_others_do(name: str, pieces: int) -> None
     for our, their in zip(ours, theirs, strict=name != "an offer of h2c"):
         is_absolute = their[1].startswith("http")
         assert our == (["GET", "/x", "b:80", ""] if is_absolute else their)
+
+
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+async def test_what_is_read_is_read_as_nginx_does(tmp_path: Path) -> None:
+    async with echoing() as url, nginx_before(url, tmp_path) as socket, serving() as server:
+        for name, data in READ.items():
+            if name == "HTTP/1.0":  # it has no Host to pass on
+                continue
+            reader, writer = await asyncio.open_unix_connection(socket)
+            writer.write(data)
+            theirs = await parse_answers(await read_all(reader, quiet=0.3))
+            writer.close()
+            ours = await parse_answers(await send(server, data))
+            assert ours, name
+            # It takes an absolute target's path alone, and no offer of another protocol.
+            ours = [
+                [method, path, "a" if host == "b:80" else host, body] for method, path, host, body in ours
+            ]
+            assert ours == theirs[: len(ours)], name
 
 
 @pytest.mark.parametrize("name", REFUSED)
