@@ -29,13 +29,13 @@ from millrace_kernels.native.selection import CHOICES, select_cpu_path
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.applied_plan import Spans
-from millrace_runtime.execution.checkpoint import CheckpointWeights
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import find_model, read_config
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.execution.safetensors_files import Reader
 from millrace_runtime.execution.slots import SlotTable
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.protocol.step import KvGroup, Limits
 from stories_training.evaluate import NUM_DOCUMENTS
 from stories_training.generator import HELD_OUT_SEED, generate_document

@@ -14,7 +14,7 @@ from millrace_fetch.store.marker import Marker
 from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.content import Content, Layers, Remote, prepare_parts
-from millrace_fit.files import explain_choice
+from millrace_fit.files.needed import explain_choice
 
 _MAX_ROUNDS = 3
 """How often a fetch starts again because the source has changed."""

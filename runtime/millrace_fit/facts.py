@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace_fit.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.errors import ArchitectureError, FactsError
 from millrace_fit.families.registry import Declared, declare, find_family
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.dtypes import choose_served_type, choose_stored_type
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.memory import Weights
 from millrace_fit.module_schemes import ModuleSchemes, find_schemes, read_schemes, write_schemes
 from millrace_fit.settings import Settings

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_fit.dtypes import ITEM_BYTES
+from millrace_fit.files.dtypes import ITEM_BYTES
 from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
 from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes, product_bytes
 from millrace_fit.module_schemes import ModuleSchemes

@@ -9,12 +9,12 @@ from itertools import islice
 from math import prod
 from typing import Any, Final, NamedTuple
 
-from millrace_fit.dtypes import STORED_TYPES
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family, Names, name_part
 from millrace_fit.families.registry import Declared, declare
-from millrace_fit.files import MODELOPT
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.dtypes import STORED_TYPES
+from millrace_fit.files.headers import StoredTensor
+from millrace_fit.files.needed import MODELOPT
 from millrace_fit.modules import Module, list_modules
 from millrace_fit.quantization.groups import find_fault_of_size
 from millrace_fit.quantization.scheme import Scheme, StoredPart

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from millrace_fetch.cli.local_look import read_local_head
 from millrace_fetch.plan.head import describe_head
 from millrace_fit.facts import ModelFacts
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.shape import DecoderShape
 from tests.runtime.execution.conftest import TINY, random_weights, weight_shapes
 

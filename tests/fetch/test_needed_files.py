@@ -13,9 +13,9 @@ from millrace_fetch.cli.local_look import look, read_local_head
 from millrace_fetch.cli.size import main
 from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.head import Resolved, describe_head
-from millrace_fit.files import INDEX, MODELOPT, WHOLE, choose_weights, explain_choice, list_small
+from millrace_fit.files.needed import INDEX, MODELOPT, WHOLE, choose_weights, explain_choice, list_small
 from millrace_fit.shard import whole
-from millrace_runtime.execution.safetensors_files import Reader
+from millrace_runtime.execution.weights.safetensors_files import Reader
 from testing.checkpoints.models import MEDIUM, write_model
 from testing.model_sources.registry import TAR, Registry, make_tar
 from testing.model_sources.servers import FakeHub, WebFolderServer

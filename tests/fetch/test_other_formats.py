@@ -10,7 +10,7 @@ from millrace_fetch.errors import SourceError
 from millrace_fetch.plan.head import Resolved
 from millrace_fetch.plan.selection import is_of_another_format
 from millrace_fit.facts import ModelFacts
-from millrace_fit.formats import explain_formats
+from millrace_fit.files.formats import explain_formats
 from testing.checkpoints.models import MEDIUM
 from testing.model_sources.processes import finish, start_command, start_fetch
 from testing.model_sources.registry import Registry

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import MEDIUM
 

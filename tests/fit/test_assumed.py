@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from millrace_fit.facts import find_facts
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.tensors import assume_tensors
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, MEDIUM, QWEN_HALF, stored_of
 from tests.fit.quantized import CONFIGS, EXPERTS, FP8_BLOCK, quantise

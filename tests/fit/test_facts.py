@@ -13,7 +13,7 @@ from millrace_fetch.plan.head import ModelHead, Resolved, describe_head
 from millrace_fit.errors import FactsError
 from millrace_fit.facts import MAX_FAULT, MAX_NAME, MAX_TYPES, ModelFacts, find_facts, shorten
 from millrace_fit.fields import MAX_COUNT, MOST_LAYERS
-from millrace_fit.headers import ITEM_BITS, StoredTensor
+from millrace_fit.files.headers import ITEM_BITS, StoredTensor
 from testing.checkpoints.models import LLAMA_8B, stored_of
 
 MOST_BYTES = 2000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millrace_fit.errors import FactsError, FitError, HeaderError
 from millrace_fit.facts import ModelFacts, find_facts
 from millrace_fit.fields import MOST_LAYERS
-from millrace_fit.headers import MAX_HEADER_BYTES, StoredTensor, parse_header, read_length
+from millrace_fit.files.headers import MAX_HEADER_BYTES, StoredTensor, parse_header, read_length
 from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, QWEN_HALF, stored_of
 
 GOOD: dict[str, Any] = {

@@ -18,12 +18,12 @@ from millrace_kernels.native import abi
 from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.tensor_step import TensorPacker
-from millrace_runtime.execution.checkpoint import CheckpointWeights
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import list_groups
 from millrace_runtime.execution.loading import FORMATS, read_config
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.execution.safetensors_files import Reader
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.models.decoder import find_architecture
 from testing.checkpoints.allocated import LENGTH, MODELS, allocate_sizes, count_bytes, load, tell_sizes
 from testing.checkpoints.models import MEDIUM, read_facts, shape_of, stored_of, write_model

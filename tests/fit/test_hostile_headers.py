@@ -12,7 +12,7 @@ from safetensors import SafetensorError, deserialize
 
 from millrace_fit.errors import HeaderError
 from millrace_fit.facts import find_facts
-from millrace_fit.headers import ITEM_BITS, StoredTensor, parse_header, read_length
+from millrace_fit.files.headers import ITEM_BITS, StoredTensor, parse_header, read_length
 from testing.checkpoints.models import MEDIUM
 from tests.fit.quantized import AWQ
 

@@ -10,7 +10,7 @@ import pytest
 
 from millrace_fit.accelerators import GPUS
 from millrace_fit.facts import ModelFacts, find_facts
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, judge
 from testing.checkpoints.models import LLAMA_8B, read_facts, stored_of, write_model

@@ -16,9 +16,9 @@ from millrace_kernels.linear.gpu_choice import Capability
 from millrace_kernels.linear.gpu_matrix import pack_for_gpu
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.packing import NativePacker
-from millrace_runtime.execution.checkpoint import CheckpointWeights
-from millrace_runtime.execution.safetensors_files import Reader, read_json
-from millrace_runtime.execution.stored_reader import StoredReader
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
+from millrace_runtime.execution.weights.stored_reader import StoredReader
 from millrace_runtime.models.decoder import find_architecture
 from testing.checkpoints.allocated import LENGTH, count_bytes
 from testing.checkpoints.models import MEDIUM, read_facts, write_model

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millrace_fit.accelerators import LABEL_MEMORY, LABEL_PRODUCT, Accelerator, find_accelerator, read_labels
-from millrace_fit.dtypes import ITEM_BYTES
 from millrace_fit.facts import ModelFacts
+from millrace_fit.files.dtypes import ITEM_BYTES
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, Verdict, judge
 from millrace_fit.wording import Wording

@@ -18,7 +18,8 @@ from millrace_fetch.plan.selection import (
 )
 from millrace_fetch.progress import show_bytes
 from millrace_fit.errors import HeaderError
-from millrace_fit.files import (
+from millrace_fit.files.headers import LENGTH_BYTES, StoredTensor, parse_header, read_length
+from millrace_fit.files.needed import (
     CONFIG,
     INDEX,
     MODELOPT,
@@ -30,7 +31,6 @@ from millrace_fit.files import (
     is_indexed,
     list_small,
 )
-from millrace_fit.headers import LENGTH_BYTES, StoredTensor, parse_header, read_length
 
 
 def look(folder: Path, path: Path) -> str:

@@ -29,8 +29,8 @@ from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.remote_file import read_excerpt
 from millrace_fetch.transfer.retry import with_tries
 from millrace_fit.errors import HeaderError
-from millrace_fit.files import CONFIG, INDEX, MODELOPT, TOKENIZER, explain_choice, is_indexed
-from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
+from millrace_fit.files.headers import LENGTH_BYTES, StoredTensor, read_length
+from millrace_fit.files.needed import CONFIG, INDEX, MODELOPT, TOKENIZER, explain_choice, is_indexed
 
 CONNECTIONS = 4
 FIRST_BYTES = 128 << 10

@@ -12,7 +12,7 @@ from millrace_fetch.errors import FetchError, UsageError
 from millrace_fetch.plan.head import ModelHead, describe_head
 from millrace_fetch.plan.uri import LOCAL, WRITABLE, Order, parse_uri
 from millrace_fit.accelerators import COMMON, GPUS
-from millrace_fit.files import explain_choice
+from millrace_fit.files.needed import explain_choice
 from millrace_fit.screen import Model, render_json, render_overview, render_screen
 from millrace_fit.verdict import Answer, judge
 

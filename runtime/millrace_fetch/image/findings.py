@@ -16,8 +16,8 @@ from millrace_fetch.plan.selection import (
     read_shards,
 )
 from millrace_fit.errors import HeaderError
-from millrace_fit.files import CONFIG, INDEX, MODELOPT, TOKENIZER
-from millrace_fit.headers import LENGTH_BYTES, StoredTensor, read_length
+from millrace_fit.files.headers import LENGTH_BYTES, StoredTensor, read_length
+from millrace_fit.files.needed import CONFIG, INDEX, MODELOPT, TOKENIZER
 from millrace_fit.tensors import assume_tensors
 
 _INSIDE = f"{ROOT}/"

@@ -9,9 +9,9 @@ from millrace_fetch.errors import CorruptError
 from millrace_fetch.plan.selection import check_pointer
 from millrace_fit.errors import HeaderError
 from millrace_fit.facts import ModelFacts, find_facts, shorten
-from millrace_fit.files import CONFIG, MODELOPT
-from millrace_fit.formats import explain_formats, find_formats
-from millrace_fit.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
+from millrace_fit.files.formats import explain_formats, find_formats
+from millrace_fit.files.headers import LENGTH_BYTES, MAX_TENSORS, StoredTensor, parse_header, read_length
+from millrace_fit.files.needed import CONFIG, MODELOPT
 from millrace_fit.quantization.read import add_modelopt, has_quantization
 
 

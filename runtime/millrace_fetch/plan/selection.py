@@ -9,7 +9,8 @@ import re
 from collections.abc import Collection
 
 from millrace_fetch.errors import SourceError, UnfitFileError, UnsafeNameError
-from millrace_fit.files import (
+from millrace_fit.files.formats import explain_formats, find_formats
+from millrace_fit.files.needed import (
     CONFIG,
     INDEX,
     POINTER_BYTES,
@@ -22,7 +23,6 @@ from millrace_fit.files import (
     is_template,
     list_small,
 )
-from millrace_fit.formats import explain_formats, find_formats
 
 MAX_FILES = 10_000
 MAX_NAME_BYTES = 1024

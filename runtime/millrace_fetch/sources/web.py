@@ -19,8 +19,8 @@ from millrace_fetch.sources.source import read_small
 from millrace_fetch.transfer.client import Client, find_origin, read_file_bytes, read_validator
 from millrace_fetch.transfer.concurrency import run_together
 from millrace_fetch.transfer.retry import with_tries
-from millrace_fit.files import CONFIG, INDEX, SMALL_FILES, TOOL_TEMPLATE, WHOLE
-from millrace_fit.formats import USUAL_NAMES
+from millrace_fit.files.formats import USUAL_NAMES
+from millrace_fit.files.needed import CONFIG, INDEX, SMALL_FILES, TOOL_TEMPLATE, WHOLE
 
 _TOKEN = "MILLRACE_HTTP_TOKEN"  # noqa: S105  the variable, not a token
 _ABSENT = (403, 404, 410)

@@ -17,7 +17,7 @@ from millrace_fetch.transfer.client import Client
 from millrace_fetch.transfer.concurrency import call_in_thread
 from millrace_fetch.transfer.download import CHUNK_BYTES, Download
 from millrace_fetch.transfer.partial_file import PartFile
-from millrace_fit.files import INDEX, is_indexed
+from millrace_fit.files.needed import INDEX, is_indexed
 
 _STEP_BYTES = 1 << 20
 """Decompressed bytes between two reports of progress."""

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import msgspec
 import tokenizers
 
-from millrace_fit.files import TOKENIZER, explain_pointer, explain_tokenizer
+from millrace_fit.files.needed import TOKENIZER, explain_pointer, explain_tokenizer
 from millrace_runtime.chat.detokenizer import NONE_SHOWN, ByteDetokenizer, Detokenizer, WindowDetokenizer
 from millrace_runtime.chat.errors import TokenizerError, TokenizingError
 from millrace_runtime.chat.model_files import TextConfig, read_text_config

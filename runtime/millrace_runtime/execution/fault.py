@@ -9,7 +9,7 @@ from millrace_fit.families.registry import declare
 from millrace_fit.module_schemes import find_schemes
 from millrace_fit.tensors import find_fault
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
-from millrace_runtime.execution.safetensors_files import Reader
+from millrace_runtime.execution.weights.safetensors_files import Reader
 
 
 def check_tensors(path: Path, raw: Mapping[str, Any], reader: Reader) -> None:

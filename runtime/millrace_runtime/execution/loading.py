@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from millrace_fit.accelerators import NO_GPU
-from millrace_fit.dtypes import choose_served_type
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.files import MODELOPT
+from millrace_fit.files.dtypes import choose_served_type
+from millrace_fit.files.needed import MODELOPT
 from millrace_fit.plan import choose_mixed_sizes, choose_sizes
 from millrace_fit.quantization.quantization import Quantization
 from millrace_fit.quantization.read import add_modelopt, has_quantization
@@ -24,7 +24,6 @@ from millrace_kernels.native.program import Sizes
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
 from millrace_kernels.step import Packer
 from millrace_kernels.tensor_step import TensorPacker
-from millrace_runtime.execution.checkpoint import CheckpointWeights
 from millrace_runtime.execution.collective import Rank, open_group
 from millrace_runtime.execution.errors import (
     CapacityError,
@@ -36,8 +35,9 @@ from millrace_runtime.execution.fault import check_tensors
 from millrace_runtime.execution.kv_cache import choose_kv_format
 from millrace_runtime.execution.model_runner import Runner, TensorRunner
 from millrace_runtime.execution.native_runner import NativeRunner
-from millrace_runtime.execution.safetensors_files import Reader, read_json
 from millrace_runtime.execution.settings import ExecutionSettings
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model
 from millrace_runtime.protocol.step import KvGroup, Limits, StepSize

@@ -14,7 +14,7 @@ from millrace_fetch.image import tarball
 from millrace_fetch.plan.head import ModelHead, describe_head
 from millrace_fetch.plan.uri import Order, parse_uri
 from millrace_fit.facts import ModelFacts, find_facts
-from millrace_fit.files import explain_tokenizer
+from millrace_fit.files.needed import explain_tokenizer
 from millrace_fit.tensors import assume_tensors
 from millrace_fit.verdict import Answer, Verdict
 from millrace_operator.api.types import Spec

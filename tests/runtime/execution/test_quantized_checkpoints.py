@@ -14,8 +14,8 @@ from millrace_fit.families.registry import declare
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_runtime.execution.errors import ModelError
-from millrace_runtime.execution.safetensors_files import Reader, read_json
-from millrace_runtime.execution.stored_reader import StoredReader
+from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
+from millrace_runtime.execution.weights.stored_reader import StoredReader
 from testing.checkpoints.quantized import FORMS, write_quantized
 from tests.runtime.execution.greedy import check_preempted, prompt
 from tests.runtime.execution.random_models import write_random

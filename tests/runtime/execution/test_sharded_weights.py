@@ -21,10 +21,10 @@ from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Shares
 from millrace_kernels.tensor_matrices import TensorExperts
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
-from millrace_runtime.execution.checkpoint import CheckpointWeights
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config
-from millrace_runtime.execution.safetensors_files import Reader
+from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
+from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.models.decoder import find_architecture
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from millrace_fit.quantization.scheme import Kind, Packing, Scheme, StoredPart
 from millrace_fit.shard import whole
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_runtime.execution.errors import ModelError
-from millrace_runtime.execution.safetensors_files import Reader
-from millrace_runtime.execution.stored_reader import StoredReader
+from millrace_runtime.execution.weights.safetensors_files import Reader
+from millrace_runtime.execution.weights.stored_reader import StoredReader
 
 OUTPUTS, INPUTS = 40, 128
 TYPES = {

@@ -11,8 +11,8 @@ from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.format import Format
 from millrace_kernels.step import Experts, Matrix, Packer, Part, SideBySide
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
-from millrace_runtime.execution.safetensors_files import Reader
-from millrace_runtime.execution.stored_reader import Form, StoredReader
+from millrace_runtime.execution.weights.safetensors_files import Reader
+from millrace_runtime.execution.weights.stored_reader import Form, StoredReader
 
 
 class CheckpointWeights:

@@ -14,8 +14,8 @@ from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.step import Part
 from millrace_runtime.execution.errors import BadCheckpointError, CapacityError, UnsupportedModelError
-from millrace_runtime.execution.safetensors_files import Reader
-from millrace_runtime.execution.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
+from millrace_runtime.execution.weights.safetensors_files import Reader
+from millrace_runtime.execution.weights.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
 
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
 _LEAST_GROUP = {Number.FP8: GROUP, Number.INT8: 1, Number.INT4: GROUP}

@@ -11,9 +11,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from millrace_fit.dtypes import STORED_TYPES, choose_stored_type
-from millrace_fit.files import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
-from millrace_fit.headers import StoredTensor
+from millrace_fit.files.dtypes import STORED_TYPES, choose_stored_type
+from millrace_fit.files.headers import StoredTensor
+from millrace_fit.files.needed import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
 from millrace_fit.shard import Cut
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 

@@ -1,0 +1,1 @@
+"""The files of a model: which a replica needs, their formats, and the headers of safetensors. Pure."""
