@@ -10,6 +10,7 @@ import yaml
 from millrace_gateway.command import read_settings
 from millrace_operator.api.access_types import Access
 from millrace_operator.app.command import build_parser, read_render_settings
+from millrace_runtime.contract import PORT_GATEWAY_METRICS, PORT_GATEWAY_PEERS
 from tests.monitoring.chart import NAMESPACE, OPERATOR_API, ROOT, Manifests, render, run_helm
 
 pytestmark = pytest.mark.slow
@@ -169,3 +170,17 @@ def read_flags(rendered: Manifests, component: str) -> list[str]:
     words: list[str] = container["args"]
     assert words[0] == component
     return words[1:]
+
+
+def test_strangers_reach_every_port_of_a_gateway_but_the_gateways_own(programs: Programs) -> None:
+    manifests = render(programs["helm"], "--set", "gateway.port=9000")
+    pod = manifests["Deployment", "millrace-gateway"]["spec"]["template"]
+    policy = manifests["NetworkPolicy", "millrace-gateway"]["spec"]
+    is_gateway = {"matchLabels": pod["metadata"]["labels"]}
+    assert policy["podSelector"] == is_gateway
+    for_all, for_gateways = policy["ingress"]
+    assert for_gateways == {"from": [{"podSelector": is_gateway}], "ports": [{"port": PORT_GATEWAY_PEERS}]}
+    container = pod["spec"]["containers"][0]
+    ports = {port["containerPort"] for port in container["ports"]} - {PORT_GATEWAY_PEERS}
+    assert for_all == {"ports": [{"port": port} for port in sorted(ports, reverse=True)]}
+    assert ports == {9000, PORT_GATEWAY_METRICS}
