@@ -25,6 +25,7 @@ GRACE_SECONDS = 10.0
 """Between SIGTERM and SIGKILL."""
 FLAGS = ("-q", "-m", "not long", "-p", "no:cacheprovider", "-n", "0", "-o", "junit_family=xunit1")
 OUT_OF_TIME = "out of time"
+TEXT_IS_GONE = "the tree does not have this text once"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _package_tests(fault: Fault) -> tuple[str, ...]:
 def _run_with_fault(fault: Fault, tree: Path, tests: list[str], clock: Clock) -> Run:
     with apply_to(tree, fault) as is_applied:
         if not is_applied:
-            return Run(note="the tree does not have this text once", is_last=True)
+            return Run(note=TEXT_IS_GONE, is_last=True)
         return run_tests(tree, ["-x", *tests], clock)
 
 
@@ -111,10 +112,11 @@ def find_flakes(tests: list[str], tree: Path) -> list[str]:
 def apply_to(tree: Path, fault: Fault) -> Iterator[bool]:
     """Have the fault in the tree, and take it out again, with the file's time of change."""
     path = tree / fault.file
-    source, times = path.read_bytes(), path.stat()
+    source = path.read_bytes() if path.exists() else b""
     if source.count(fault.before.encode()) != 1:
         yield False
         return
+    times = path.stat()
     path.write_bytes(source.replace(fault.before.encode(), fault.after.encode()))
     try:
         yield True

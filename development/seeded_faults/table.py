@@ -1,9 +1,18 @@
 """Prints what two runs found, by package."""
 
 from development.seeded_faults.draw import PACKAGES, Fault
-from development.seeded_faults.judge import Judgement
+from development.seeded_faults.judge import TEXT_IS_GONE, Judgement
 
-HEAD = ("package", "drawn", "judged before", "found before", "judged after", "found after", "lost")
+HEAD = (
+    "package",
+    "drawn",
+    "judged before",
+    "found before",
+    "code is gone",
+    "judged after",
+    "found after",
+    "lost",
+)
 
 
 def print_table(faults: list[Fault], before: dict[str, Judgement], after: dict[str, Judgement]) -> None:
@@ -20,7 +29,8 @@ def _compare(ids: list[str], before: dict[str, Judgement], after: dict[str, Judg
     """Count what was found. Only what was found before is judged after."""
     judged = before.keys() & set(ids)
     found = {name for name in judged if before[name].found_by}
-    again = after.keys() & found
+    gone = {name for name in after.keys() & found if after[name].note == TEXT_IS_GONE}
+    again = after.keys() & found - gone
     still = {name for name in again if after[name].found_by}
-    counts = [str(len(names)) for names in (judged, found, again, still)]
+    counts = [str(len(names)) for names in (judged, found, gone, again, still)]
     return [*counts, ", ".join(sorted(again - still)) or "none"]
