@@ -12,7 +12,7 @@ COLUMNS = {
     "streams_carried": ("streams", "{:,.0f}"),
     "streams_lag_p50_ms": ("lag p50 ms", "{:.2f}"),
     "streams_lag_p99_ms": ("lag p99 ms", "{:.2f}"),
-    "streams_cpu_percent": ("CPU % at 1,000", "{:.0f}"),
+    "streams_cpu_percent": ("CPU %", "{:.0f}"),
     "idle_mb": ("idle MB", "{:.0f}"),
     "idle_stream_kb": ("KB a stream", "{:.1f}"),
 }

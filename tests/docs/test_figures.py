@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
+from benchmarks.gateway.table import render_markdown as render_gateways
 from benchmarks.routing.__main__ import render_rows as render_routing_rows
 from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
 from benchmarks.runtime.published import FIGURES, name_over_best
@@ -88,6 +89,24 @@ def test_the_comparison_of_routing_is_the_committed_run() -> None:
     assert "\n".join(render_routing_rows(run["rows"])) in section
     text = " ".join(section.split())
     assert f"on {run['date']} at commit {run['commit']}, with {run['seeds']} seeds" in text
+
+
+def test_the_gateways_figures_are_the_committed_runs() -> None:
+    run, disruptions = (
+        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        for name in ("gateway", "gateway-disruptions")
+    )
+    section = (ROOT / "benchmarks" / "gateway" / "README.md").read_text().partition("## Figures\n")[2]
+    assert render_gateways(run["medians"]) in section
+    text = " ".join(section.split())
+    assert f"on {run['date']} at commit {run['commit']}" in text
+    for told in (
+        f"{run['comparison']['requests_over_best_router']:.2f} times the better",
+        f"{run['comparison']['added_p50_ms_over_best_router']:.2f} ms more at the median",
+        f"{disruptions['streams']['complete']:,} of 10,000 streams",
+        f"{disruptions['held']['complete']:,} of 10,000 held requests",
+    ):
+        assert told in text, told
 
 
 def usual_runs(run: dict[str, Any], policy: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
