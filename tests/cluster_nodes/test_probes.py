@@ -89,6 +89,25 @@ async def test_readiness_comes_and_goes_by_its_thresholds() -> None:
     ]
 
 
+async def test_an_answer_that_comes_with_the_end_does_not_make_it_go_on() -> None:
+    """It swallows the cancellation, as a timeout that expires at the same moment does."""
+
+    class Swallowing:
+        async def ask(self, *_: object) -> str | None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return None
+            return "too late"
+
+    container = {"readinessProbe": probe("r", periodSeconds=0.01)}
+    task = asyncio.create_task(ContainerProbes(container, Swallowing(), lambda _: None).run())
+    await asyncio.sleep(0.02)
+    task.cancel()
+    await asyncio.wait({task}, timeout=2)
+    assert task.cancelled()
+
+
 async def test_a_container_without_probes_is_asked_nothing() -> None:
     assert await follow({}, Told()) == []
 

@@ -111,4 +111,6 @@ class ContainerProbes:
             self._react(ProbeAnswer(kind, probe, failure, consequence))
             if consequence in (Consequence.NOTE_STARTED, Consequence.RESTART):
                 return consequence
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError  # it was lost to an answer that came at the same moment
             await asyncio.sleep(probe.get("periodSeconds", 10))
