@@ -13,7 +13,7 @@ from millrace_gateway.errors import RequestRefusedError, SlowHeadError
 from millrace_gateway.http.head import Headers, status_line, write_headers
 from millrace_gateway.http.request import Request, length_header
 from millrace_gateway.http.request_parser import RequestHead, RequestParser
-from millrace_gateway.http.sockets import count_unread, keep_alive, reset
+from millrace_gateway.http.sockets import CLIENT_SECONDS, count_unread, keep_alive, reset
 
 if TYPE_CHECKING:
     from millrace_gateway.http.server import HttpServer
@@ -94,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
         self._transport = transport
-        keep_alive(transport)
+        keep_alive(transport, CLIENT_SECONDS)
         self._server.connections.add(self)
         self._deadline = self._server.now() + self._server.limits.head_seconds
 

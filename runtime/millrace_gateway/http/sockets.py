@@ -9,12 +9,16 @@ from fcntl import ioctl
 IDLE_SECONDS = 15
 INTERVAL_SECONDS = 5
 NUM_PROBES = 3
-UNREAD_SECONDS = 300
-"""A peer that acknowledges nothing of what was sent is given up after this time. A living one may be busy."""
+CLIENT_SECONDS, REPLICA_SECONDS = 300, IDLE_SECONDS + NUM_PROBES * INTERVAL_SECONDS
+"""A peer that acknowledges nothing, or whose buffer stays full, is given up after this time.
+
+A living client may be busy with what it has; a replica reads at once. Where this time is set the kernel no
+longer counts probes (tcp_keepalive_timer of Linux), so it is also the time until a lost node is noticed.
+"""
 
 
-def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel probe a silent peer: one whose node is gone is found dead after half a minute.
+def keep_alive(transport: asyncio.BaseTransport, lost_seconds: int) -> None:
+    """Have the kernel probe a silent peer, and end the connection to one that is lost, after this time.
 
     Silence of a living peer may last for ever.
     """
@@ -25,7 +29,7 @@ def keep_alive(transport: asyncio.BaseTransport) -> None:
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, NUM_PROBES)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, lost_seconds * 1000)
 
 
 def reset(transport: asyncio.Transport) -> None:

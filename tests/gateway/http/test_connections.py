@@ -11,6 +11,7 @@ from aiohttp import web
 import millrace_gateway.server
 from millrace_gateway.front import early_stream
 from millrace_gateway.http import sockets
+from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.sockets import count_unread
 from testing.gateway_bench import Bench, make_pod, make_service
 from testing.gateway_http import connect, serving
@@ -252,3 +253,15 @@ async def test_the_kernel_looks_whether_silent_peers_live() -> None:
         assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == sockets.IDLE_SECONDS
         writer.close()
+
+
+async def test_a_replica_on_a_lost_node_is_noticed_within_half_a_minute() -> None:
+    """Linux counts no probes where TCP_USER_TIMEOUT is set: with 300 s such a stream hung for 300 s."""
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        address = server.sockets[0].getsockname()
+        _, replica = await asyncio.get_running_loop().create_connection(ReplicaConnection, *address)
+        found = replica._transport.get_extra_info("socket")
+        milliseconds = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert sockets.IDLE_SECONDS < milliseconds / 1000 <= 30
+        replica.abort()
