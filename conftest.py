@@ -8,7 +8,7 @@ import pytest
 from development.leftovers import guard_this_process
 from development.proxies import NAMES, drop_proxies
 
-pytest_plugins = ["testing.costs", "testing.passed", "testing.budget"]
+pytest_plugins = ["testing.costs", "testing.passed", "testing.budget", "testing.hangs"]
 DEAD_PROXY = "http://127.0.0.1:1"
 
 

@@ -22,11 +22,15 @@ NO_TESTS = 5
 
 @dataclass(frozen=True)
 class Lane:
-    """`marks` choose the tests of the folder. With 0 workers for each core they run in one process."""
+    """`marks` choose the tests of the folder. With 0 workers for each core they run in one process.
+
+    Workers end where one ends no test for `hang_seconds` (testing/hangs.py).
+    """
 
     folder: str
     marks: str
     workers_per_core: float
+    hang_seconds: int = 600
 
     @property
     def num_workers(self) -> int:
@@ -39,7 +43,7 @@ LANES = {
     "units": Lane("tests", "not long", 1.5),
     "e2e": Lane("e2e", "not long and not alone", 1),
     "e2e-alone": Lane("e2e", "not long and alone", 0),
-    "units-long": Lane("tests", "long or reads", 1.5),
+    "units-long": Lane("tests", "long or reads", 1.5, hang_seconds=1800),
     "e2e-long": Lane("e2e", "long", 0),
 }
 """In their order. Unit tests wait for a fifth of their time, so three workers keep two cores busy. End-to-end
@@ -67,6 +71,8 @@ def render_command(lane: Lane, name: str, words: Sequence[str]) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-m", lane.marks, "--lane", name]
     if lane.num_workers:
         command += ["-n", str(lane.num_workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+        # Another worker would run the file of a crashed one again, and crash at the same test.
+        command += ["--hang-seconds", str(lane.hang_seconds), "--max-worker-restart", "0"]
     return [*command, *words]
 
 
