@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from development.seeded_faults.draw import Fault
-from development.seeded_faults.judge import Judgement, Run, apply_to, read_report
+from development.seeded_faults.judge import TEXT_IS_GONE, Judgement, Run, apply_to, read_report
 from development.seeded_faults.mutate import Kind, apply, describe, find_edits, is_python
 from development.seeded_faults.nearness import order_tests
 from development.seeded_faults.table import print_table
@@ -140,8 +140,14 @@ def test_the_nearest_tests_come_first(tmp_path: Path) -> None:
     assert len(near) == 4
 
 
-def test_the_table_names_what_was_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    faults = [make_fault(id=f"fetch-{number}") for number in range(3)]
-    before = {"fetch-0": Judgement("a", 1), "fetch-1": Judgement("a", 1), "fetch-2": Judgement(None, 240)}
-    print_table(faults, before, {"fetch-0": Judgement("b", 1), "fetch-1": Judgement(None, 240)})
-    assert "| fetch | 3 | 3 | 2 | 2 | 1 | fetch-1 |" in capsys.readouterr().out
+def test_the_table_names_what_was_lost_and_counts_code_that_is_gone_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    faults = [make_fault(id=f"fetch-{number}") for number in range(4)]
+    before = {f"fetch-{number}": Judgement("a", 1) for number in (0, 1, 2)} | {
+        "fetch-3": Judgement(None, 240)
+    }
+    after = {"fetch-0": Judgement("b", 1), "fetch-1": Judgement(None, 240)}
+    after["fetch-2"] = Judgement(None, 0, TEXT_IS_GONE)
+    print_table(faults, before, after)
+    assert "| fetch | 4 | 4 | 3 | 1 | 2 | 1 | fetch-1 |" in capsys.readouterr().out
