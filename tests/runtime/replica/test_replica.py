@@ -61,7 +61,7 @@ def test_serves_streams_and_drains(start: Start, model_path: Path, client: httpx
         line.split('phase="')[1].split('"')[0] for line in startup[2:]
     }
 
-    with client.stream("POST", f"{url}/v1/completions", json=completion(400)) as response:
+    with client.stream("POST", f"{url}/v1/completions", json=completion(3000)) as response:
         lines = response.iter_lines()
         next(lines)
         replica.process.send_signal(signal.SIGTERM)
