@@ -98,7 +98,10 @@ class Forkserver:
         order = json.dumps([words, environment, list(fds)]).encode()
         socket.send_fds(self._socket, [len(order).to_bytes(4, "big")], list(fds.values()))
         self._socket.sendall(order)
-        return int.from_bytes(self._socket.recv(4, socket.MSG_WAITALL), "big")
+        answer = self._socket.recv(4, socket.MSG_WAITALL)
+        if not answer:
+            raise ChildProcessError("the server of forks has ended")
+        return int.from_bytes(answer, "big")
 
 
 class ForkedProcess:

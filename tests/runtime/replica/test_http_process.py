@@ -143,10 +143,10 @@ async def until_ready(app: FastAPI, *, is_ready: bool) -> None:
 
 
 def kill_text_process() -> None:
-    """Kill the child of this process that tokenises."""
+    """Kill the child that tokenises, and not the server of forks: that one names the module too."""
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if TEXT_MODULE in Path(f"/proc/{pid}/cmdline").read_text():
+            if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2:3] == [TEXT_MODULE]:
                 os.kill(int(pid), signal.SIGKILL)
 
 
