@@ -89,7 +89,8 @@ async def test_readiness_comes_and_goes_by_its_thresholds() -> None:
     ]
 
 
-async def test_an_answer_that_comes_with_the_end_does_not_make_it_go_on() -> None:
+@pytest.mark.parametrize("kind", ["startupProbe", "readinessProbe"])
+async def test_an_answer_that_comes_with_the_end_does_not_make_it_go_on(kind: str) -> None:
     """It swallows the cancellation, as a timeout that expires at the same moment does."""
 
     class Swallowing:
@@ -100,7 +101,7 @@ async def test_an_answer_that_comes_with_the_end_does_not_make_it_go_on() -> Non
                 return None
             return "too late"
 
-    container = {"readinessProbe": probe("r", periodSeconds=0.01)}
+    container = {kind: probe("a", periodSeconds=0.01), "livenessProbe": probe("l")}
     task = asyncio.create_task(ContainerProbes(container, Swallowing(), lambda _: None).run())
     await asyncio.sleep(0.02)
     task.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from e2e.cluster.nodes.backoff import Backoff, should_restart
+from e2e.cluster.nodes.cancellation import end_tasks
 from e2e.cluster.nodes.container_record import ContainerRecord, Terminated, Waiting, begin_record
 from e2e.cluster.nodes.containers import Place, RunningContainer, render_sandbox, start_container
 from e2e.cluster.nodes.environment import Facts
@@ -150,8 +151,7 @@ class ContainerWorker:
         try:
             yield
         finally:
-            probes.cancel()
-            await asyncio.wait({probes})  # whoever stops the container next hears no answer any more
+            await end_tasks([probes])  # whoever stops the container next hears no answer any more
 
     def _react(self, answer: ProbeAnswer) -> None:
         if answer.failure is not None:

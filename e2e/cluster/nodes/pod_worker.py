@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from e2e.cluster.nodes.admission import check_pod
+from e2e.cluster.nodes.cancellation import end_tasks
 from e2e.cluster.nodes.container_record import Waiting
 from e2e.cluster.nodes.container_status import observed_restarts
 from e2e.cluster.nodes.container_worker import ContainerWorker, PodParts
@@ -24,7 +25,6 @@ from millrace_kubernetes.errors import ApiError
 Object = dict[str, Any]
 log = logging.getLogger(__name__)
 _DEFAULT_GRACE_SECONDS = 30
-_CANCEL_AGAIN_SECONDS = 1.0
 
 
 class PodWorker:
@@ -89,14 +89,7 @@ class PodWorker:
 
     async def kill(self) -> None:
         """End all of its processes now, silently: the node ends or the pod is gone."""
-        tasks = [task for task in (self._life, self._writing, self._ending) if task is not None]
-        pending = set(tasks)
-        while pending:
-            for task in pending:
-                task.cancel()
-            # A cancellation can be lost to what ends at the same moment: a crash loop once went on for ever.
-            _, pending = await asyncio.wait(pending, timeout=_CANCEL_AGAIN_SECONDS)
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks([task for task in (self._life, self._writing, self._ending) if task is not None])
         await self._kill_containers()
 
     def remove(self) -> None:
@@ -144,11 +137,12 @@ class PodWorker:
         return True
 
     async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            refresh = group.create_task(self._refresh_volumes())
-            runs = [group.create_task(each.run(self._policy, is_init=False)) for each in self._main]
-            await asyncio.wait(runs)
-            refresh.cancel()
+        runs = [asyncio.create_task(each.run(self._policy, is_init=False)) for each in self._main]
+        refresh = asyncio.create_task(self._refresh_volumes())
+        try:
+            await asyncio.gather(*runs)
+        finally:
+            await end_tasks([*runs, refresh])
 
     async def _refresh_volumes(self) -> None:
         while self._volumes.can_change:
@@ -160,11 +154,9 @@ class PodWorker:
 
     async def _end(self, grace_seconds: float) -> None:
         # The workers' loops end before the containers do, so that none starts again.
-        self._life.cancel()
-        await asyncio.gather(self._life, return_exceptions=True)
+        await end_tasks([self._life])
         await asyncio.gather(*(each.stop(grace_seconds) for each in self._containers))
-        self._writing.cancel()
-        await asyncio.gather(self._writing, return_exceptions=True)
+        await end_tasks([self._writing])
         # A pod that was over before this node process began stays as it was.
         await self._object.delete(with_status=any(each.record.container_id for each in self._containers))
 

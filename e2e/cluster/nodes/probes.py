@@ -107,10 +107,10 @@ class ContainerProbes:
         await asyncio.sleep(probe.get("initialDelaySeconds", 0))
         while True:
             failure = await self._asker.ask(probe, float(probe.get("timeoutSeconds", 1)))
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError  # it was lost to an answer that came at the same moment
             consequence = decide(kind, counter.observe(failure is None))
             self._react(ProbeAnswer(kind, probe, failure, consequence))
             if consequence in (Consequence.NOTE_STARTED, Consequence.RESTART):
                 return consequence
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise asyncio.CancelledError  # it was lost to an answer that came at the same moment
             await asyncio.sleep(probe.get("periodSeconds", 10))
