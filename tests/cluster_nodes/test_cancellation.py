@@ -12,7 +12,7 @@ async def lose(times: int) -> None:
     """Lose so many cancellations."""
     while True:
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             if not times:
                 raise
