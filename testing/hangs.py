@@ -31,19 +31,24 @@ class Watchdog:
         self._pids: dict[str, int] = {}
         self._last_test: dict[int, float] = {}
         """When a worker ended a test last, by process id."""
+        self._has_ended_one = False
         self._over = threading.Event()
 
     def pytest_sessionstart(self) -> None:
         """Look from now on."""
         threading.Thread(target=self._watch, name="hangs", daemon=True).start()
 
-    def pytest_sessionfinish(self) -> None:
-        """Look no more."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Look no more. A worker that hung behind its last test has failed the run, too."""
         self._over.set()
+        if self._has_ended_one and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_xdist_newgateway(self, gateway: Any) -> None:
-        """A worker process is there."""
-        self._pids[gateway.id] = gateway._rinfo().pid
+        """A worker process is there, and collects its tests."""
+        pid = self._pids[gateway.id] = gateway._rinfo().pid
+        self._last_test[pid] = time.monotonic()
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
         """Count from here: the worker runs its first test next."""
@@ -64,6 +69,7 @@ class Watchdog:
             for pid, moment in list(self._last_test.items()):
                 if time.monotonic() - moment >= self._limit_seconds:
                     self._last_test.pop(pid, None)
+                    self._has_ended_one = True
                     end_worker(pid)
 
 
