@@ -17,6 +17,7 @@ from millrace_gateway.front.body_budget import BodyBudget, BodyShare
 from millrace_gateway.http.head import Headers, find_header, write_headers
 from millrace_gateway.http.pool import Pool
 from millrace_gateway.http.replica_connection import AnswerHead, ReplicaConnection
+from millrace_gateway.http.sockets import REPLICA_SECONDS
 from millrace_gateway.route.body_fields import replace_model
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.settings import Settings
@@ -143,7 +144,7 @@ class Upstream:
             self._pool.give_back(replica.uid, connection)
             where = f"{replica.key.namespace}/{replica.pod}"
             logger.warning("pod %s failed before it answered: %r", where, error)
-            raise describe_failure() from error
+            raise describe_failure(error) from error
         except BaseException:
             self._pool.give_back(replica.uid, connection)
             raise
@@ -186,8 +187,13 @@ async def read_answer(answer: UpstreamAnswer) -> bytes:
     return await collector.body
 
 
-def describe_failure() -> UpstreamFailedError:
+def describe_failure(error: BrokenAnswerError | OSError) -> UpstreamFailedError:
     """Return the error for a client whose replica failed before it answered."""
+    if isinstance(error, TimeoutError):  # the kernel's, see `http/sockets.py`
+        return UpstreamFailedError(
+            f"The replica acknowledged nothing for {REPLICA_SECONDS} s: its node is lost, or its process "
+            "stands still. Send the request again."
+        )
     return UpstreamFailedError(
         "The replica closed the connection before it answered. Send the request again; the replica's log "
         "has the reason."

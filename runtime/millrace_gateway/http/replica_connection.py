@@ -8,7 +8,7 @@ import httptools
 
 from millrace_gateway.errors import BrokenAnswerError
 from millrace_gateway.http.head import Headers, find_header
-from millrace_gateway.http.sockets import CLIENT_SECONDS, REPLICA_SECONDS, keep_alive
+from millrace_gateway.http.sockets import REPLICA_SECONDS, keep_alive
 
 MAX_HEAD_BYTES = 256 * 1024
 _SWITCHING = 101
@@ -154,8 +154,6 @@ class ReplicaConnection(asyncio.Protocol):
         if status == _SWITCHING and not self._may_switch:
             raise BrokenAnswerError("it switches to a protocol that nobody asked for")
         self.tunnel = status == _SWITCHING
-        if self.tunnel:  # a replica reads on when the answers before have gone
-            keep_alive(self._transport, CLIENT_SECONDS)
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(self._head)
 

@@ -9,11 +9,12 @@ from fcntl import ioctl
 IDLE_SECONDS = 15
 INTERVAL_SECONDS = 5
 NUM_PROBES = 3
-CLIENT_SECONDS, REPLICA_SECONDS = 300, IDLE_SECONDS + NUM_PROBES * INTERVAL_SECONDS
+CLIENT_SECONDS, REPLICA_SECONDS = 90, IDLE_SECONDS + NUM_PROBES * INTERVAL_SECONDS
 """A peer that acknowledges nothing, or whose buffer stays full, is given up after this time.
 
-A living client may be busy with what it has; a replica reads at once. Where this time is set the kernel no
-longer counts probes (tcp_keepalive_timer of Linux), so it is also the time until a lost node is noticed.
+A replica reads at once. A living client may be busy with what it has; one that reads nothing for the server's
+`stall_seconds`, which is less, is disconnected anyway. Where this time is set the kernel no longer counts
+probes (tcp_keepalive_timer of Linux), so it is also the time until a lost node is noticed.
 """
 
 

@@ -1,7 +1,9 @@
 """Clients and replicas that are slow, leave, or break off."""
 
 import asyncio
+import ctypes
 import socket
+import struct
 from typing import Any
 
 import aiohttp
@@ -9,8 +11,10 @@ import pytest
 from aiohttp import web
 
 import millrace_gateway.server
+from millrace_gateway.errors import BrokenAnswerError
 from millrace_gateway.front import early_stream
-from millrace_gateway.http import sockets
+from millrace_gateway.front.upstream import Collector, describe_failure
+from millrace_gateway.http import replica_connection, sockets
 from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.sockets import count_unread
 from testing.gateway_bench import Bench, make_pod, make_service
@@ -255,13 +259,57 @@ async def test_the_kernel_looks_whether_silent_peers_live() -> None:
         writer.close()
 
 
-async def test_a_replica_on_a_lost_node_is_noticed_within_half_a_minute() -> None:
-    """Linux counts no probes where TCP_USER_TIMEOUT is set: with 300 s such a stream hung for 300 s."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    async with server:
-        address = server.sockets[0].getsockname()
-        _, replica = await asyncio.get_running_loop().create_connection(ReplicaConnection, *address)
-        found = replica._transport.get_extra_info("socket")
-        milliseconds = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-        assert sockets.IDLE_SECONDS < milliseconds / 1000 <= 30
-        replica.abort()
+LOSE_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A socket filter that returns 0: the kernel drops what arrives, as if the node were lost."""
+SO_ATTACH_FILTER = 26
+
+
+def lose(peer: socket.socket) -> None:
+    program = ctypes.create_string_buffer(LOSE_ALL)
+    peer.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+@pytest.mark.slow
+async def test_a_replica_on_a_lost_node_is_noticed_whatever_it_was_doing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Linux counts no probes where TCP_USER_TIMEOUT is longer: a silent stream once hung for 300 s."""
+    for name in ("IDLE_SECONDS", "INTERVAL_SECONDS", "NUM_PROBES"):
+        monkeypatch.setattr(sockets, name, 1)
+    monkeypatch.setattr(replica_connection, "REPLICA_SECONDS", 2)
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n"
+    switched = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    loop, lost = asyncio.get_running_loop(), list[bytes | None]()
+
+    async def ask(head: bytes | None) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            _, replica = await loop.create_connection(ReplicaConnection, *listener.getsockname())
+            peer, _ = await loop.sock_accept(listener)
+        with peer:
+            if head is None:
+                lose(peer)
+            asking = asyncio.create_task(replica.ask(b"GET / HTTP/1.1\r\n\r\n", b"", may_switch=True))
+            if head is None:
+                with pytest.raises(TimeoutError):
+                    await asking
+            else:
+                await loop.sock_recv(peer, 1024)
+                await loop.sock_sendall(peer, head)
+                await asking
+                lose(peer)
+                collector = Collector()
+                replica.attach(collector)
+                with pytest.raises(BrokenAnswerError):
+                    await collector.body
+        lost.append(head)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(ask(head) for head in (None, chunked, switched)))
+    assert len(lost) == 3
+
+
+def test_a_lost_node_is_noticed_within_half_a_minute_and_a_lost_client_within_two() -> None:
+    assert sockets.IDLE_SECONDS < sockets.REPLICA_SECONDS <= 30
+    assert sockets.CLIENT_SECONDS <= 120
+    assert "acknowledged nothing for 30 s" in describe_failure(TimeoutError(110, "timed out")).message
