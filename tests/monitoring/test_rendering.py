@@ -184,3 +184,12 @@ def test_strangers_reach_every_port_of_a_gateway_but_the_gateways_own(programs: 
     ports = {port["containerPort"] for port in container["ports"]} - {PORT_GATEWAY_PEERS}
     assert for_all == {"ports": [{"port": port} for port in sorted(ports, reverse=True)]}
     assert ports == {9000, PORT_GATEWAY_METRICS}
+
+
+@pytest.mark.parametrize(("value", "is_there"), [("false", False), ("null", True)])
+def test_a_cluster_with_policies_of_its_own_needs_none(
+    programs: Programs, value: str, *, is_there: bool
+) -> None:
+    """An upgrade with --reuse-values has no value: then there is one, as before."""
+    rendered = render(programs["helm"], "--set", f"gateway.networkPolicy={value}")
+    assert (("NetworkPolicy", "millrace-gateway") in rendered) == is_there
