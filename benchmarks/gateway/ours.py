@@ -9,7 +9,7 @@ import base64
 import json
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -57,7 +57,9 @@ class _WithLease(FakeApiServer):
 class Api:
     """A fake API server in a thread of its own. Its objects are changed from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, **clients: str) -> None:
+        """`clients` are the keys of clients by their names; CLIENT_KEY where there are none."""
+        self._clients = clients or {"one": CLIENT_KEY}
         self._fake = _WithLease()
         self._loop = asyncio.new_event_loop()
         self._private_key = generate_key()
@@ -73,9 +75,9 @@ class Api:
         thread.start()
         try:
             self._run(self._start)
-            entry = {"sha256": [sha256(CLIENT_KEY.encode()).hexdigest()]}
-            self.put(SECRETS.format(NAMESPACE), make_secret(NAMESPACE, "keys", json.dumps(entry).encode()))
-            signing = make_secret(OWN_NAMESPACE, SECRET_GATEWAY_KEY, self._private_key)
+            clients = {name: hash_key(key) for name, key in self._clients.items()}
+            self.put(SECRETS.format(NAMESPACE), make_secret(NAMESPACE, "keys", clients))
+            signing = make_secret(OWN_NAMESPACE, SECRET_GATEWAY_KEY, {"one": self._private_key})
             self.put(SECRETS.format(OWN_NAMESPACE), signing)
             yield
         finally:
@@ -113,10 +115,18 @@ class Api:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
 
-def make_secret(namespace: str, name: str, value: bytes) -> dict[str, Any]:
-    """Return a Secret with one entry."""
+def hash_key(key: str) -> bytes:
+    """Return the entry of a client's key in a Secret."""
+    return json.dumps({"sha256": [sha256(key.encode()).hexdigest()]}).encode()
+
+
+def make_secret(namespace: str, name: str, entries: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return a Secret."""
     metadata = {"namespace": namespace, "name": name, "uid": name, "labels": {LABEL_API_KEYS: "true"}}
-    return {"metadata": metadata, "data": {"one": base64.b64encode(value).decode()}}
+    return {
+        "metadata": metadata,
+        "data": {entry: base64.b64encode(value).decode() for entry, value in entries.items()},
+    }
 
 
 def make_service(name: str, **scaling: object) -> dict[str, Any]:
@@ -162,11 +172,13 @@ def make_pod(
 
 
 @contextmanager
-def serve_gateway(api: Api, port: int, metrics_port: int, folder: Path) -> Iterator[Process]:
-    """Run the gateway on its core while entered."""
+def serve_gateway(
+    api: Api, port: int, metrics_port: int, folder: Path, module: str = "benchmarks.gateway.in_pod"
+) -> Iterator[Process]:
+    """Run the gateway on its core while entered. `module` is what starts it."""
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(json.dumps(_make_kubeconfig(f"http://127.0.0.1:{api.port}")))
-    command = [sys.executable, "-m", "benchmarks.gateway.in_pod", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", module, "--host", "127.0.0.1"]
     command += ["--port", str(port), "--metrics-port", str(metrics_port), "--peers-port", "0"]
     command += ["--access-log", "--secret-namespaces", NAMESPACE]
     environment = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": OWN_NAMESPACE}

@@ -1,0 +1,1 @@
+"""The gateway's choice on real replicas: `python -m benchmarks.routing.live`."""
