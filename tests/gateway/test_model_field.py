@@ -93,3 +93,20 @@ def test_a_model_deeper_in_a_long_body_is_none(body: dict[str, object]) -> None:
 def test_what_json_can_say_is_said_again(fields: dict[str, object]) -> None:
     body = json.dumps(fields | {"model": "team/chat"}).encode()
     assert json.loads(replace_model(body, "llama")) == fields | {"model": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "num_choices"),
+    [
+        ("a", 2, 2),
+        ([1, 2, 3], 1, 1),
+        (["a", "b", "c"], 2, 6),
+        ([[1, 2], [3]], None, 2),
+        ([], 1, 1),
+        ({"a": 1}, 1, 1),
+        (["a"] * 1000, 10**12, 2**31),
+    ],
+)
+def test_each_prompt_of_a_list_is_answered(prompt: object, n: int | None, num_choices: int) -> None:
+    body = json.dumps({"model": "a", "prompt": prompt, "n": n}, indent=1).encode()
+    assert read_fields(body).num_choices == num_choices

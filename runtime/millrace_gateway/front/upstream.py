@@ -187,7 +187,7 @@ async def read_answer(answer: UpstreamAnswer) -> bytes:
     return await collector.body
 
 
-def describe_failure(error: BrokenAnswerError | OSError) -> UpstreamFailedError:
+def describe_failure(error: Exception) -> UpstreamFailedError:
     """Return the error for a client whose replica failed before it answered."""
     if isinstance(error, TimeoutError):  # the kernel's, see `http/sockets.py`
         return UpstreamFailedError(

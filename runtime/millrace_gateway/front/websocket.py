@@ -21,7 +21,7 @@ async def relay_websocket(
     try:
         found = await upstream.ask(handshake, replica, more)
     except ReplicaRefusedError as error:
-        raise describe_failure() from error
+        raise describe_failure(error) from error
     try:
         if found.head.status != SWITCHING:
             raise UpstreamFailedError(f"The replica answered with the status {found.head.status}.")

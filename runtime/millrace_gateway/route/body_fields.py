@@ -19,6 +19,7 @@ _HEAD_BYTES = 4096
 _KEY = b'"model"'
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _LARGEST_COUNT = 2**31
 
 
@@ -38,6 +39,8 @@ class BodyFields(msgspec.Struct, frozen=True):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n: Any = None
+    num_prompts: int = 1
+    """Of /v1/completions: a list may have many."""
 
     @property
     def is_stream(self) -> bool:
@@ -54,11 +57,24 @@ class BodyFields(msgspec.Struct, frozen=True):
 
     @property
     def num_choices(self) -> int:
-        """The number of answers that the client wants."""
-        return min(int(self.n), _LARGEST_COUNT) if _is_count(self.n) and self.n else 1
+        """The number of answers that the client wants: to each prompt of a list as many."""
+        each = int(self.n) if _is_count(self.n) and self.n else 1
+        return min(each * self.num_prompts, _LARGEST_COUNT)
 
 
-_FIELDS = msgspec.json.Decoder(BodyFields)
+class _Body(msgspec.Struct):
+    """The same fields as they stand in a body."""
+
+    model: str
+    stream: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+_BODY = msgspec.json.Decoder(_Body)
 
 
 def read_fields(body: bytes) -> BodyFields:
@@ -74,10 +90,19 @@ def replace_model(body: bytes, model: str) -> bytes:
 
 def _decode(body: bytes) -> BodyFields:
     try:
-        return _FIELDS.decode(body)
+        found = _BODY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         is_json = isinstance(error, msgspec.ValidationError)
         raise MalformedBodyError("" if is_json else str(error)) from error
+    return BodyFields(
+        found.model,
+        found.stream,
+        found.max_tokens,
+        found.max_completion_tokens,
+        found.max_output_tokens,
+        found.n,
+        _count_prompts(found.prompt),
+    )
 
 
 def _read_end(body: bytes) -> BodyFields | None:
@@ -104,6 +129,14 @@ def _read_start(body: bytes) -> BodyFields | None:
         return _decode(body[: found.end()] + b"}")
     except MalformedBodyError:
         return None
+
+
+def _count_prompts(prompt: msgspec.Raw) -> int:
+    """Return the number of prompts: a list has texts or lists of token ids, or is one of token ids itself."""
+    text = bytes(prompt).lstrip()
+    if text[:1] != b"[" or text[1:].lstrip()[:1] not in (b'"', b"["):
+        return 1
+    return len(_LIST.decode(text))
 
 
 def _is_count(value: object) -> bool:

@@ -17,7 +17,7 @@ from millrace_gateway.front.upstream import Collector, describe_failure
 from millrace_gateway.http import replica_connection, sockets
 from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.http.sockets import count_unread
-from testing.gateway_bench import Bench, make_pod, make_service
+from testing.gateway_bench import Bench, make_pod, make_service, next_address
 from testing.gateway_http import connect, serving
 from testing.polling import wait_until_async
 
@@ -222,6 +222,11 @@ async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await bench.client.ws_connect(bench.url + url, headers=headers)
         assert refused.value.status == status
+    bench.add_service("team", "gone")
+    bench.add_pod("team", "gone", "gone-1", next_address())  # nobody listens there
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+        await bench.client.ws_connect(bench.url + "/v1/stream?model=gone")
+    assert refused.value.status == 502
 
 
 async def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not() -> None:
