@@ -11,15 +11,17 @@ from pathlib import Path
 from benchmarks.gateway.ours import NAMESPACE, PODS, SERVICES, Api, make_pod, make_service, serve_gateway
 from benchmarks.gateway.process import running
 from benchmarks.runtime.models.checkpoint import write_model
-from benchmarks.runtime.models.shapes import SMALL
+from benchmarks.runtime.models.shapes import Shape
 from benchmarks.runtime.ours import SERVE
 from millrace_runtime.contract import FLAG_GATEWAY_KEY, FLAG_SERVED_NAME, FLAG_SERVICE, PORT_HTTP
 from testing.text_model import TEMPLATE
 
 SERVICE = "chat"
 NUM_REPLICAS = 4
-KV_CACHE = "384Mi"
-"""16,384 tokens: about half of the system prompts, or fewer with conversations."""
+SHAPE = Shape(hidden=384, layers=8, heads=6, kv_heads=2, head_size=64, mlp=1024, vocabulary=4096)
+"""14 million weights: half a core computes some 1,000 tokens of a prompt a second."""
+KV_CACHE = "64Mi"
+"""16,384 tokens: about the system prompts alone."""
 MAX_SEQUENCES = 16
 GATEWAY_PORT, METRICS_PORT = 18700, 18701
 START_SECONDS = 120.0
@@ -32,11 +34,11 @@ def list_addresses() -> list[str]:
 
 
 def write_chat_model(folder: Path) -> Path:
-    """Write random weights of 134 million values, with a chat template. Random weights compute no less."""
+    """Write random weights with a chat template. Random weights compute no less."""
     if not folder.exists():
         partial = folder.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        write_model(partial, SMALL)
+        write_model(partial, SHAPE)
         config = partial / "tokenizer_config.json"
         config.write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": TEMPLATE}))
         partial.rename(folder)

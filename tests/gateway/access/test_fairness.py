@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue, Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import STALE_SECONDS, Load, Window, parse_load
+from millrace_gateway.access.fairness.window import (
+    FIRST_REQUESTS,
+    FIRST_SECONDS,
+    STALE_SECONDS,
+    Load,
+    Window,
+    parse_load,
+)
 
 
 def test_a_tenant_with_one_request_is_next_and_others_take_turns_by_tokens() -> None:
@@ -94,13 +101,31 @@ def test_a_load_is_read_or_ignored(text: str, load: Load | None) -> None:
 
 def test_the_window_is_what_replicas_compute() -> None:
     window = Window()
-    assert window.find_size(10**6, 0.0) == float("inf")
     window.note_load("p", Load(0, 3, 8), 3, 0.0)
     assert window.find_size(3, 0.0) == 8
     window.note_load("q", Load(0, 0, 16), 0, 0.0)
     assert window.find_size(3, 0.0) == 24
     window.forget("q")
-    assert window.find_size(3, STALE_SECONDS + 0.1) == float("inf")
+    assert window.find_size(3, STALE_SECONDS + 0.1) == 8
+
+
+def test_replicas_that_have_said_nothing_yet_get_a_few_for_a_moment() -> None:
+    """A flood of an idle service was at its replicas before their first report."""
+    window = Window()
+    assert window.find_size(1, 5.0) == window.find_size(10**6, 5.0 + FIRST_SECONDS) == FIRST_REQUESTS
+    assert window.find_size(10**6, 5.0 + FIRST_SECONDS + 0.1) == float("inf")
+    window.note_load("p", Load(0, 1, 8), 1, 7.0)
+    window.forget("p")
+    assert window.find_size(1, 8.0) == FIRST_REQUESTS
+
+
+def test_a_flood_after_a_rest_gets_what_the_replicas_compute() -> None:
+    """Their last reports are old: what was crowded then is no bound now."""
+    window = Window()
+    for number in range(3):
+        window.note_load("p", Load(9, 2, 8), 11, number * 0.3)
+    assert window.find_size(1, 1.0) == 2
+    assert window.find_size(1, 1.0 + STALE_SECONDS) == 8
 
 
 def test_a_replica_that_lets_requests_wait_below_its_batch_gets_fewer_and_more_again() -> None:
