@@ -28,7 +28,7 @@ CHATS = Chats(
     user_tokens=40.0,
     answer_tokens=24.0,
 )
-SECONDS, WARM_SECONDS = 90.0, 30.0
+SECONDS, WARM_SECONDS = 120.0, 45.0
 LOADS = {"moderate": Load(SECONDS, rate=0.5), "heavy": Load(SECONDS, num_clients=32)}
 FIRST_SEED = 101
 BASE = "least load"
