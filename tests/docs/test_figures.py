@@ -11,6 +11,7 @@ from benchmarks.autoscaler import picture as autoscaler_picture
 from benchmarks.autoscaler import table as autoscaler_table
 from benchmarks.gateway.table import render_markdown as render_gateways
 from benchmarks.routing.__main__ import render_rows as render_routing_rows
+from benchmarks.routing.live.fairness import render_rows as render_fairness_rows
 from benchmarks.runtime.models.subjects import LLAMA, SUBJECTS, Subject
 from benchmarks.runtime.published import FIGURES, name_over_best
 from benchmarks.runtime.report import read_rates, render_ratios
@@ -80,6 +81,16 @@ def test_the_docs_cost_of_a_step_is_the_committed_runs() -> None:
     text = " ".join((ROOT / "docs" / "development.md").read_text().split())
     assert f"has {run['step_microseconds_32']} µs with 32" in text
     assert f"and {run['step_microseconds_256']} µs with 256" in text
+
+
+def test_routing_and_fairness_on_real_replicas_are_the_committed_runs() -> None:
+    results = ROOT / "benchmarks" / "results"
+    section = FIGURES_PAGE.partition("## On real replicas\n")[2].partition("\n## ")[0]
+    text = " ".join(section.split())
+    for name, render in (("routing-live", render_routing_rows), ("gateway-fairness", render_fairness_rows)):
+        run = json.loads((results / f"{name}.json").read_text())
+        assert "\n".join(render(run["rows"])) in section
+        assert f"on {run['date']} at commit {run['commit']}" in text
 
 
 def test_the_comparison_of_routing_is_the_committed_run() -> None:
