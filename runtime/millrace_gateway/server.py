@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import aiohttp
 
+from millrace_gateway.access.fairness.window import Present
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.attempts import Attempts
@@ -28,6 +29,7 @@ from millrace_gateway.report.stream import LeaderCheck, Reporting
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.cluster_sinks import ReplicaSink, ServiceSink
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Source
@@ -59,7 +61,7 @@ class Gateway:
         self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
-        self.tenancy = Tenancy(settings, self.metrics)
+        self.tenancy = Tenancy(settings, self.metrics, self._find_present)
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
             LeaderCheck(settings.operator_namespace),
@@ -176,7 +178,16 @@ class Gateway:
         """
         asyncio.get_running_loop().call_later(GONE_SECONDS, upstream.end_replica, uid)
         self.balancer.forget(uid)
-        self.tenancy.turnstiles.forget_replica(uid)
+
+    def _find_present(self, service: ServiceKey) -> Present:
+        """Return how many requests are at the replicas that can take more, and at the others of a service."""
+        counts, now = self.balancer.count_service(service), time.monotonic()
+        ready = {
+            replica.uid: counts.pop(replica.uid, 0)
+            for replica in self.catalogue.list_replicas(service)
+            if not replica.is_leaving and not self.balancer.is_ejected(replica.uid, now)
+        }
+        return Present(ready, sum(counts.values()))
 
     def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
         guard = self.tenancy.guard

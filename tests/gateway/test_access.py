@@ -12,9 +12,11 @@ import pytest
 from aiohttp import web
 
 from millrace_gateway.access.policy import read_default
+from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime import contract
 from millrace_runtime.gateway_token import TokenVerifier, find_public_key, generate_key
 from testing.gateway_bench import Bench, make_pod, make_service, next_address
+from testing.polling import wait_until_async
 
 PATH = contract.PATH_CHAT_COMPLETIONS
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
@@ -41,6 +43,9 @@ def add_service(bench: Bench, *limits: dict[str, Any], name: str = "chat", mode:
         "rateLimits": list(limits),
     }
     bench.gateway.service_sinks[0].apply(service)
+
+
+CHAT = ServiceKey("team", "chat")
 
 
 class Replica:
@@ -79,15 +84,21 @@ class Replica:
 
 
 async def start(bench: Bench, *limits: dict[str, Any], **fields: Any) -> Replica:
-    replica, address = Replica(), next_address()
     add_service(bench, *limits, **fields)
+    replica, _ = await add_replica(bench)
+    bench.gateway.tenancy.keys.apply(make_keys())
+    bench.gateway.tenancy.signer.replace_keys({"data": {"k-1": base64.b64encode(PRIVATE).decode()}})
+    return replica
+
+
+async def add_replica(bench: Bench) -> tuple[Replica, dict[str, Any]]:
+    """Return another replica, and its pod."""
+    replica, address = Replica(), next_address()
     uid = await bench.add_upstream("team", "chat", replica.handle, address)
     pod = make_pod("team", "chat", uid, address=address, served="chat")
     pod["spec"]["containers"][0]["args"] += ["--gateway-key", PUBLIC, "--service", "team/chat"]
     bench.gateway.catalogue.apply_replica(pod)
-    bench.gateway.tenancy.keys.apply(make_keys())
-    bench.gateway.tenancy.signer.replace_keys({"data": {"k-1": base64.b64encode(PRIVATE).decode()}})
-    return replica
+    return replica, pod
 
 
 async def ask(
@@ -234,6 +245,27 @@ async def test_one_clients_flood_waits_behind_anothers_request(bench: Bench) -> 
     order = [request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen]
     (place,) = (at for at, salt in enumerate(order) if order.count(salt) == 1)
     assert place < num_before + 8
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+async def test_a_new_replica_takes_whom_one_that_hangs_lets_wait(bench: Bench, *, is_ready: bool) -> None:
+    """It has reported nothing yet, and the other one keeps what it has, Ready or not."""
+    hung = await start(bench)
+    hung.release.clear()
+    stuck = [asyncio.create_task(ask(bench)) for _ in range(20)]
+    turnstiles = bench.gateway.tenancy.turnstiles._turnstiles
+    await wait_until_async("a queue", lambda: CHAT in turnstiles and len(turnstiles[CHAT].queue))
+    if not is_ready:
+        [one] = bench.gateway.catalogue.list_replicas(CHAT)
+        bench.gateway.catalogue.apply_replica(
+            make_pod("team", "chat", one.uid, address=one.address, ready=False)
+        )
+    other, _ = await add_replica(bench)
+    async with asyncio.timeout(10):
+        assert (await ask(bench, "mr-bob"))[0] == 200
+    assert other.seen
+    hung.release.set()
+    assert {status for status, _, _ in await asyncio.gather(*stuck)} == {200}
 
 
 async def test_a_websocket_escapes_no_key_no_limit_and_no_turn(bench: Bench) -> None:

@@ -3,11 +3,12 @@
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from millrace_gateway.access.exchange.exchange import Exchange
 from millrace_gateway.access.exchange.links import PeerLinks, PeerServer
+from millrace_gateway.access.fairness.window import Present
 from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.ledger import Ledger
 from millrace_gateway.access.limits.limiter import Limiter
@@ -21,7 +22,7 @@ from millrace_gateway.front.secret_sinks import GatewayPodSink, KeySecretSink, S
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics
-from millrace_gateway.route.objects import ServiceChanges
+from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from millrace_gateway.route.preference import Preferences
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_GATEWAY_PEERS
@@ -36,14 +37,16 @@ AnySink = KeySecretSink | SigningKeySink | GatewayPodSink
 class Tenancy:
     """The parts, and how they learn of the cluster."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, find_replicas: Callable[[ServiceKey], Present]
+    ) -> None:
         self._settings = settings
         self.keys = KeyIndex(logger.warning)
         self.signer = Signer(time.time, logger.warning)
         self._ledger = Ledger(time.monotonic)
         self._exchange = Exchange(self._ledger, uuid.uuid4().hex)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
-        self.turnstiles = Turnstiles(time.monotonic)
+        self.turnstiles = Turnstiles(time.monotonic, find_replicas)
         self.preferences = Preferences(by_user=settings.sessions_by_user)
         self._book = book = UsageBook(time.time())
         self._links = PeerLinks(settings.pod_name, self._exchange, book, self.signer, PORT_GATEWAY_PEERS)

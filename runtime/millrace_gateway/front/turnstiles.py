@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from millrace_gateway.access.fairness.fair_queue import Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import Load
+from millrace_gateway.access.fairness.window import Load, Present
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
@@ -22,8 +22,9 @@ class Turn(NamedTuple):
 class Turnstiles:
     """Owner of a turnstile for each service whose clients have keys, and of the requests that wait there."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], find_replicas: Callable[[ServiceKey], Present]) -> None:
         self._clock = clock
+        self._find_replicas = find_replicas
         self._turnstiles: dict[ServiceKey, Turnstile] = {}
         self._arrivals: dict[Ticket, asyncio.Future[None]] = {}
         self.num_gateways = 1
@@ -36,6 +37,8 @@ class Turnstiles:
         turnstile = self._turnstiles.get(service)
         if turnstile is None:
             turnstile = self._turnstiles[service] = Turnstile(self._clock)
+        if turnstile.is_idle:
+            turnstile.note_replicas(self._find_replicas(service))
         turnstile.window.num_gateways = self.num_gateways
         turn = Turn(turnstile, turnstile.arrive(tenant, tokens))
         if not turn.ticket.is_released:
@@ -58,11 +61,6 @@ class Turnstiles:
         """Note the end of a request, which has used so many tokens; None: nobody knows."""
         self._wake(turn.turnstile.leave(turn.ticket, used_tokens))
 
-    def forget_replica(self, uid: str) -> None:
-        """Forget a replica that is gone."""
-        for turnstile in self._turnstiles.values():
-            turnstile.window.forget(uid)
-
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
         """Take over a replica's report, while so many of this gateway's requests are there."""
         turnstile = self._turnstiles.get(replica.key)
@@ -71,9 +69,10 @@ class Turnstiles:
             self._wake(turnstile.note_load(replica.uid, load, num_here))
 
     def refresh(self) -> None:
-        """Let those go that wait for replicas which say nothing any more. To be called now and then."""
-        for turnstile in self._turnstiles.values():
-            self._wake(turnstile.release())
+        """Look which replicas there are, and let those go that have room. To be called now and then."""
+        for service, turnstile in self._turnstiles.items():
+            if not turnstile.is_idle:
+                self._wake(turnstile.note_replicas(self._find_replicas(service)))
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services. Their waiting requests go on, and are told so."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from millrace_gateway.route.load_report import LoadReport
-from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 LEAST_SHARE = 0.01
@@ -257,6 +257,14 @@ class Balancer:
     def count_all(self) -> dict[str, int]:
         """Return the number of this gateway's requests at each replica that has some, by uid."""
         return {uid: standing.in_flight for uid, standing in self._busy.items()}
+
+    def count_service(self, key: ServiceKey) -> dict[str, int]:
+        """Return the same of the replicas of one service."""
+        return {
+            uid: standing.in_flight
+            for uid, standing in self._busy.items()
+            if standing.replica is not None and standing.replica.key == key
+        }
 
     def _find_standing(self, uid: str) -> _Standing:
         standing = self._standings.get(uid)

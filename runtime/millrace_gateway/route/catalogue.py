@@ -149,6 +149,10 @@ class Catalogue:
             return list_ready(route.services[0].key)
         return tuple(replica for service in route.services for replica in list_ready(service.key))
 
+    def list_replicas(self, key: ServiceKey) -> tuple[Replica, ...]:
+        """Return those of one service."""
+        return self._replicas.list_ready(key)
+
     def renew(self, route: Route) -> Route | None:
         """Return the route with the present state of its services; None if all are deleted."""
         present = [self._services[one.key] for one in route.services if one.key in self._services]

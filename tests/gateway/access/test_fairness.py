@@ -18,6 +18,7 @@ from millrace_gateway.access.fairness.window import (
     FIRST_SECONDS,
     STALE_SECONDS,
     Load,
+    Present,
     Window,
     parse_load,
 )
@@ -99,37 +100,65 @@ def test_a_load_is_read_or_ignored(text: str, load: Load | None) -> None:
     assert parse_load(text) == load
 
 
-def test_the_window_is_what_replicas_compute() -> None:
+def open_window(**num_here: int) -> Window:
+    """Return the window of replicas that are Ready, with so many requests at each."""
     window = Window()
+    window.note_replicas(Present(num_here, 0), 0.0)
+    return window
+
+
+def test_the_window_is_what_replicas_compute() -> None:
+    window = open_window(p=3, q=0)
     window.note_load("p", Load(0, 3, 8), 3, 0.0)
-    assert window.find_size(3, 0.0) == 8
     window.note_load("q", Load(0, 0, 16), 0, 0.0)
     assert window.find_size(3, 0.0) == 24
-    window.forget("q")
-    assert window.find_size(3, STALE_SECONDS + 0.1) == 8
+    window.note_replicas(Present({"p": 3}, 0), 0.1)
+    assert window.find_size(3, 0.1) == 8
 
 
-def test_replicas_that_have_said_nothing_yet_get_a_few_for_a_moment() -> None:
+def test_a_replica_that_has_said_nothing_yet_gets_a_few_for_a_moment() -> None:
     """A flood of an idle service was at its replicas before their first report."""
-    window = Window()
-    assert window.find_size(1, 5.0) == window.find_size(10**6, 5.0 + FIRST_SECONDS) == FIRST_REQUESTS
-    assert window.find_size(10**6, 5.0 + FIRST_SECONDS + 0.1) == float("inf")
-    window.note_load("p", Load(0, 1, 8), 1, 7.0)
-    window.forget("p")
-    assert window.find_size(1, 8.0) == FIRST_REQUESTS
+    window = open_window(p=0, q=0)
+    assert window.find_size(1, 60.0) == 2 * FIRST_REQUESTS
+    window.note_replicas(Present({"p": 16, "q": 16}, 0), 60.0)
+    assert window.find_size(32, 60.0 + FIRST_SECONDS) == 2 * FIRST_REQUESTS
+    assert window.find_size(32, 60.0 + FIRST_SECONDS + 0.1) == float("inf")  # it never tells its load
 
 
 def test_a_flood_after_a_rest_gets_what_the_replicas_compute() -> None:
     """Their last reports are old: what was crowded then is no bound now."""
-    window = Window()
+    window = open_window(p=2)
     for number in range(3):
         window.note_load("p", Load(9, 2, 8), 11, number * 0.3)
     assert window.find_size(1, 1.0) == 2
-    assert window.find_size(1, 1.0 + STALE_SECONDS) == 8
+    window.note_replicas(Present({"p": 0}, 0), 2.0)
+    assert window.find_size(1, 60.0) == 8
+
+
+def test_a_replica_that_hangs_keeps_what_it_has_and_hinders_no_new_one() -> None:
+    window = open_window(hung=16)
+    window.note_load("hung", Load(0, 16, 16), 16, 0.0)
+    window.note_replicas(Present({"hung": 16, "new": 0}, 0), 1.0)
+    assert window.find_size(16, 1.0) == 16 + FIRST_REQUESTS
+    window.note_load("new", Load(0, 0, 16), 0, STALE_SECONDS)
+    assert window.find_size(16, STALE_SECONDS + 0.1) == 16 + 16
+    window.note_replicas(Present({"hung": 5, "new": 0}, 0), STALE_SECONDS + 0.2)
+    assert window.find_size(5, STALE_SECONDS + 0.2) == 5 + 16
+
+
+def test_replicas_that_can_take_no_request_have_no_room_and_take_none_away() -> None:
+    """What they still answer counts apart, and their late reports make no room."""
+    window = open_window(p=0, leaving=12)
+    window.note_load("p", Load(0, 0, 16), 0, 0.0)
+    window.note_load("leaving", Load(0, 12, 16), 12, 0.0)
+    window.note_replicas(Present({"p": 0}, 12), 0.1)
+    window.note_load("leaving", Load(0, 11, 16), 11, 0.2)
+    assert window.find_size(12, 0.2) == 12 + 16
+    assert Window().find_size(10**6, 0.0) == float("inf")  # nothing to wait for here: the request is held
 
 
 def test_a_replica_that_lets_requests_wait_below_its_batch_gets_fewer_and_more_again() -> None:
-    window, now = Window(), 0.0
+    window, now = open_window(p=25), 0.0
     window.note_load("p", Load(5, 20, 64), 25, now)
     assert window.find_size(25, now) == 64  # they may be waiting for the next step alone
     window.note_load("p", Load(5, 20, 64), 25, now + 0.25)
@@ -141,7 +170,7 @@ def test_a_replica_that_lets_requests_wait_below_its_batch_gets_fewer_and_more_a
 
 
 def test_replicas_that_end_many_requests_have_a_few_in_advance() -> None:
-    window = Window()
+    window = open_window(p=8)
     window.note_load("p", Load(0, 8, 8), 8, 0.0)
     for i in range(1, 3001):
         window.count_end(i / 1000)
@@ -149,7 +178,7 @@ def test_replicas_that_end_many_requests_have_a_few_in_advance() -> None:
 
 
 def test_two_gateways_divide_the_room() -> None:
-    window = Window()
+    window = open_window(p=6)
     window.num_gateways = 2
     window.note_load("p", Load(0, 8, 8), 6, 0.0)
     assert window.find_size(6, 0.0) == pytest.approx(8 * 6 / 8)
@@ -159,6 +188,7 @@ def test_two_gateways_divide_the_room() -> None:
 
 def test_a_turnstile_counts_every_request_once() -> None:
     turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(Present({"p": 0}, 0))
     inside = turnstile.arrive("a", 10)
     assert inside.is_released
     assert turnstile.note_load("p", Load(0, 1, 1), 1) == []
@@ -175,6 +205,7 @@ def test_a_turnstile_counts_every_request_once() -> None:
 
 def test_who_asks_for_few_tokens_and_uses_many_pays_for_them() -> None:
     turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(Present({"p": 0}, 0))
     turnstile.note_load("p", Load(0, 1, 1), 1)
     inside = turnstile.arrive("liar", 1)
     waiting = [turnstile.arrive(tenant, 100) for tenant in ("liar", "liar", "honest", "honest")]
@@ -216,6 +247,8 @@ class Simulation:
         self.now = 0.0
         self.replicas = [StubReplica(slots) for _ in range(num_replicas)]
         self.turnstile = Turnstile(lambda: self.now) if is_fair else None
+        if self.turnstile is not None:
+            self.turnstile.note_replicas(Present({str(i): 0 for i in range(num_replicas)}, 0))
         self.by_ticket: dict[Ticket, Job] = {}
         self.numbers = count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []

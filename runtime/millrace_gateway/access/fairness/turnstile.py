@@ -6,7 +6,7 @@ While there is room, nothing waits, and nothing is counted but the requests.
 from collections.abc import Callable, Hashable
 
 from millrace_gateway.access.fairness.fair_queue import FairQueue, Ticket
-from millrace_gateway.access.fairness.window import Load, Window
+from millrace_gateway.access.fairness.window import Load, Present, Window
 
 
 class Turnstile:
@@ -19,6 +19,16 @@ class Turnstile:
         self.window = Window()
         self.num_inside = 0
         """Requests of this gateway that are at replicas, or on their way."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or is at a replica."""
+        return not self.num_inside and not len(self.queue)
+
+    def note_replicas(self, present: Present) -> list[Ticket]:
+        """Take over which replicas there are. Return the requests that may go now."""
+        self.window.note_replicas(present, self._clock())
+        return self.release()
 
     def arrive(self, tenant: Hashable, tokens: int) -> Ticket:
         """Return the ticket of a request. It waits unless `is_released`."""

@@ -7,16 +7,17 @@ want of KV blocks or of time for prompts.
 """
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 CROWDED_SECONDS = 0.2
 """Requests that wait for less are those that the next step takes."""
 STALE_SECONDS = 5.0
 """An older report says only how many a replica computes at most."""
-FIRST_REQUESTS, FIRST_SECONDS = 32, 1.0
-"""So many requests go to replicas that have said nothing yet, for so long: a busy one is asked within 0.3 s,
-and one that does not tell its load is no reason to wait. Before, a flood of 1,280 requests went to four idle
-replicas of 16 sequences at once, and another tenant waited for more than 22 s."""
+FIRST_REQUESTS, FIRST_SECONDS = 16, 3.0
+"""So many requests go to a replica that has reported nothing yet, for so long. A busy one is asked within
+0.3 s, and one that never tells its load is no reason to wait. Before, a flood of 1,280 requests went to four
+idle replicas of 16 sequences at once, and another tenant waited for more than 22 s."""
 _GROW_SECONDS = 0.1
 _GROWTH = 1.25
 _REFILL_SECONDS = 0.005
@@ -44,6 +45,15 @@ def parse_load(text: str) -> Load | None:
     return load if min(load[:3]) >= 0 and load.kv_usage >= 0.0 else None
 
 
+class Present(NamedTuple):
+    """The replicas of a service at one moment."""
+
+    ready: Mapping[str, int]
+    """This gateway's requests at each that can take another one, by uid."""
+    num_aside: int
+    """Its requests at others: those that leave, are not Ready, or have failed."""
+
+
 class ReplicaRoom:
     """How many requests one replica computes at once."""
 
@@ -54,14 +64,21 @@ class ReplicaRoom:
         self.load = Load(0, 0, 0)
         self.num_elsewhere = 0
         """Requests that other gateways have sent, in the last report."""
-        self.at = -math.inf
+        self._at = -math.inf
+        self._num_here = 0
+        self._busy_since = math.inf
+
+    def note_requests(self, num_here: int, now: float) -> None:
+        """Note how many requests of this gateway are at the replica."""
+        self._busy_since = min(self._busy_since, now) if num_here else math.inf
+        self._num_here = num_here
 
     def note(self, load: Load, num_here: int, spare: int, now: float) -> None:
         """Take over a report, while so many requests of this gateway are at the replica.
 
         `spare` of them are meant to wait there.
         """
-        self.load, self.at = load, now
+        self.load, self._at = load, now
         self.num_elsewhere = max(0, load.waiting + load.running - num_here)
         if load.waiting <= 1 + spare:
             self._crowded_since = None
@@ -76,10 +93,22 @@ class ReplicaRoom:
             self._grown_at = now
             self._bound = self._bound * _GROWTH + 1
 
+    def is_fresh(self, now: float) -> bool:
+        """Whether its last report says how full it is."""
+        return now - self._at <= STALE_SECONDS
+
     def find_size(self, now: float) -> float:
-        """Return the requests that it may have at once; infinite if it says nothing of it."""
+        """Return the requests that it may have at once; infinite if it says nothing of it.
+
+        One that has requests and reports nothing hangs: it keeps what it has, and gets no more.
+        """
         most = self.load.max_sequences or math.inf
-        return min(self._bound, most) if now - self.at <= STALE_SECONDS else most
+        if self.is_fresh(now):
+            return min(self._bound, most)
+        silent_seconds = now - max(self._at, self._busy_since) if self._num_here else 0.0
+        if self._at == -math.inf:
+            return FIRST_REQUESTS if silent_seconds <= FIRST_SECONDS else math.inf
+        return most if silent_seconds <= STALE_SECONDS else self._num_here
 
 
 class Window:
@@ -87,19 +116,27 @@ class Window:
 
     def __init__(self) -> None:
         self._rooms: dict[str, ReplicaRoom] = {}
+        """Of the replicas that can take a request."""
+        self._num_aside = 0
         self.num_gateways = 1
         """The gateways that share the service, with this one."""
-        self._silent_since: float | None = None
-        """When a request came first while no replica had said anything."""
         self._spare = 0
         """Requests that may wait at each replica: with more than 200 ends a second, a step needs them."""
         self._num_ended = 0
         self._counted_at = -math.inf
 
+    def note_replicas(self, present: Present, now: float) -> None:
+        """Take over which replicas there are. Of others nothing is kept."""
+        self._rooms = {uid: self._rooms.get(uid) or ReplicaRoom() for uid in present.ready}
+        for uid, num_here in present.ready.items():
+            self._rooms[uid].note_requests(num_here, now)
+        self._num_aside = present.num_aside
+
     def note_load(self, replica: str, load: Load, num_here: int, now: float) -> None:
-        """Take over a replica's report, while so many requests of this gateway are there."""
-        self._silent_since = None
-        self._rooms.setdefault(replica, ReplicaRoom()).note(load, num_here, self._spare, now)
+        """Take over a replica's report. That of one which can take no request is dropped."""
+        room = self._rooms.get(replica)
+        if room is not None:
+            room.note(load, num_here, self._spare, now)
 
     def count_end(self, now: float) -> None:
         """Count a request that has ended at a replica."""
@@ -110,23 +147,18 @@ class Window:
             self._spare = int(per_replica * _REFILL_SECONDS + 0.5)
             self._num_ended, self._counted_at = 0, now
 
-    def forget(self, replica: str) -> None:
-        """Forget a replica that is gone."""
-        self._rooms.pop(replica, None)
-
     def find_size(self, num_here: int, now: float) -> float:
-        """Return how many requests of this gateway may be at the replicas; infinite if they never report.
+        """Return how many requests of this gateway may be at the replicas; infinite without any replica.
 
         Gateways divide the room by what each has there already, and each may have an equal part: so one with
         many waiting requests does not lock out another.
         """
         rooms = self._rooms.values()
         if not rooms:
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            return FIRST_REQUESTS if now - self._silent_since <= FIRST_SECONDS else math.inf
-        size = sum(room.find_size(now) + self._spare for room in rooms)
+            return math.inf
+        size = sum(room.find_size(now) + self._spare for room in rooms) + self._num_aside
         if self.num_gateways <= 1 or size == math.inf:
             return size
-        num_elsewhere = sum(room.num_elsewhere for room in rooms if now - room.at <= STALE_SECONDS)
+        num_elsewhere = sum(room.num_elsewhere for room in rooms if room.is_fresh(now))
         part = num_here / (num_here + num_elsewhere) if num_here > 0 else 0.0
         return max(1.0, size * max(part, 1 / self.num_gateways))
