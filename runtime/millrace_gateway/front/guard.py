@@ -7,7 +7,7 @@ from millrace_gateway.access.admission import Admission, read_usage
 from millrace_gateway.access.credentials import read_credentials
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
 from millrace_gateway.access.keys import KeyIndex
-from millrace_gateway.access.limits.estimate import estimate_tokens
+from millrace_gateway.access.limits.estimate import USUAL_COMPLETION, estimate_tokens
 from millrace_gateway.access.limits.limiter import Limiter
 from millrace_gateway.access.policy import OPEN, AccessPolicy, read_policy
 from millrace_gateway.access.signer import Signer
@@ -24,6 +24,7 @@ from millrace_runtime.contract import (
     HEADER_GATEWAY_TOKEN,
     HEADER_REPORT,
     HEADER_USAGE,
+    PATH_COMPLETIONS,
     PATH_COUNT_TOKENS,
     PATH_DETOKENIZE,
     PATH_TOKENIZE,
@@ -203,7 +204,10 @@ class Guard:
             return 0
         if fields is None:
             return estimate_tokens(num_body_bytes, None, 1)
-        return estimate_tokens(num_body_bytes, fields.most_tokens, fields.num_choices)
+        most = fields.most_tokens
+        if most is None and exchange.request.path == PATH_COMPLETIONS:
+            most = USUAL_COMPLETION
+        return estimate_tokens(num_body_bytes, most, fields.num_choices)
 
     def _sign(self, replica: Replica) -> bytes:
         token = self._signer.sign(replica.key, replica.gateway_keys)
