@@ -83,7 +83,7 @@ def end_worker(pid: int) -> None:
 
 def write_tasks(file: TextIO) -> None:
     """Write what each asyncio task of this process waits for."""
-    for task in [one for one in gc.get_objects() if isinstance(one, asyncio.Task)]:
+    for task in [one for one in gc.get_objects() if issubclass(type(one), asyncio.Task)]:
         if not task.done():
             places = " > ".join(list_places(task.get_coro()))
             print(f"{task.get_name()}, cancelled {task.cancelling()} times: {places}", file=file, flush=True)

@@ -38,10 +38,10 @@ def event_loop_policy():
 
 
 CONFTEST = """
-import os, time
+import time
 
-def pytest_sessionfinish():
-    if "PYTEST_XDIST_WORKER" in os.environ:
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):
         {then}
 """
 
