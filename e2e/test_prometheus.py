@@ -68,6 +68,7 @@ RATE = 5.0
 """Of each replica, in sequences a second."""
 RUNNING, WAITING = 3, 2
 SECONDS = 40
+LATE_SECONDS = 20
 CHANGE_AT, SHORTLY_AFTER, RESTART_AT = 16, 24, 25
 RECORDED = {"fifteen": 15, "thirty": 30}
 """Seconds between two scrapes. Prometheus' own default is a minute, and most people's 30."""
@@ -147,15 +148,27 @@ class Stage:
     def interval(self, namespace: str) -> float | None:
         return self.loop._memories[ServiceKey(namespace, "chat")].cadence.interval_seconds
 
-    async def play(self, seconds: int, events: Mapping[int, Callable[[], object]]) -> None:
-        """Tick once a second; the events happen at their second, and what is seen is kept."""
+    async def play(
+        self, seconds: int, events: Mapping[int, Callable[[], object]], awaited: str | None = None
+    ) -> None:
+        """Tick once a second; the events happen at their second, and what is seen is kept.
+
+        It goes on for up to LATE_SECONDS until each replica of the namespace `awaited` has been scraped often
+        enough: a busy machine restarts Prometheus slowly.
+        """
         began = time.monotonic()
         async with aiohttp.ClientSession() as session:
-            for second in range(seconds + 1):
+            for second in range(seconds + LATE_SECONDS + 1):
                 await asyncio.sleep(max(0.0, began + second - time.monotonic()))
                 if second in events:
                     await asyncio.to_thread(events[second])
                 await self._look(session, second)
+                if second >= seconds and (awaited is None or self._is_scraped(awaited)):
+                    return
+
+    def _is_scraped(self, namespace: str) -> bool:
+        signals = self.ending[namespace]
+        return {steps.pod for steps in signals.steps} == signals.fleet.ready
 
     async def replay(self, moment: Moment, began: float, seconds: int) -> None:
         """Tick through so many seconds of the past."""
@@ -203,7 +216,7 @@ def stage(programs: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
         _add_foreign(stage)
         _add_gateways(stage)
         with running(prometheus):
-            asyncio.run(stage.play(SECONDS, _list_events(stage)))
+            asyncio.run(stage.play(SECONDS, _list_events(stage), awaited="five"))
             yield stage
 
 
