@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument(
-        "--seeds", type=int, default=3, help=f"seeds, from {FIRST_SEED} on (default: %(default)s)"
+        "--seeds", type=int, default=2, help=f"seeds, from {FIRST_SEED} on (default: %(default)s)"
     )
     add_output(parser)
     arguments = parser.parse_args(argv)

@@ -19,7 +19,7 @@ from testing.text_model import TEMPLATE
 SERVICE = "chat"
 NUM_REPLICAS = 4
 SHAPE = Shape(hidden=384, layers=8, heads=6, kv_heads=2, head_size=64, mlp=1024, vocabulary=4096)
-"""14 million weights: half a core computes some 1,000 tokens of a prompt a second."""
+"""14 million weights."""
 KV_CACHE = "64Mi"
 """16,384 tokens: about the system prompts alone."""
 MAX_SEQUENCES = 16

@@ -30,11 +30,8 @@ class MalformedBodyError(ValueError):
     """The body is no JSON object, or its `model` is no text."""
 
 
-class BodyFields(msgspec.Struct, frozen=True):
-    """Fields of all dialects, as they are written: a value of another type is the replica's to refuse.
-
-    None refers to the body, which is forgotten before the answer ends.
-    """
+class _Fields(msgspec.Struct, frozen=True):
+    """Fields of all dialects, as they are written: a value of another type is the replica's to refuse."""
 
     model: str
     stream: Any = None
@@ -42,6 +39,17 @@ class BodyFields(msgspec.Struct, frozen=True):
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n: Any = None
+
+
+class _Body(_Fields, frozen=True):
+    """A body with its prompts, unread."""
+
+    prompt: msgspec.Raw = msgspec.Raw()
+
+
+class BodyFields(_Fields, frozen=True):
+    """What the gateway keeps. None refers to the body, which is forgotten before the answer ends."""
+
     num_prompts: int = 1
     """Of /v1/completions: a list may have many."""
 
@@ -63,18 +71,6 @@ class BodyFields(msgspec.Struct, frozen=True):
         """The number of answers that the client wants: to each prompt of a list as many."""
         each = int(self.n) if _is_count(self.n) and self.n else 1
         return min(each * self.num_prompts, _LARGEST_COUNT)
-
-
-class _Body(msgspec.Struct):
-    """The same fields as they stand in a body."""
-
-    model: str
-    stream: Any = None
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
-    max_output_tokens: Any = None
-    n: Any = None
-    prompt: msgspec.Raw = msgspec.Raw()
 
 
 _BODY = msgspec.json.Decoder(_Body)
