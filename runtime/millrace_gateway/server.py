@@ -62,10 +62,13 @@ class Gateway:
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
         self.tenancy = Tenancy(settings, self.metrics, self._find_present)
+        self.metrics.count_waiting = self.tenancy.turnstiles.count_waiting
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
             LeaderCheck(settings.operator_namespace),
-            lambda: Report(self.catalogue, self.balancer, self.activity),
+            lambda: Report(
+                self.catalogue, self.balancer, self.activity, self.tenancy.turnstiles.count_waiting
+            ),
         )
         self.holder = Holder(self.reporting.hurry)
         namespaces = settings.namespaces or (None,)

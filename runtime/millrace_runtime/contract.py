@@ -98,6 +98,10 @@ HEADER_DRAINING: Final = "X-Millrace-Draining"
 # it from no client.
 HEADER_CACHE_SALT: Final = "X-Millrace-Cache-Salt"
 
+# On a request to a replica that answers only its gateway: the seconds for which it has waited for its turn
+# there. The replica's latencies of the request begin so much earlier.
+HEADER_WAITED: Final = "X-Millrace-Waited"
+
 # Of a service whose clients need keys. Its replicas answer only requests with a gateway's token, which
 # `gateway_token.py` signs and verifies. The private keys are in a Secret of the gateway's namespace.
 HEADER_GATEWAY_TOKEN: Final = "X-Millrace-Gateway-Token"  # noqa: S105  a name

@@ -11,6 +11,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from millrace_gateway.access.fairness.window import FIRST_REQUESTS
 from millrace_gateway.access.policy import read_default
 from millrace_gateway.route.objects import ServiceKey
 from millrace_runtime import contract
@@ -36,8 +37,12 @@ def make_keys(namespace: str = "team", name: str = "keys", **fields: dict[str, A
     return {"metadata": {"namespace": namespace, "name": name}, "data": data}
 
 
-def add_service(bench: Bench, *limits: dict[str, Any], name: str = "chat", mode: str = "APIKey") -> None:
+def add_service(
+    bench: Bench, *limits: dict[str, Any], name: str = "chat", mode: str = "APIKey", rests: bool = False
+) -> None:
     service = make_service("team", name)
+    if rests:
+        service["spec"]["scaling"] = {"mode": "Automatic", "minReplicas": 0, "maxReplicas": 2}
     service["spec"]["access"] = {
         "authentication": {"mode": mode, "secretName": "keys"} if mode == "APIKey" else {"mode": mode},
         "rateLimits": list(limits),
@@ -86,9 +91,13 @@ class Replica:
 async def start(bench: Bench, *limits: dict[str, Any], **fields: Any) -> Replica:
     add_service(bench, *limits, **fields)
     replica, _ = await add_replica(bench)
+    learn_keys(bench)
+    return replica
+
+
+def learn_keys(bench: Bench) -> None:
     bench.gateway.tenancy.keys.apply(make_keys())
     bench.gateway.tenancy.signer.replace_keys({"data": {"k-1": base64.b64encode(PRIVATE).decode()}})
-    return replica
 
 
 async def add_replica(bench: Bench) -> tuple[Replica, dict[str, Any]]:
@@ -245,6 +254,47 @@ async def test_one_clients_flood_waits_behind_anothers_request(bench: Bench) -> 
     order = [request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen]
     (place,) = (at for at, salt in enumerate(order) if order.count(salt) == 1)
     assert place < num_before + 8
+
+
+async def test_a_flood_that_waits_for_its_turns_counts_as_load(bench: Bench) -> None:
+    """The operator hears of it, and the replica's latencies begin with the wait."""
+    replica = await start(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(12)]
+    await bench.until(lambda: bench.gateway.activity.count_open() == {"team/chat": 12})
+    count_waiting = bench.gateway.tenancy.turnstiles.count_waiting
+    await bench.until(lambda: count_waiting() == {CHAT: 13 - len(replica.seen)})
+    num_before = len(replica.seen)
+    labels = {"namespace": "team", "service": "chat"}
+    assert bench.value(contract.METRIC_GATEWAY_ARRIVALS, **labels) == 13
+    assert bench.value("millrace_gateway_requests_waiting", **labels) == 13 - num_before
+    await asyncio.sleep(0.05)
+    replica.release.set()
+    assert {(await task)[0] for task in flood} == {200}
+    waited = [float(request.headers.get(contract.HEADER_WAITED, 0)) for request in replica.seen]
+    assert set(waited[:num_before]) == {0.0}
+    assert min(waited[num_before:]) >= 0.05
+    assert count_waiting() == {}
+
+
+async def test_those_who_wait_for_a_replica_take_turns_at_the_first_one(bench: Bench) -> None:
+    add_service(bench, rests=True)
+    learn_keys(bench)
+    flood = [asyncio.create_task(ask(bench)) for _ in range(3 * FIRST_REQUESTS)]
+    await bench.until(lambda: bench.gateway.holder.num_held == len(flood))
+    other = asyncio.create_task(ask(bench, "mr-bob"))
+    await bench.until(lambda: bench.gateway.holder.num_held == len(flood) + 1)
+    replica, _ = await add_replica(bench)
+    replica.release.clear()
+    bench.gateway.replica_sinks[0]._on_news([CHAT])
+    await bench.until(lambda: bool(bench.gateway.tenancy.turnstiles.count_waiting()))
+    await bench.until(lambda: len(replica.seen) == FIRST_REQUESTS)
+    replica.release.set()
+    assert {(await task)[0] for task in (other, *flood)} == {200}
+    order = [request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen]
+    (place,) = (at for at, salt in enumerate(order) if order.count(salt) == 1)
+    assert place < FIRST_REQUESTS + 8
 
 
 @pytest.mark.parametrize("is_ready", [True, False])

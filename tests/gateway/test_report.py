@@ -149,6 +149,15 @@ async def test_strangers_who_leave_make_nobody_ask_the_api_server_all_the_time()
     assert await check.is_leader("the leader's")  # also while the API server does not answer
 
 
+def test_what_waits_for_its_turn_is_reported() -> None:
+    waiting = {KEY: 5}
+    report = Report(make_catalogue(), Balancer(2.0), Activity(lambda: 0.0), lambda: dict(waiting))
+    assert json.loads(report.next_line(0.0))["waiting"] == {"shop/chat": 5}
+    assert json.loads(report.next_line(0.0)) == {}
+    waiting.clear()
+    assert json.loads(report.next_line(0.0)) == {"waiting": {"shop/chat": 0}}
+
+
 def test_services_with_requests_and_their_last_ends_are_told() -> None:
     now = 100.0
     activity = Activity(lambda: now)

@@ -119,6 +119,7 @@ class Application:
             self.election.is_leader,
             recall=self.priors.recall,
             arrivals=self.gateways.read_arrivals,
+            count_waiting=self.gateways.count_waiting,
         )
         self.inventory = Inventory(
             self.cache, settings.scaling.prometheus, self.queue.add, self.election.is_leader

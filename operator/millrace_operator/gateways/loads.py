@@ -33,6 +33,8 @@ class _Report:
     """1 for each pod that it may send requests to, by uid; None from an older gateway."""
     num_open: dict[str, int] = field(default_factory=dict)
     """Requests of services, by `<namespace>/<name>`."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Those of them that wait in the gateway until replicas have room."""
     known: float = math.inf
     """Since when it knows of requests, in seconds since 1970."""
     arrived: dict[str, int] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class Loads:
         report = self._reports.get(gateway, _Report())
         try:
             num_open = _read_counts(line.get("open", {}))
+            waiting = _read_counts(line.get("waiting", {}))
             changed = _read_counts(line.get("arrived", {}))
             ended = {str(key): now - _read_age(age) for key, age in line.get("ended", {}).items()}
             new = _Report(
@@ -101,6 +104,7 @@ class Loads:
                 if "ready" in line
                 else report.ready,
                 num_open=_merge(report.num_open, num_open),
+                waiting=_merge(report.waiting, waiting),
                 known=now - _read_age(line["known"]) if "known" in line else report.known,
                 arrived=_merge(report.arrived, changed),
                 at=now,
@@ -153,6 +157,10 @@ class Loads:
         if is_silent or not (self._reports or self._lost) or self._arrivals_since > now - seconds:
             return None
         return self._arrivals.rate(key, seconds, now)
+
+    def count_waiting(self, key: str) -> int:
+        """Return how many of a service's requests wait in gateways until replicas have room."""
+        return sum(one.waiting.get(key, 0) for one in self._reports.values())
 
     def _count_arrivals(self, before: _Report | None, now: _Report, changed: Mapping[str, int]) -> None:
         """Count the arrivals since the gateway's last report, or since its start. `changed` is in its

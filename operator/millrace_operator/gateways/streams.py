@@ -73,6 +73,10 @@ class Gateways:
         """Return the requests a second at all gateways; None while they are unknown."""
         return self._loads.read_arrivals(str(key), seconds, time.time())
 
+    def count_waiting(self, key: ServiceKey) -> int:
+        """Return how many of a service's requests wait in gateways until replicas have room."""
+        return self._loads.count_waiting(str(key))
+
     def keep(self, keys: Collection[ServiceKey]) -> None:
         """Forget all other services."""
         self._loads.keep(frozenset(map(str, keys)))

@@ -18,6 +18,8 @@ class Admission:
     """Its tokens, as far as the request tells."""
     usage: Usage | None = None
     """None until the replica has reported it."""
+    waited_seconds: float = 0.0
+    """How long the request has waited for its turn."""
     has_begun: bool = False
     """Whether a replica may have begun the request."""
 

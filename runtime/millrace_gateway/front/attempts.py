@@ -68,13 +68,21 @@ class Attempts:
         self._settings = settings
         self._now = asyncio.get_running_loop().time
 
+    async def await_replica(self, exchange: Exchange) -> None:
+        """Wait until the service has a replica that stays, if it may rest. Raises RequestRefusedError."""
+        if has_candidate(self._catalogue.ready_replicas(exchange.route), exchange.tried):
+            return
+        if exchange.route.sleeper.hold_seconds > 0:
+            await self._hold(exchange)
+        if not self._catalogue.ready_replicas(exchange.route):
+            raise self.describe_absence(exchange)
+
     async def find_answer(self, exchange: Exchange, replica: Replica | None) -> None:
         """Ask one replica after another until one answers; wait for one if the service may rest."""
         may_wait = exchange.is_work
-        deadline = self._now() + exchange.route.sleeper.hold_seconds
         while True:
             if may_wait and self._waits_for_another(exchange, replica):
-                may_wait = await self._hold(exchange, deadline)
+                may_wait = await self._hold(exchange)
                 replica = self.pick(exchange)
             if replica is None:
                 raise self.describe_absence(exchange)
@@ -92,7 +100,7 @@ class Attempts:
         is_going = replica is None or (replica.is_leaving and not exchange.tried)
         return is_going and exchange.route.sleeper.hold_seconds > 0
 
-    async def _hold(self, exchange: Exchange, deadline: float) -> bool:
+    async def _hold(self, exchange: Exchange) -> bool:
         """Wait until a replica that stays can take a request. Return whether another wait may help.
 
         A replica that refused is tried again after REFUSED_SECONDS: by then the gateway knows that it is
@@ -105,6 +113,9 @@ class Attempts:
             is_there = has_candidate(self._catalogue.ready_replicas(route), refused)
             return is_there or present is None or not present.sleeper.hold_seconds
 
+        if exchange.hold_until is None:
+            exchange.hold_until = self._now() + route.sleeper.hold_seconds
+        deadline = exchange.hold_until
         if self._now() >= deadline or not self._holder.has_room(exchange.share):
             return False
         awaited = Awaited(tuple(service.key for service in route.services), may_go, tried)

@@ -22,6 +22,7 @@ class Exchange:
         "began",
         "early",
         "fields",
+        "hold_until",
         "is_work",
         "model",
         "outcome",
@@ -57,6 +58,8 @@ class Exchange:
         self.upstream: UpstreamRequest
         self.preference: Preference | None = None
         """The replica that it would rather have; None: the least loaded one."""
+        self.hold_until: float | None = None
+        """The end of its time to wait for a replica, by the loop's clock; None: it has not waited for one."""
         self.tried: set[str] = set()
         """The uids of replicas that have refused it."""
         self.outcome = Outcome.CLIENT_LEFT

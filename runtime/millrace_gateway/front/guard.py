@@ -24,6 +24,7 @@ from millrace_runtime.contract import (
     HEADER_GATEWAY_TOKEN,
     HEADER_REPORT,
     HEADER_USAGE,
+    HEADER_WAITED,
     PATH_COMPLETIONS,
     PATH_COUNT_TOKENS,
     PATH_DETOKENIZE,
@@ -33,6 +34,7 @@ from millrace_runtime.contract import (
 
 _TOKEN = HEADER_GATEWAY_TOKEN.lower().encode()
 _SALT = HEADER_CACHE_SALT.lower().encode()
+_WAITED = HEADER_WAITED.lower().encode()
 _USAGE = HEADER_USAGE.lower().encode()
 _REPORT = (HEADER_REPORT.lower().encode(), REPORT_USAGE.encode())
 _COMPUTES_NOTHING = frozenset({PATH_COUNT_TOKENS, PATH_TOKENIZE, PATH_DETOKENIZE})
@@ -131,6 +133,8 @@ class Guard:
         headers: Headers = []
         if replica.gateway_keys:
             headers.append((_TOKEN, self._sign(replica)))
+            if admission is not None and admission.waited_seconds:
+                headers.append((_WAITED, b"%.3f" % admission.waited_seconds))
         if admission is not None:
             headers.append(_REPORT)
             if admission.client is not None:

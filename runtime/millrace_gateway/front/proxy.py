@@ -5,8 +5,12 @@ holds an answer.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
+from millrace_gateway.access.admission import Admission
+from millrace_gateway.access.identity import Client
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
@@ -38,6 +42,7 @@ from millrace_gateway.report.metrics import Metrics, Outcome
 from millrace_gateway.report.report import Activity
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
+from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.route.preference import Preferences
 from millrace_gateway.route.routing import (
     Addressed,
@@ -135,15 +140,24 @@ class Proxy:
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
         if admission is None or admission.client is None or not exchange.is_work:
-            await self._serve_and_count(exchange)
-            return
-        key, tenant = admission.service, admission.client.tenant
+            replica = self._attempts.pick(exchange)
+            with self._count(exchange, replica.key if replica else exchange.route.sleeper.key):
+                await self._attempts.find_answer(exchange, replica)
+        else:
+            with self._count(exchange, admission.service):
+                await self._serve_in_turn(exchange, admission, admission.client)
+
+    async def _serve_in_turn(self, exchange: Exchange, admission: Admission, client: Client) -> None:
+        """Serve a client's request when its turn comes. Turns need a replica, so it waits for one first."""
+        await self._attempts.await_replica(exchange)
+        began = self._now()
         turn = await self._turnstiles.enter(
-            key, tenant, admission.estimate, partial(self._begin_wait, exchange)
+            admission.service, client.tenant, admission.estimate, partial(self._begin_wait, exchange)
         )
         exchange.note_wait_end()
+        admission.waited_seconds = self._now() - began
         try:
-            await self._serve_and_count(exchange)
+            await self._attempts.find_answer(exchange, self._attempts.pick(exchange))
         finally:
             self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
 
@@ -153,19 +167,22 @@ class Proxy:
             raise describe_fullness(self._settings)
         exchange.note_wait()
 
-    async def _serve_and_count(self, exchange: Exchange) -> None:
-        replica = self._attempts.pick(exchange)
-        key = replica.key if replica else exchange.route.sleeper.key
+    @contextmanager
+    def _count(self, exchange: Exchange, key: ServiceKey) -> Iterator[None]:
+        """Count a request of a service from its arrival to its end, also while it waits."""
         if exchange.is_work:
             self._activity.begin(key)
         ending = self._metrics.begin(key)
         try:
-            await self._attempts.find_answer(exchange, replica)
+            yield
         except (NoReplicaError, ModelNotFoundError):
             exchange.outcome = Outcome.NO_REPLICA
             raise
         except UpstreamFailedError:
             exchange.outcome = Outcome.UPSTREAM_ERROR
+            raise
+        except BusyError:
+            exchange.outcome = Outcome.REFUSED
             raise
         finally:
             ending.end(exchange.outcome)

@@ -74,6 +74,11 @@ class Turnstiles:
             if not turnstile.is_idle:
                 self._wake(turnstile.note_replicas(self._find_replicas(service)))
 
+    def count_waiting(self) -> dict[ServiceKey, int]:
+        """Return how many requests wait for their turns, of each service that has some."""
+        lengths = {service: len(one.queue) for service, one in self._turnstiles.items()}
+        return {service: length for service, length in lengths.items() if length}
+
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services. Their waiting requests go on, and are told so."""
         for key in changes.deleted:

@@ -8,7 +8,7 @@ a microsecond and a lock, of which a request would need six, and its writer hold
 second where there are 2,000 services.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -88,6 +88,8 @@ class Metrics:
         self._refusals = dict.fromkeys(list_codes(), 0)
         self._retries = dict.fromkeys(RetryCause, 0)
         self._series: dict[ServiceKey, Series] = {}
+        self.count_waiting: Callable[[], Mapping[ServiceKey, int]] = dict
+        """Returns how many requests wait for their turns, of each service that has some."""
 
     def add_collector(self, collector: Collector) -> None:
         """Render more metrics, those of the collector."""
@@ -139,6 +141,16 @@ class Metrics:
         yield from _render(METRIC_GATEWAY_FINISHED, "counter", "Requests ended, by outcome.", finished)
         in_flight = (f"{labels}}} {one.in_flight}" for labels, one in named)
         yield from _render(METRIC_GATEWAY_IN_FLIGHT, "gauge", "Requests received and not ended.", in_flight)
+        waiting = self.count_waiting()
+        yield from _render(
+            "millrace_gateway_requests_waiting",
+            "gauge",
+            "Requests of clients that wait for their turns, because no replica has room.",
+            (
+                f"{labels}}} {waiting.get(key, 0)}"
+                for key, (labels, _) in zip(self._series, named, strict=True)
+            ),
+        )
         yield from _render(
             "millrace_gateway_refusals_total",
             "counter",

@@ -7,6 +7,7 @@ reader knows nothing.
 - `ready`: 1 for each replica that can get requests, by uid; 0 for one that no longer can.
 - `leaving`: the uids of all replicas that get no new requests.
 - `open`: unfinished requests of each service, with held ones, by `<namespace>/<name>`.
+- `waiting`: those of them that wait in the gateway for their turns, as no replica has room.
 - `arrived`: the number of requests of each service since this gateway started.
 - `ended`: seconds since the end of each service's last request.
 - `known`: seconds since this gateway began to count; only in the first line.
@@ -78,7 +79,15 @@ class Activity:
 class Report:
     """The lines for one reader."""
 
-    def __init__(self, catalogue: Catalogue, balancer: Balancer, activity: Activity) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        balancer: Balancer,
+        activity: Activity,
+        count_waiting: Callable[[], Mapping[ServiceKey, int]] = dict,
+    ) -> None:
+        """`count_waiting` returns the requests that wait for their turns, by service."""
+        self._count_waiting = count_waiting
         self._catalogue = catalogue
         self._balancer = balancer
         self._activity = activity
@@ -88,6 +97,7 @@ class Report:
         self._ready: dict[str, int] = {}
         self._in_flight: dict[str, int] = {}
         self._open: dict[str, int] = {}
+        self._waiting: dict[str, int] = {}
         self._arrived: dict[str, int] = {}
         self._ends: dict[str, float] = {}
 
@@ -103,6 +113,9 @@ class Report:
             line |= self._report_in_flight()
         if self._has_news("activity", self._activity.num_changes):
             line |= self._report_activity(now)
+        waiting = {str(key): count for key, count in self._count_waiting().items()}
+        before, self._waiting = self._waiting, waiting
+        line["waiting"] = _find_changed(before, self._waiting)
         kept = {*_REPORTED_EMPTY, _READY} if is_first else _REPORTED_EMPTY
         reported = {name: value for name, value in line.items() if value or name in kept}
         return json.dumps(reported).encode() + b"\n"

@@ -16,6 +16,7 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.answer.split import open_messages
 from millrace_runtime.api.answer.writer import AnswerSpec, Writer
+from millrace_runtime.api.connection.waited import read_waited
 from millrace_runtime.api.connection.wire import COMMENT, Answer, Body
 from millrace_runtime.api.dialects import Dialect
 from millrace_runtime.api.errors import (
@@ -66,7 +67,8 @@ class Exchange:
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
         self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
-        self._arrival = self._silent_since = time.monotonic()
+        self._silent_since = time.monotonic()
+        self._arrival = self._silent_since - read_waited(scope)
         self._is_streaming = False
         self._booking = Booking(replica.admission, replica.metrics)
         self._reading: asyncio.Future[Prepared] | None = None

@@ -58,8 +58,8 @@ def test_tokens_beyond_the_estimate_count_at_the_next_turn() -> None:
     for _ in range(20):
         queue.enqueue("a", 1000)
         queue.enqueue("b", 1000)
-    queue.charge("a", BURST_TOKENS)
-    queue.charge("nobody", 5)
+    queue.charge(Ticket("a", 0), BURST_TOKENS)
+    queue.charge(Ticket("nobody", 0), 5)
     assert {ticket.tenant for ticket in queue.release(10)} == {"b"}
 
 
@@ -212,6 +212,19 @@ def test_who_asks_for_few_tokens_and_uses_many_pays_for_them() -> None:
     (second,) = turnstile.leave(inside, used_tokens=50_000)
     assert second.tenant == "honest"
     assert turnstile.leave(second, used_tokens=100) == [waiting[3]]
+
+
+def test_who_asks_for_many_tokens_and_uses_few_gets_back_what_it_was_given_alone() -> None:
+    """What went without a queue was counted nowhere, so nothing of it comes back."""
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(Present({"p": 0}, 0))
+    inside = [turnstile.arrive("liar", 1000) for _ in range(FIRST_REQUESTS)]
+    for _ in range(20):
+        turnstile.arrive("liar", 1000)
+    honest = turnstile.arrive("honest", 1000)
+    turnstile.note_load("p", Load(0, 1, 1), FIRST_REQUESTS)  # it computes one at once
+    [first] = [ticket for one in inside for ticket in turnstile.leave(one, used_tokens=10)]
+    assert honest in (first, *turnstile.leave(first, used_tokens=10))
 
 
 @dataclass

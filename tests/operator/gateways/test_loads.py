@@ -241,6 +241,22 @@ def test_a_request_that_was_refused_at_once_is_told_too() -> None:
     assert loads.read_demand("shop/chat").last_end == NOW - 0.1
 
 
+def test_what_waits_is_the_sum_of_the_last_reports() -> None:
+    loads = Loads()
+    loads.begin(NOW)
+    loads.expect(["one", "two"], NOW)
+    first: dict[str, object] = {"known": 9.0, "leaving": []}
+    assert loads.count_waiting("shop/chat") == 0
+    loads.note("one", {**first, "waiting": {"shop/chat": 5, "shop/other": 1}}, NOW)
+    loads.note("two", {**first, "waiting": {"shop/chat": 7}}, NOW)
+    assert loads.count_waiting("shop/chat") == 12
+    loads.note("one", {"waiting": {"shop/chat": 0}}, NOW)
+    loads.note("two", {}, NOW)
+    assert loads.count_waiting("shop/chat") == 7
+    loads.lose("two", NOW)
+    assert loads.count_waiting("shop/chat") == 0
+
+
 def told(loads: Loads, gateway: str, count: int, at: float, known: float | None = None) -> None:
     """Take in a gateway's count; `known` is its age where this is a first line."""
     first = {} if known is None else {"known": known, "leaving": []}

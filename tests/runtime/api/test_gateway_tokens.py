@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from millrace_runtime.api.settings import ApiSettings
-from millrace_runtime.contract import HEADER_GATEWAY_TOKEN, HEADER_LOAD, PATH_LOAD
+from millrace_runtime.contract import HEADER_GATEWAY_TOKEN, HEADER_LOAD, HEADER_WAITED, METRIC_TTFT, PATH_LOAD
 from millrace_runtime.gateway_token import find_public_key, generate_key, sign_token
 from tests.runtime.api.served import Served, serve
 
@@ -66,6 +66,25 @@ async def test_a_request_without_one_valid_token_is_a_401_that_says_what_to_do(g
             assert "call the address of the service" in error["message"]
             assert HEADER_LOAD not in answer.headers
     assert guarded.engine.seen == []
+
+
+@pytest.mark.parametrize(
+    ("waited", "seconds"), [("7.5", 7.5), ("-7.5", 0.0), ("nan", 0.0), ("inf", 0.0), ("1e9", 0.0), ("é", 0.0)]
+)
+async def test_latencies_begin_with_the_wait_at_the_gateway(
+    guarded: Served, waited: str, seconds: float
+) -> None:
+    headers = httpx.Headers(
+        [*with_tokens(sign_token(NEW, SERVICE, time.time())), (HEADER_WAITED, waited)], encoding="latin-1"
+    )
+    assert (await guarded.client.post("/v1/completions", json=BODY, headers=headers)).status_code == 200
+    assert seconds <= await guarded.metric(f"{METRIC_TTFT}_sum") < seconds + 5.0
+
+
+async def test_a_replica_without_keys_believes_no_wait(served: Served) -> None:
+    answer = await served.client.post("/v1/completions", json=BODY, headers={HEADER_WAITED: "7.5"})
+    assert answer.status_code == 200
+    assert await served.metric(f"{METRIC_TTFT}_sum") < 5.0
 
 
 async def test_a_websocket_without_a_token_is_refused_too(guarded: Served) -> None:

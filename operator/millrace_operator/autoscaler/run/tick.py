@@ -26,9 +26,10 @@ from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unp
 from millrace_operator.autoscaler.signals.queries import Scope, build_questions
 from millrace_operator.autoscaler.signals.reading import (
     ARRIVALS,
+    WAITING_AT_GATEWAYS,
     PodKey,
     Reading,
-    add_arrivals,
+    add_gateways,
     list_sightings,
     read_signals,
 )
@@ -65,6 +66,8 @@ TURN_SECONDS = 0.02
 Recall = Callable[[ServiceKey], Awaitable[Memory | None]]
 ReadArrivals = Callable[[ServiceKey, float], float | None]
 """Returns the requests a second that gateways received for a service in the last seconds."""
+CountWaiting = Callable[[ServiceKey], int]
+"""Returns the requests of a service that wait in gateways until replicas have room."""
 
 
 async def start_fresh(_: ServiceKey) -> Memory:
@@ -90,6 +93,7 @@ class ScalingLoop:
         monotonic: Callable[[], float] = time.monotonic,
         recall: Recall = start_fresh,
         arrivals: ReadArrivals = lambda *_: None,
+        count_waiting: CountWaiting = lambda _: 0,
     ) -> None:
         self._cache = cache
         self._settings = settings
@@ -99,6 +103,7 @@ class ScalingLoop:
         self._monotonic = monotonic
         self._recall = recall
         self._arrivals = arrivals
+        self._count_waiting = count_waiting
         self._access = Access(settings.prometheus)
         self._memories: dict[ServiceKey, Memory] = {}
         self._sightings: dict[ServiceKey, Sightings] = {}
@@ -196,12 +201,14 @@ class ScalingLoop:
         }
         questions = build_questions(objectives, windows, scope)
         reading = await fetch_reading(prometheus, questions, owners, now, windows)
-        return add_arrivals(reading, {key: self._read_arrivals(key, windows) for key in policies})
+        return add_gateways(reading, {key: self._ask_gateways(key, windows) for key in policies})
 
-    def _read_arrivals(self, key: ServiceKey, windows: Windows) -> dict[str, float]:
+    def _ask_gateways(self, key: ServiceKey, windows: Windows) -> dict[str, float]:
         spans = dict(zip(ARRIVALS, (windows.rate, windows.recent), strict=True))
         found = {name: self._arrivals(key, seconds) for name, seconds in spans.items()}
-        return {name: rate for name, rate in found.items() if rate is not None}
+        known = {name: rate for name, rate in found.items() if rate is not None}
+        waiting = self._count_waiting(key)
+        return {**known, WAITING_AT_GATEWAYS: waiting} if waiting else known
 
     def _read_policies(self) -> Iterator[tuple[ServiceKey, Policy]]:
         for key in self._cache.service_keys():

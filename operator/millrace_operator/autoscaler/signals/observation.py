@@ -214,8 +214,8 @@ class Signals:
     recent_arrivals_per_second: float | None = None
     """Over the short window."""
     waiting: float | None = None
-    """Requests queued in the replicas with samples, summed. With `silent` replicas there are at least so
-    many."""
+    """Requests queued in the replicas with samples, and in gateways until replicas have room, summed. With
+    `silent` replicas there are at least so many."""
     running: float | None = None
     """Sequences in batches of the replicas with samples, summed. The same holds for it."""
     in_flight: dict[str, float] = field(default_factory=dict)

@@ -38,6 +38,9 @@ from millrace_operator.kube.kinds import ServiceKey
 EVERYTHING = "every signal"
 """The key of `Signals.rejected` if no signal is known."""
 ARRIVALS = ("arrivals", "recent_arrivals")
+WAITING_AT_GATEWAYS = "gateway_waiting"
+"""Requests of clients with keys: replicas get no more of them than they compute."""
+OF_GATEWAYS = frozenset({*ARRIVALS, WAITING_AT_GATEWAYS})
 UNREPORTED = "not every gateway has reported for so long"
 NO_SERIES = "Prometheus has no series of this service"
 NO_SAMPLES = "no samples"
@@ -93,13 +96,13 @@ class Reading:
     """The signals whose own question has no answer, with the reason."""
 
 
-def add_arrivals(reading: Reading, rates: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
-    """Return the reading with the gateways' requests a second, by service and signal."""
-    series, names = dict(reading.series), {name for signals in rates.values() for name in signals}
+def add_gateways(reading: Reading, found: Mapping[ServiceKey, Mapping[str, float]]) -> Reading:
+    """Return the reading with what gateways report, by service and signal."""
+    series, names = dict(reading.series), {name for signals in found.values() for name in signals}
     unknown = {name: UNREPORTED for name in ARRIVALS if name not in names}
-    for key, signals in ((key, signals) for key, signals in rates.items() if signals):
+    for key, signals in ((key, signals) for key, signals in found.items() if signals):
         labels = {"namespace": key.namespace, "service": key.name}
-        added = {name: [Sample({**labels, LABEL_SIGNAL: name}, rate)] for name, rate in signals.items()}
+        added = {name: [Sample({**labels, LABEL_SIGNAL: name}, value)] for name, value in signals.items()}
         series[key] = {**series.get(key, {}), **added}
     return replace(reading, series=series, unknown={**reading.unknown, **unknown})
 
@@ -167,7 +170,7 @@ class _Reader:
         return answer[0].value if answer else None
 
     def count(self, name: str) -> float:
-        """Return the one value of a counter; 0 before its first count, when it has no series."""
+        """Return the one value of a count; 0 without a series: it has counted nothing."""
         answer = self._series.get(name, [])
         return answer[0].value if answer else 0.0
 
@@ -215,8 +218,8 @@ def read_signals(
     """
     if reading.failure is not None:
         return Signals(fleet, rejected={EVERYTHING: reading.failure})
-    known, of_gateways = reading.series.get(service, {}).keys(), set(ARRIVALS)
-    if not (known - of_gateways if fleet.ready else known) and reading.unknown.keys() <= of_gateways:
+    known = reading.series.get(service, {}).keys()
+    if not (known - OF_GATEWAYS if fleet.ready else known) and reading.unknown.keys() <= OF_GATEWAYS:
         return Signals(fleet, rejected={EVERYTHING: NO_SERIES})
     reader, max_age, objectives = _Reader(reading, service), reading.windows.max_age, tuple(objectives)
     sightings = before.observe(list_sightings(reading, service), fleet.revisions)
@@ -234,7 +237,7 @@ def read_signals(
         reporting=fresh,
         arrivals_per_second=_read_arrivals(reader, "") if is_load_known else None,
         recent_arrivals_per_second=_read_arrivals(reader, "recent_") if is_load_known else None,
-        waiting=sum(waiting.values()) if waiting else None,
+        waiting=sum(waiting.values()) + reader.count(WAITING_AT_GATEWAYS) if waiting else None,
         running=sum(running.values()) if running else None,
         in_flight={pod: count + waiting.get(pod, 0.0) for pod, count in running.items()},
         kv_usage=sum(usage.values()) / len(usage) if usage else None,

@@ -25,12 +25,14 @@ _NUM_IDLE = 64
 class Ticket:
     """One waiting request."""
 
-    __slots__ = ("is_cancelled", "is_released", "tenant", "tokens")
+    __slots__ = ("is_cancelled", "is_counted", "is_released", "tenant", "tokens")
 
     def __init__(self, tenant: Hashable, tokens: int) -> None:
         self.tenant = tenant
         self.tokens = tokens
         self.is_released = False
+        self.is_counted = False
+        """Whether its tokens are in its tenant's tag: those of a request that never waited are not."""
         self.is_cancelled = False
 
 
@@ -95,11 +97,15 @@ class FairQueue:
                 released.append(ticket)
         return released
 
-    def charge(self, tenant: Hashable, tokens: int) -> None:
-        """Count tokens that a released request has used beyond those that it asked for; less if negative."""
-        flow = self._flows.get(tenant)
+    def charge(self, ticket: Ticket, used_tokens: int) -> None:
+        """Count what a released request has used: more than it asked for, or less.
+
+        Who asks for much and uses little gets no more back than was counted. Else the first requests of a
+        flood, which went without a queue, would buy it the next thousands.
+        """
+        flow, more = self._flows.get(ticket.tenant), used_tokens - ticket.tokens
         if flow is not None:
-            flow.tag += tokens
+            flow.tag += more if ticket.is_counted else max(0, more)
 
     def _release_one(self) -> Ticket | None:
         """Release a request of the flow with the lowest tag; None if that has changed since it was queued."""
@@ -112,7 +118,7 @@ class FairQueue:
             self._push(flow)
             return None
         flow.tickets.popleft()
-        ticket.is_released = True
+        ticket.is_released = ticket.is_counted = True
         self._tag = max(self._tag, flow.tag)
         flow.tag += ticket.tokens
         if flow.tickets:

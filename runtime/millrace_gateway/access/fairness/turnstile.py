@@ -48,7 +48,7 @@ class Turnstile:
             self.num_inside -= 1
             self.window.count_end(self._clock())
             if used_tokens is not None:
-                self.queue.charge(ticket.tenant, used_tokens - ticket.tokens)
+                self.queue.charge(ticket, used_tokens)
         self.queue.cancel(ticket)
         return self.release()
 

@@ -5,6 +5,7 @@ import time
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from millrace_runtime.api.connection.waited import note_waited
 from millrace_runtime.api.errors import GatewayTokenError
 from millrace_runtime.contract import HEADER_GATEWAY_TOKEN, PATH_LIVE, PATH_METRICS, PATH_READY
 from millrace_runtime.gateway_token import TokenVerifier
@@ -23,7 +24,11 @@ class TokenLayer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS or self._has_token(scope):
+        if scope["type"] == "lifespan" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if self._has_token(scope):
+            note_waited(scope)
             await self._app(scope, receive, send)
             return
         error = GatewayTokenError(

@@ -20,10 +20,11 @@ from millrace_operator.autoscaler.signals.reading import (
     ARRIVALS,
     EVERYTHING,
     NO_SERIES,
+    WAITING_AT_GATEWAYS,
     PodKey,
     Reading,
     Sample,
-    add_arrivals,
+    add_gateways,
     parse_samples,
     read_signals,
     sort_samples,
@@ -112,10 +113,20 @@ def test_reads_every_signal_of_the_pods_that_exist() -> None:
 @pytest.mark.parametrize("rate", [None, 0.0, 0.5])
 def test_that_prometheus_has_nothing_is_told_also_where_gateways_tell(rate: float | None) -> None:
     rates = {} if rate is None else dict.fromkeys(ARRIVALS, rate)
-    reading = add_arrivals(Reading(NOW), {CHAT: rates})
+    reading = add_gateways(Reading(NOW), {CHAT: rates})
     assert read_signals(reading, CHAT, FLEET).rejected == {EVERYTHING: NO_SERIES}
     resting = read_signals(reading, CHAT, Fleet({}, frozenset()))
     assert resting.arrivals_per_second == rate, "with none Ready only the gateways know"
+
+
+def test_what_waits_in_gateways_waits_as_in_replicas() -> None:
+    samples = sort_samples(sample_all(), OWNERS)
+    reading = add_gateways(Reading(NOW, series=samples), {CHAT: {WAITING_AT_GATEWAYS: 40.0}})
+    signals = read_signals(reading, CHAT, FLEET)
+    assert (signals.running, signals.waiting) == (4.0, 42.0)
+    assert signals.in_flight == {"a": 3.0, "b": 3.0}
+    nothing = add_gateways(Reading(NOW), {CHAT: {WAITING_AT_GATEWAYS: 40.0}})
+    assert read_signals(nothing, CHAT, FLEET).rejected == {EVERYTHING: NO_SERIES}
 
 
 def test_what_earlier_versions_do_not_count_is_zero_and_not_missing() -> None:
