@@ -1,5 +1,7 @@
 """A service whose clients need keys: from the making of a key to its end, with a real gateway and replica."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +12,12 @@ import pytest
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE, find_gateway
 from e2e.plugin import ask_cluster
+from e2e.ramp import desired_replicas
 from e2e.service import Service
+from testing.traffic import Load
 
 SECRET = "closed-keys"
+CLIENTS, SECONDS_OF_LOAD = 48, 120.0
 
 
 @pytest.fixture
@@ -86,3 +91,27 @@ def test_a_key_opens_a_service_until_it_is_revoked_and_its_use_is_told(closed: S
             exhaust(second)
         ask_cluster(closed.cluster, NAMESPACE, "key", "revoke", SECRET, "ann")
         closed.wait_for("closed to the revoked key", lambda: not is_open(first))
+
+
+def count_waiting(service: Service) -> int:
+    return int(service.status()["scaling"].get("evidence", {}).get("waiting", 0))
+
+
+def test_requests_that_wait_for_their_turns_are_load_for_the_autoscaler(closed: Service) -> None:
+    """They wait in the gateway, so that no replica has more than it computes."""
+    closed.spec["access"]["rateLimits"] = []
+    closed.spec["engine"]["maxSequences"] = 4
+    closed.spec["scaling"] |= {"maxReplicas": 3}
+    key = make_key(closed, "ann")
+    closed.apply()
+    closed.wait_ready()
+    load = Load(closed.target(key=key))
+    sending = threading.Thread(target=lambda: asyncio.run(load.run_in_turn(CLIENTS, SECONDS_OF_LOAD)))
+    sending.start()
+    try:
+        closed.wait_for("told how many wait", lambda: count_waiting(closed) >= CLIENTS - 16, SECONDS_OF_LOAD)
+        closed.wait_for("at its maximum", lambda: desired_replicas(closed) == 3, SECONDS_OF_LOAD)
+    finally:
+        load.end()
+        sending.join()
+    assert not [stream for stream in load.streams if stream.is_refused or stream.is_truncated]

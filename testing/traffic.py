@@ -80,6 +80,7 @@ class Target:
     model: str = "stories"
     prompt: str = "Once upon a time"
     max_tokens: int = 32
+    key: str | None = None
 
     def __post_init__(self) -> None:
         address = urlsplit(self.url).hostname or ""
@@ -88,8 +89,9 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The Host header that names the service, where the address does not."""
-        return {} if self.host is None else {"Host": self.host}
+        """The Host header that names the service, where the address does not, and the client's key."""
+        sent = {"Host": self.host, "Authorization": self.key and f"Bearer {self.key}"}
+        return {name: value for name, value in sent.items() if value is not None}
 
     def body(self, number: int) -> dict[str, Any]:
         """Return the JSON of request `number`."""
