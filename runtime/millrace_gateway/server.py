@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from millrace_gateway.access.fairness.window import Present
+from millrace_gateway.access.fairness.window import Present, Standing
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.attempts import Attempts
@@ -183,14 +183,16 @@ class Gateway:
         self.balancer.forget(uid)
 
     def _find_present(self, service: ServiceKey) -> Present:
-        """Return how many requests are at the replicas that can take more, and at the others of a service."""
+        """Return how a service's replicas stand. As in a choice, one that has failed is better than none."""
         counts, now = self.balancer.count_service(service), time.monotonic()
-        ready = {
-            replica.uid: counts.pop(replica.uid, 0)
-            for replica in self.catalogue.list_replicas(service)
-            if not replica.is_leaving and not self.balancer.is_ejected(replica.uid, now)
+        listed = self.catalogue.list_replicas(service)
+        good = [one for one in listed if not (one.is_leaving or self.balancer.is_ejected(one.uid, now))]
+        shares = {one.uid: self.balancer.find_share(one, now) for one in good}
+        standings = {
+            one.uid: Standing(counts.pop(one.uid, 0), one.uid in shares or not good, shares.get(one.uid, 1.0))
+            for one in listed
         }
-        return Present(ready, sum(counts.values()))
+        return Present(standings, sum(counts.values()))
 
     def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
         guard = self.tenancy.guard

@@ -11,6 +11,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from millrace_gateway.access.fairness import window
 from millrace_gateway.access.fairness.window import FIRST_REQUESTS
 from millrace_gateway.access.policy import read_default
 from millrace_gateway.route.objects import ServiceKey
@@ -62,6 +63,7 @@ class Replica:
         self.release = asyncio.Event()
         self.release.set()
         self.num_waiting = 0
+        self.hangs = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
@@ -69,6 +71,8 @@ class Replica:
             return web.Response(status=401, headers={contract.HEADER_GATEWAY_TOKEN: "refused"})
         load = f"{self.num_waiting} 1 1 0.5"
         if request.path == contract.PATH_LOAD:
+            if self.hangs:
+                await asyncio.Event().wait()
             return web.json_response(
                 {"waiting": self.num_waiting, "running": 1, "max_sequences": 1, "kv_usage": 0.5}
             )
@@ -276,6 +280,64 @@ async def test_a_flood_that_waits_for_its_turns_counts_as_load(bench: Bench) -> 
     assert set(waited[:num_before]) == {0.0}
     assert min(waited[num_before:]) >= 0.05
     assert count_waiting() == {}
+
+
+async def test_a_replica_that_failed_once_keeps_its_queue_while_there_is_no_other(bench: Bench) -> None:
+    replica = await start(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(12)]
+    await bench.until(lambda: len(replica.seen) > 1 and bench.gateway.tenancy.turnstiles.count_waiting())
+    waiting = bench.gateway.tenancy.turnstiles.count_waiting()
+    [known] = bench.gateway.catalogue.list_replicas(CHAT)
+    bench.gateway.balancer.note_failure(known, time.monotonic())
+    bench.gateway.tenancy.refresh()
+    assert bench.gateway.tenancy.turnstiles.count_waiting() == waiting
+    replica.release.set()
+    assert {(await task)[0] for task in flood} == {200}
+
+
+async def test_one_that_hangs_gets_nothing_more_while_there_is_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "STALE_SECONDS", 0.2)
+    hung = await start(bench)
+    hung.release.clear()
+    hung.hangs = True
+    stuck = asyncio.create_task(ask(bench))
+    await bench.until(lambda: len(hung.seen) == 1)
+    other, _ = await add_replica(bench)
+    [turnstile] = bench.gateway.tenancy.turnstiles._turnstiles.values()
+    await bench.until(lambda: turnstile.window.list_silent(time.monotonic()))
+    other.release.clear()  # it has more requests than the hung one
+    asked = [asyncio.create_task(ask(bench, "mr-bob")) for _ in range(2)]
+    await bench.until(lambda: len(other.seen) == len(asked))
+    other.release.set()
+    assert {(await task)[0] for task in asked} == {200}
+    assert len(hung.seen) == 1
+    hung.release.set()
+    assert (await stuck)[0] == 200
+
+
+async def test_those_whose_last_replica_goes_take_turns_again_at_the_next_one(bench: Bench) -> None:
+    add_service(bench, rests=True)
+    learn_keys(bench)
+    first, pod = await add_replica(bench)
+    await ask(bench)
+    first.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(3 * FIRST_REQUESTS)]
+    turnstiles = bench.gateway.tenancy.turnstiles
+    await bench.until(lambda: turnstiles.count_waiting() == {CHAT: len(flood) + 1 - len(first.seen)})
+    num_waiting = turnstiles.count_waiting()[CHAT]
+    bench.gateway.catalogue.delete_replica(pod)
+    await bench.until(lambda: bench.gateway.holder.num_held == num_waiting)
+    first.release.set()
+    second, _ = await add_replica(bench)
+    second.release.clear()
+    bench.gateway.replica_sinks[0]._on_news([CHAT])
+    await bench.until(lambda: turnstiles.count_waiting() == {CHAT: num_waiting - FIRST_REQUESTS})
+    second.release.set()
+    assert {(await task)[0] for task in flood} == {200}
 
 
 async def test_those_who_wait_for_a_replica_take_turns_at_the_first_one(bench: Bench) -> None:

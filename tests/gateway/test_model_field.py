@@ -111,5 +111,6 @@ def test_what_json_can_say_is_said_again(fields: dict[str, object]) -> None:
     ],
 )
 def test_each_prompt_of_a_list_is_answered(prompt: object, n: int | None, num_choices: int) -> None:
-    body = json.dumps({"model": "a", "prompt": prompt, "n": n}).encode()
-    assert read_fields(body).num_choices == num_choices
+    for indent in (None, 2):
+        body = json.dumps({"model": "a", "prompt": prompt, "n": n}, indent=indent).encode()
+        assert read_fields(body).num_choices == num_choices

@@ -136,7 +136,9 @@ class Evidence(Part):
         default=None, max_length=NAME_LENGTH, description="What limits a replica: saturation or an objective."
     )
     running: int | None = Field(default=None, ge=0, description="Sequences that are being computed.")
-    waiting: int | None = Field(default=None, ge=0, description="Requests in the queues of replicas and gateways.")
+    waiting: int | None = Field(
+        default=None, ge=0, description="Requests in the queues of replicas and gateways."
+    )
     wanted_replicas: int | None = Field(
         default=None, ge=0, description="What the load asks for, before bounds and limits of speed."
     )

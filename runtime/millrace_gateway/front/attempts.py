@@ -194,6 +194,8 @@ class Attempts:
     def pick(self, exchange: Exchange) -> Replica | None:
         """Return the replica that the request prefers, else the least loaded one; None without any."""
         replicas, preference = self._catalogue.ready_replicas(exchange.route), exchange.preference
+        if exchange.avoided:
+            replicas = tuple(one for one in replicas if one.uid not in exchange.avoided) or replicas
         prefer = preference.choose if preference is not None and len(replicas) > 1 else None
         return self._balancer.pick(replicas, exchange.tried, self._now(), prefer)
 

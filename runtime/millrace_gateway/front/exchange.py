@@ -19,6 +19,7 @@ class Exchange:
 
     __slots__ = (
         "admission",
+        "avoided",
         "began",
         "early",
         "fields",
@@ -60,6 +61,8 @@ class Exchange:
         """The replica that it would rather have; None: the least loaded one."""
         self.hold_until: float | None = None
         """The end of its time to wait for a replica, by the loop's clock; None: it has not waited for one."""
+        self.avoided: frozenset[str] = frozenset()
+        """The uids of replicas that hang: it goes there only if there is no other."""
         self.tried: set[str] = set()
         """The uids of replicas that have refused it."""
         self.outcome = Outcome.CLIENT_LEFT

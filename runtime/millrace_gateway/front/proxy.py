@@ -148,18 +148,23 @@ class Proxy:
                 await self._serve_in_turn(exchange, admission, admission.client)
 
     async def _serve_in_turn(self, exchange: Exchange, admission: Admission, client: Client) -> None:
-        """Serve a client's request when its turn comes. Turns need a replica, so it waits for one first."""
-        await self._attempts.await_replica(exchange)
-        began = self._now()
-        turn = await self._turnstiles.enter(
-            admission.service, client.tenant, admission.estimate, partial(self._begin_wait, exchange)
-        )
-        exchange.note_wait_end()
-        admission.waited_seconds = self._now() - began
-        try:
-            await self._attempts.find_answer(exchange, self._attempts.pick(exchange))
-        finally:
-            self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
+        """Serve a client's request when its turn comes. Turns need a replica: without one, it waits first."""
+        replica = None
+        while replica is None:
+            await self._attempts.await_replica(exchange)
+            began = self._now()
+            turn = await self._turnstiles.enter(
+                admission.service, client.tenant, admission.estimate, partial(self._begin_wait, exchange)
+            )
+            exchange.note_wait_end()
+            admission.waited_seconds += self._now() - began
+            try:
+                exchange.avoided = self._turnstiles.list_silent(turn)
+                replica = self._attempts.pick(exchange)
+                if replica is not None:
+                    await self._attempts.find_answer(exchange, replica)
+            finally:
+                self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
 
     def _begin_wait(self, exchange: Exchange) -> None:
         """Let a request wait for its turn, if there is memory for it. Raises BusyError."""

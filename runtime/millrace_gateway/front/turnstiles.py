@@ -15,6 +15,7 @@ from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
 class Turn(NamedTuple):
     """One request that has arrived at a turnstile."""
 
+    service: ServiceKey
     turnstile: Turnstile
     ticket: Ticket
 
@@ -37,10 +38,10 @@ class Turnstiles:
         turnstile = self._turnstiles.get(service)
         if turnstile is None:
             turnstile = self._turnstiles[service] = Turnstile(self._clock)
-        if turnstile.is_idle:
-            turnstile.note_replicas(self._find_replicas(service))
+        if turnstile.is_idle or not turnstile.window.has_replica:
+            self._wake(turnstile.note_replicas(self._find_replicas(service)))
         turnstile.window.num_gateways = self.num_gateways
-        turn = Turn(turnstile, turnstile.arrive(tenant, tokens))
+        turn = Turn(service, turnstile, turnstile.arrive(tenant, tokens))
         if not turn.ticket.is_released:
             try:
                 on_wait()
@@ -57,9 +58,17 @@ class Turnstiles:
         finally:
             del self._arrivals[ticket]
 
+    def list_silent(self, turn: Turn) -> frozenset[str]:
+        """Return the uids of replicas that hang: no request whose turn has come goes there."""
+        return turn.turnstile.window.list_silent(self._clock())
+
     def leave(self, turn: Turn, used_tokens: int | None) -> None:
         """Note the end of a request, which has used so many tokens; None: nobody knows."""
-        self._wake(turn.turnstile.leave(turn.ticket, used_tokens))
+        turnstile = turn.turnstile
+        if len(turnstile.queue) and self._turnstiles.get(turn.service) is turnstile:
+            # Its replica may be gone with all that it had: their places are not the others'.
+            turnstile.window.note_replicas(self._find_replicas(turn.service), self._clock())
+        self._wake(turnstile.leave(turn.ticket, used_tokens))
 
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
         """Take over a replica's report, while so many of this gateway's requests are there."""

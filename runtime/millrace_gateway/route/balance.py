@@ -70,10 +70,13 @@ class _Standing:
         "replica",
         "report",
         "reported_load",
+        "service",
     )
 
     def __init__(self, replica: Replica | None = None) -> None:
         self.replica = replica
+        self.service: ServiceKey
+        """While it has requests of this gateway."""
         self.in_flight = 0
         self.in_flight_then = 0
         """At the time of the report."""
@@ -107,6 +110,8 @@ class Balancer:
         self._standings: dict[str, _Standing] = {}
         self._busy: dict[str, _Standing] = {}
         """Those with requests of this gateway in flight."""
+        self._busy_of: dict[ServiceKey, dict[str, _Standing]] = {}
+        """The same by service: a look at one costs the same beside thousands of others."""
         self._gone: deque[str] = deque()
         self._turn = 0
 
@@ -178,6 +183,8 @@ class Balancer:
         standing = self._busy.get(uid)
         if standing is None:
             standing = self._busy[uid] = self._find_standing(uid)
+            standing.service = replica.key
+            self._busy_of.setdefault(replica.key, {})[uid] = standing
         standing.replica = replica
         standing.in_flight += 1
         standing.reported_load += 1
@@ -190,6 +197,10 @@ class Balancer:
         self.num_changes += 1
         if not standing.in_flight:
             del self._busy[replica.uid]
+            busy = self._busy_of[standing.service]
+            del busy[replica.uid]
+            if not busy:
+                del self._busy_of[standing.service]
 
     def note_failure(self, replica: Replica, now: float) -> None:
         """Record that the replica refused a request, or broke off.
@@ -249,6 +260,12 @@ class Balancer:
         standing = self._standings.get(uid)
         return standing is not None and standing.is_ejected(now)
 
+    def find_share(self, replica: Replica, now: float) -> float:
+        """Return the share of a full replica's requests that it gets: after an ejection, one tries it."""
+        standing = self._standings.get(replica.uid)
+        is_doubted = standing is not None and standing.num_failures > 0
+        return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)
+
     def in_flight(self, replica: Replica) -> int:
         """Return the number of this gateway's requests at the replica."""
         standing = self._busy.get(replica.uid)
@@ -260,11 +277,7 @@ class Balancer:
 
     def count_service(self, key: ServiceKey) -> dict[str, int]:
         """Return the same of the replicas of one service."""
-        return {
-            uid: standing.in_flight
-            for uid, standing in self._busy.items()
-            if standing.replica is not None and standing.replica.key == key
-        }
+        return {uid: standing.in_flight for uid, standing in self._busy_of.get(key, {}).items()}
 
     def _find_standing(self, uid: str) -> _Standing:
         standing = self._standings.get(uid)

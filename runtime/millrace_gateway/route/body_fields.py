@@ -20,7 +20,7 @@ _KEY = b'"model"'
 _VALUE = re.compile(rb'"model"\s*:\s*"(?:[^"\\]|\\.)*"')
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_SEPARATORS = (b'","', b'", "', b"],[", b"], [")
+_SEPARATORS = (b'","', b"],[")
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
 """Of a list that is parsed; and that a replica takes."""
 _LARGEST_COUNT = 2**31
@@ -134,14 +134,15 @@ def _count_prompts(prompt: msgspec.Raw) -> int:
     """Return the number of prompts: a list has texts or lists of token ids, or is one of token ids itself.
 
     A list of many parts is not parsed: 256 KiB of empty lists would hold the event loop for 14 ms. There the
-    usual separators are counted.
+    separators are counted, however they are spaced.
     """
     text = bytes(prompt).lstrip()
     if text[:1] != b"[" or text[1:].lstrip()[:1] not in (b'"', b"["):
         return 1
     if text.count(b",") <= _MOST_PARTS:
         return max(1, len(_LIST.decode(text)))
-    return min(1 + sum(text.count(separator) for separator in _SEPARATORS), _MOST_PROMPTS)
+    dense = text.translate(None, b" \t\r\n")
+    return min(1 + sum(map(dense.count, _SEPARATORS)), _MOST_PROMPTS)
 
 
 def _is_count(value: object) -> bool:

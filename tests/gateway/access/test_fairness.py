@@ -1,5 +1,6 @@
 """The queue in turns, the window, and a simulation of both before replicas that compute so many at once."""
 
+import asyncio
 import heapq
 import random
 from collections import Counter, deque
@@ -15,13 +16,20 @@ from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue,
 from millrace_gateway.access.fairness.turnstile import Turnstile
 from millrace_gateway.access.fairness.window import (
     FIRST_REQUESTS,
-    FIRST_SECONDS,
     STALE_SECONDS,
     Load,
     Present,
+    Standing,
     Window,
     parse_load,
 )
+from millrace_gateway.access.identity import Tenant
+from millrace_gateway.front.turnstiles import Turn, Turnstiles
+from millrace_gateway.route.objects import ServiceKey
+
+
+def stand(**num_here: int) -> Present:
+    return Present({uid: Standing(num) for uid, num in num_here.items()})
 
 
 def test_a_tenant_with_one_request_is_next_and_others_take_turns_by_tokens() -> None:
@@ -103,7 +111,7 @@ def test_a_load_is_read_or_ignored(text: str, load: Load | None) -> None:
 def open_window(**num_here: int) -> Window:
     """Return the window of replicas that are Ready, with so many requests at each."""
     window = Window()
-    window.note_replicas(Present(num_here, 0), 0.0)
+    window.note_replicas(stand(**num_here), 0.0)
     return window
 
 
@@ -112,7 +120,7 @@ def test_the_window_is_what_replicas_compute() -> None:
     window.note_load("p", Load(0, 3, 8), 3, 0.0)
     window.note_load("q", Load(0, 0, 16), 0, 0.0)
     assert window.find_size(3, 0.0) == 24
-    window.note_replicas(Present({"p": 3}, 0), 0.1)
+    window.note_replicas(stand(p=3), 0.1)
     assert window.find_size(3, 0.1) == 8
 
 
@@ -120,9 +128,44 @@ def test_a_replica_that_has_said_nothing_yet_gets_a_few_for_a_moment() -> None:
     """A flood of an idle service was at its replicas before their first report."""
     window = open_window(p=0, q=0)
     assert window.find_size(1, 60.0) == 2 * FIRST_REQUESTS
-    window.note_replicas(Present({"p": 16, "q": 16}, 0), 60.0)
-    assert window.find_size(32, 60.0 + FIRST_SECONDS) == 2 * FIRST_REQUESTS
-    assert window.find_size(32, 60.0 + FIRST_SECONDS + 0.1) == float("inf")  # it never tells its load
+    window.note_replicas(stand(p=FIRST_REQUESTS, q=FIRST_REQUESTS), 60.0)
+    window.note_load("p", Load(0, 16, 16), FIRST_REQUESTS, 60.1)
+    assert window.find_size(9, 64.0) == 16 + FIRST_REQUESTS  # it opens nothing that it reports nothing
+    window.note_load("q", Load(0, 0, 0), 0, 64.0)
+    assert window.find_size(9, 64.0) == 16 + FIRST_REQUESTS  # its engine is not up
+    window.note_load("p", Load(0, 0, 0), 0, 64.0)
+    assert window.find_size(9, 64.0) == 16 + FIRST_REQUESTS
+
+
+def test_a_replica_that_has_just_started_has_the_room_that_it_is_sent_requests_for() -> None:
+    window = open_window(p=0)
+    window.note_load("p", Load(0, 0, 16), 0, 0.0)
+    for share, size in ((0.01, 1), (0.25, 4), (1.0, 16)):
+        window.note_replicas(Present({"p": Standing(0, share=share)}), 0.1)
+        assert window.find_size(0, 0.1) == size
+
+
+async def test_an_end_gives_the_others_no_place_of_a_replica_that_is_gone() -> None:
+    present, chat, ann = stand(p=2, q=2), ServiceKey("team", "chat"), Tenant("team", "keys", "ann")
+    turnstiles = Turnstiles(lambda: 0.0, lambda _: present)
+
+    def enter() -> asyncio.Task[Turn]:
+        return asyncio.create_task(turnstiles.enter(chat, ann, 1, lambda: None))
+
+    first = await enter()
+    for uid in present.replicas:
+        assert first.turnstile.note_load(uid, Load(0, 2, 2), 2) == []
+    turns = [first, *[await enter() for _ in range(3)]]
+    waiting = [enter() for _ in range(4)]
+    await asyncio.sleep(0)
+    for num_left in (1, 0):
+        present = Present({"p": Standing(2)}, num_gone=num_left)
+        turnstiles.leave(turns.pop(), None)
+    assert (first.turnstile.num_inside, turnstiles.count_waiting()) == (2, {chat: 4})
+    turnstiles.leave(turns.pop(), None)
+    assert (first.turnstile.num_inside, turnstiles.count_waiting()) == (2, {chat: 3})
+    for task in waiting:
+        task.cancel()
 
 
 def test_a_flood_after_a_rest_gets_what_the_replicas_compute() -> None:
@@ -131,19 +174,22 @@ def test_a_flood_after_a_rest_gets_what_the_replicas_compute() -> None:
     for number in range(3):
         window.note_load("p", Load(9, 2, 8), 11, number * 0.3)
     assert window.find_size(1, 1.0) == 2
-    window.note_replicas(Present({"p": 0}, 0), 2.0)
+    window.note_replicas(stand(p=0), 2.0)
     assert window.find_size(1, 60.0) == 8
 
 
 def test_a_replica_that_hangs_keeps_what_it_has_and_hinders_no_new_one() -> None:
     window = open_window(hung=16)
     window.note_load("hung", Load(0, 16, 16), 16, 0.0)
-    window.note_replicas(Present({"hung": 16, "new": 0}, 0), 1.0)
+    window.note_replicas(stand(hung=16, new=0), 1.0)
     assert window.find_size(16, 1.0) == 16 + FIRST_REQUESTS
     window.note_load("new", Load(0, 0, 16), 0, STALE_SECONDS)
     assert window.find_size(16, STALE_SECONDS + 0.1) == 16 + 16
-    window.note_replicas(Present({"hung": 5, "new": 0}, 0), STALE_SECONDS + 0.2)
+    window.note_replicas(stand(hung=5, new=0), STALE_SECONDS + 0.2)
     assert window.find_size(5, STALE_SECONDS + 0.2) == 5 + 16
+    assert window.list_silent(STALE_SECONDS + 0.2) == {"hung"}
+    window.note_replicas(stand(hung=0, new=0), STALE_SECONDS + 0.3)
+    assert window.list_silent(STALE_SECONDS + 0.3) == set()  # it was asked for nothing
 
 
 def test_replicas_that_can_take_no_request_have_no_room_and_take_none_away() -> None:
@@ -151,9 +197,12 @@ def test_replicas_that_can_take_no_request_have_no_room_and_take_none_away() -> 
     window = open_window(p=0, leaving=12)
     window.note_load("p", Load(0, 0, 16), 0, 0.0)
     window.note_load("leaving", Load(0, 12, 16), 12, 0.0)
-    window.note_replicas(Present({"p": 0}, 12), 0.1)
+    standings = {"p": Standing(0), "leaving": Standing(12, takes_more=False)}
+    window.note_replicas(Present(standings), 0.1)
     window.note_load("leaving", Load(0, 11, 16), 11, 0.2)
     assert window.find_size(12, 0.2) == 12 + 16
+    window.note_replicas(Present({"p": Standing(0)}, num_gone=3), 0.3)
+    assert window.find_size(3, 0.3) == 3 + 16
     assert Window().find_size(10**6, 0.0) == float("inf")  # nothing to wait for here: the request is held
 
 
@@ -188,7 +237,7 @@ def test_two_gateways_divide_the_room() -> None:
 
 def test_a_turnstile_counts_every_request_once() -> None:
     turnstile = Turnstile(lambda: 0.0)
-    turnstile.note_replicas(Present({"p": 0}, 0))
+    turnstile.note_replicas(stand(p=0))
     inside = turnstile.arrive("a", 10)
     assert inside.is_released
     assert turnstile.note_load("p", Load(0, 1, 1), 1) == []
@@ -205,7 +254,7 @@ def test_a_turnstile_counts_every_request_once() -> None:
 
 def test_who_asks_for_few_tokens_and_uses_many_pays_for_them() -> None:
     turnstile = Turnstile(lambda: 0.0)
-    turnstile.note_replicas(Present({"p": 0}, 0))
+    turnstile.note_replicas(stand(p=0))
     turnstile.note_load("p", Load(0, 1, 1), 1)
     inside = turnstile.arrive("liar", 1)
     waiting = [turnstile.arrive(tenant, 100) for tenant in ("liar", "liar", "honest", "honest")]
@@ -217,7 +266,7 @@ def test_who_asks_for_few_tokens_and_uses_many_pays_for_them() -> None:
 def test_who_asks_for_many_tokens_and_uses_few_gets_back_what_it_was_given_alone() -> None:
     """What went without a queue was counted nowhere, so nothing of it comes back."""
     turnstile = Turnstile(lambda: 0.0)
-    turnstile.note_replicas(Present({"p": 0}, 0))
+    turnstile.note_replicas(stand(p=0))
     inside = [turnstile.arrive("liar", 1000) for _ in range(FIRST_REQUESTS)]
     for _ in range(20):
         turnstile.arrive("liar", 1000)
@@ -261,7 +310,7 @@ class Simulation:
         self.replicas = [StubReplica(slots) for _ in range(num_replicas)]
         self.turnstile = Turnstile(lambda: self.now) if is_fair else None
         if self.turnstile is not None:
-            self.turnstile.note_replicas(Present({str(i): 0 for i in range(num_replicas)}, 0))
+            self.turnstile.note_replicas(stand(**{str(i): 0 for i in range(num_replicas)}))
         self.by_ticket: dict[Ticket, Job] = {}
         self.numbers = count()
         self.events: list[tuple[float, int, Callable[[], None]]] = []

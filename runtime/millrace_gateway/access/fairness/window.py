@@ -14,10 +14,10 @@ CROWDED_SECONDS = 0.2
 """Requests that wait for less are those that the next step takes."""
 STALE_SECONDS = 5.0
 """An older report says only how many a replica computes at most."""
-FIRST_REQUESTS, FIRST_SECONDS = 16, 3.0
-"""So many requests go to a replica that has reported nothing yet, for so long. A busy one is asked within
-0.3 s, and one that never tells its load is no reason to wait. Before, a flood of 1,280 requests went to four
-idle replicas of 16 sequences at once, and another tenant waited for more than 22 s."""
+FIRST_REQUESTS = 4
+"""So many requests go to a replica that has reported nothing yet. A busy one is asked within 0.3 s. Before, a
+flood of 1,280 requests went to four idle replicas of 16 sequences at once, and another tenant waited for more
+than 22 s."""
 _GROW_SECONDS = 0.1
 _GROWTH = 1.25
 _REFILL_SECONDS = 0.005
@@ -45,13 +45,24 @@ def parse_load(text: str) -> Load | None:
     return load if min(load[:3]) >= 0 and load.kv_usage >= 0.0 else None
 
 
+class Standing(NamedTuple):
+    """One replica at one moment."""
+
+    num_here: int
+    """This gateway's requests at it."""
+    takes_more: bool = True
+    """Whether the gateway would send it another one."""
+    share: float = 1.0
+    """Of a full replica's requests, above 0: less for one that has just started."""
+
+
 class Present(NamedTuple):
     """The replicas of a service at one moment."""
 
-    ready: Mapping[str, int]
-    """This gateway's requests at each that can take another one, by uid."""
-    num_aside: int
-    """Its requests at others: those that leave, are not Ready, or have failed."""
+    replicas: Mapping[str, Standing]
+    """By uid."""
+    num_gone: int = 0
+    """This gateway's requests at replicas that are not among them any more."""
 
 
 class ReplicaRoom:
@@ -65,20 +76,22 @@ class ReplicaRoom:
         self.num_elsewhere = 0
         """Requests that other gateways have sent, in the last report."""
         self._at = -math.inf
-        self._num_here = 0
+        self.standing = Standing(0)
         self._busy_since = math.inf
 
-    def note_requests(self, num_here: int, now: float) -> None:
-        """Note how many requests of this gateway are at the replica."""
-        self._busy_since = min(self._busy_since, now) if num_here else math.inf
-        self._num_here = num_here
+    def note_standing(self, standing: Standing, now: float) -> None:
+        """Take over how the replica stands."""
+        self._busy_since = min(self._busy_since, now) if standing.num_here else math.inf
+        self.standing = standing
 
     def note(self, load: Load, num_here: int, spare: int, now: float) -> None:
         """Take over a report, while so many requests of this gateway are at the replica.
 
         `spare` of them are meant to wait there.
         """
-        self.load, self._at = load, now
+        if load.max_sequences or not self.load.max_sequences:  # without, its engine is not up
+            self.load = load
+        self._at = now
         self.num_elsewhere = max(0, load.waiting + load.running - num_here)
         if load.waiting <= 1 + spare:
             self._crowded_since = None
@@ -97,18 +110,18 @@ class ReplicaRoom:
         """Whether its last report says how full it is."""
         return now - self._at <= STALE_SECONDS
 
-    def find_size(self, now: float) -> float:
-        """Return the requests that it may have at once; infinite if it says nothing of it.
+    def is_silent(self, now: float) -> bool:
+        """Whether it has requests and reports nothing: it hangs."""
+        since = max(self._at, self._busy_since)
+        return self.standing.num_here > 0 and now - since > STALE_SECONDS
 
-        One that has requests and reports nothing hangs: it keeps what it has, and gets no more.
-        """
-        most = self.load.max_sequences or math.inf
-        if self.is_fresh(now):
-            return min(self._bound, most)
-        silent_seconds = now - max(self._at, self._busy_since) if self._num_here else 0.0
-        if self._at == -math.inf:
-            return FIRST_REQUESTS if silent_seconds <= FIRST_SECONDS else math.inf
-        return most if silent_seconds <= STALE_SECONDS else self._num_here
+    def find_size(self, now: float) -> float:
+        """Return the requests that it may have at once. One that hangs keeps what it has."""
+        if not self.standing.takes_more or self.is_silent(now):
+            return self.standing.num_here
+        most = self.load.max_sequences or FIRST_REQUESTS
+        size = min(self._bound, most) if self.is_fresh(now) else most
+        return max(1.0, size * self.standing.share)
 
 
 class Window:
@@ -116,8 +129,7 @@ class Window:
 
     def __init__(self) -> None:
         self._rooms: dict[str, ReplicaRoom] = {}
-        """Of the replicas that can take a request."""
-        self._num_aside = 0
+        self._num_gone = 0
         self.num_gateways = 1
         """The gateways that share the service, with this one."""
         self._spare = 0
@@ -127,13 +139,22 @@ class Window:
 
     def note_replicas(self, present: Present, now: float) -> None:
         """Take over which replicas there are. Of others nothing is kept."""
-        self._rooms = {uid: self._rooms.get(uid) or ReplicaRoom() for uid in present.ready}
-        for uid, num_here in present.ready.items():
-            self._rooms[uid].note_requests(num_here, now)
-        self._num_aside = present.num_aside
+        self._rooms = {uid: self._rooms.get(uid) or ReplicaRoom() for uid in present.replicas}
+        for uid, standing in present.replicas.items():
+            self._rooms[uid].note_standing(standing, now)
+        self._num_gone = present.num_gone
+
+    @property
+    def has_replica(self) -> bool:
+        """Whether a replica takes requests."""
+        return any(room.standing.takes_more for room in self._rooms.values())
+
+    def list_silent(self, now: float) -> frozenset[str]:
+        """Return the uids of the replicas that hang, so far as reports tell it."""
+        return frozenset(uid for uid, room in self._rooms.items() if room.is_silent(now))
 
     def note_load(self, replica: str, load: Load, num_here: int, now: float) -> None:
-        """Take over a replica's report. That of one which can take no request is dropped."""
+        """Take over a replica's report."""
         room = self._rooms.get(replica)
         if room is not None:
             room.note(load, num_here, self._spare, now)
@@ -148,16 +169,19 @@ class Window:
             self._num_ended, self._counted_at = 0, now
 
     def find_size(self, num_here: int, now: float) -> float:
-        """Return how many requests of this gateway may be at the replicas; infinite without any replica.
+        """Return how many requests of this gateway may be at the replicas.
 
+        Infinite if there is no replica to wait for: each request finds that out itself.
         Gateways divide the room by what each has there already, and each may have an equal part: so one with
         many waiting requests does not lock out another.
         """
-        rooms = self._rooms.values()
-        if not rooms:
+        if not self.has_replica:
             return math.inf
-        size = sum(room.find_size(now) + self._spare for room in rooms) + self._num_aside
-        if self.num_gateways <= 1 or size == math.inf:
+        rooms = self._rooms.values()
+        size = self._num_gone + sum(
+            room.find_size(now) + (self._spare if room.standing.takes_more else 0) for room in rooms
+        )
+        if self.num_gateways <= 1:
             return size
         num_elsewhere = sum(room.num_elsewhere for room in rooms if room.is_fresh(now))
         part = num_here / (num_here + num_elsewhere) if num_here > 0 else 0.0
