@@ -1,5 +1,7 @@
 """What clients write and read where the gateway's choice is measured on real replicas."""
 
+import time
+
 import aiohttp
 import pytest
 from aiohttp import web
@@ -48,7 +50,10 @@ async def test_a_client_notes_its_first_token_and_what_the_prefix_cache_had() ->
     app.router.add_get("/metrics", metrics)
     async with TestServer(app) as server, open_session("key") as session:
         address = str(server.make_url("")).rstrip("/")
-        answer = await ask(session, address, [{"role": "user", "content": "hi"}], 1)
+        seen: list[float] = []
+        hi = [{"role": "user", "content": "hi"}]
+        answer = await ask(session, address, hi, 1, lambda: seen.append(time.monotonic()))
+        assert [answer.first_token_at] <= seen <= [answer.ended_at]
         assert (answer.num_prompt_tokens, answer.num_found_tokens) == (70, 64)
         assert answer.sent_at < answer.first_token_at <= answer.ended_at
         assert await read_load(session, address) == 7.0

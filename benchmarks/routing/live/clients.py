@@ -5,7 +5,7 @@ import random
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,7 +121,11 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 async def ask(
-    session: aiohttp.ClientSession, gateway: str, messages: Sequence[dict[str, str]], num_tokens: int
+    session: aiohttp.ClientSession,
+    gateway: str,
+    messages: Sequence[dict[str, str]],
+    num_tokens: int,
+    on_first_token: Callable[[], None] = lambda: None,
 ) -> Answer:
     """Stream the answer to a chat. Raises aiohttp.ClientError."""
     sent_at, first_token_at = time.monotonic(), 0.0
@@ -136,8 +140,10 @@ async def ask(
     }
     async with session.post(f"{gateway}/v1/chat/completions", json=body) as response:
         async for event in server_sent_events(response):
-            if event["choices"] and event["choices"][0]["delta"].get("content"):
-                first_token_at = first_token_at or time.monotonic()
+            has_token = event["choices"] and event["choices"][0]["delta"].get("content")
+            if has_token and not first_token_at:
+                first_token_at = time.monotonic()
+                on_first_token()
             usage = event.get("usage") or usage
     ended_at = time.monotonic()
     found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ import aiohttp
 
 from benchmarks.gateway.ours import CLIENT_KEY
 from benchmarks.record import add_output, publish, read_commit, read_date
-from benchmarks.routing.live.clients import Answer, Words, ask, open_session
+from benchmarks.routing.live.clients import Words, ask, open_session
 from benchmarks.routing.live.replicas import MAX_SEQUENCES, NUM_REPLICAS, serve, write_chat_model
 from benchmarks.runtime.machine import describe_machine
 from testing.traffic import percentile
@@ -68,21 +68,22 @@ def measure(model: Path, case: Case, seed: int, folder: Path) -> list[float]:
 async def _send(gateway: str, case: Case, seed: int) -> list[float]:
     """Return the times of the requests that began after the warm-up."""
     rng, words = random.Random(seed), Words(seed)  # noqa: S311  a workload, no secret
-    answers: dict[float, Answer | None] = {}
+    first_token_at: dict[float, float | None] = {}
+    """By the time when the request was sent."""
     began = time.monotonic()
 
-    async def send(session: aiohttp.ClientSession) -> Answer:
+    async def send(session: aiohttp.ClientSession, on_first_token: Callable[[], None]) -> None:
         messages = [{"role": "user", "content": words.write(rng.randint(*PROMPT_TOKENS))}]
-        return await ask(session, gateway, messages, rng.randint(*ANSWER_TOKENS))
+        await ask(session, gateway, messages, rng.randint(*ANSWER_TOKENS), on_first_token)
 
     async def send_measured(session: aiohttp.ClientSession) -> None:
         sent_at = time.monotonic()
-        answers[sent_at] = None
-        answers[sent_at] = await send(session)
+        first_token_at[sent_at] = None
+        await send(session, lambda: first_token_at.update({sent_at: time.monotonic()}))
 
     async def send_for_ever(session: aiohttp.ClientSession) -> None:
         while True:
-            await send(session)
+            await send(session, lambda: None)
 
     async with open_session(CLIENT_KEY) as measured, open_session(case.key) as other:
         try:
@@ -96,8 +97,8 @@ async def _send(gateway: str, case: Case, seed: int) -> list[float]:
             pass
     over = time.monotonic()
     return [
-        (one.first_token_at if one else over) - sent_at
-        for sent_at, one in answers.items()
+        (over if at is None else at) - sent_at
+        for sent_at, at in first_token_at.items()
         if sent_at >= began + WARM_SECONDS
     ]
 
