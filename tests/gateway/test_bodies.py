@@ -16,6 +16,22 @@ HOST = {"Host": "chat.team.svc"}
 PATH = "/v1/completions"
 
 
+def test_a_client_leaves_room_in_its_namespace_for_the_others() -> None:
+    budget = BodyBudget(64)
+    with shared(budget, None) as flood, shared(budget, None) as other, shared(budget, "shop") as stranger:
+        assert flood.grow(6)
+        assert flood.assign("team", "ada")
+        assert flood.grow(10)
+        assert not flood.grow(1)  # a half of the namespace's half
+        assert other.assign("team", "bob")
+        assert other.grow(8)
+        assert other.assign("team")  # it stays bob's
+        assert not other.grow(1)
+        assert stranger.grow(20)
+        assert budget._clients == {"ada": 16, "bob": 8}
+    assert (budget.num_bytes, budget._parts, budget._clients) == (0, {}, {})
+
+
 def test_a_part_grows_while_as_much_is_left_free() -> None:
     budget = BodyBudget(12)
     with shared(budget, "team") as first, shared(budget, "team") as second, shared(budget, None) as unknown:

@@ -3,8 +3,12 @@
 The gateway holds a body until a replica has begun to answer: until then another replica may have to get it.
 Each namespace has a part of the budget, and bodies of still unknown services share one. A part may grow while
 it is no larger than the free rest: alone to a half of the budget, beside a part with a third to another
-third. So even tenants that fill several parts leave room for the others.
+third. So even tenants that fill several parts leave room for the others. The bodies of one client with a key
+grow in their namespace's part by the same rule: other clients of the service keep some of it.
 """
+
+from collections import Counter
+from collections.abc import Hashable
 
 
 class BodyBudget:
@@ -14,6 +18,8 @@ class BodyBudget:
         self._most_bytes = most_bytes
         self._parts: dict[str | None, int] = {}
         """Bytes by namespace; None: not known yet."""
+        self._clients: Counter[Hashable] = Counter()
+        """Bytes of those that are of a known client."""
         self.num_bytes = 0
         """The bytes of all bodies now."""
 
@@ -21,36 +27,46 @@ class BodyBudget:
         """Return a request's share, which starts empty. The caller releases it."""
         return BodyShare(self, namespace)
 
-    def take(self, namespace: str | None, num_bytes: int) -> bool:
+    def take(self, namespace: str | None, client: Hashable, num_bytes: int) -> bool:
         """Add bytes to a part. Return whether there was room for them."""
         part = self._parts.get(namespace, 0)
         if part + self.num_bytes + 2 * num_bytes > self._most_bytes:
             return False
+        if client is not None:
+            most_of_part = (self._most_bytes - (self.num_bytes - part)) // 2
+            if self._clients[client] + part + 2 * num_bytes > most_of_part:
+                return False
+            self._clients[client] += num_bytes
         self._parts[namespace] = part + num_bytes
         self.num_bytes += num_bytes
         return True
 
-    def give_back(self, namespace: str | None, num_bytes: int) -> None:
+    def give_back(self, namespace: str | None, client: Hashable, num_bytes: int) -> None:
         """Remove bytes from a part."""
         self._parts[namespace] -= num_bytes
         if not self._parts[namespace]:
             del self._parts[namespace]
+        if client is not None:
+            self._clients[client] -= num_bytes
+            if not self._clients[client]:
+                del self._clients[client]
         self.num_bytes -= num_bytes
 
 
 class BodyShare:
     """The share of one request's body in the budget."""
 
-    __slots__ = ("_budget", "_namespace", "_num_bytes")
+    __slots__ = ("_budget", "_client", "_namespace", "_num_bytes")
 
     def __init__(self, budget: BodyBudget, namespace: str | None) -> None:
         self._budget = budget
         self._namespace = namespace
+        self._client: Hashable = None
         self._num_bytes = 0
 
     def grow(self, num_bytes: int) -> bool:
         """Add bytes. Return whether there was room for them."""
-        has_room = self._budget.take(self._namespace, num_bytes)
+        has_room = self._budget.take(self._namespace, self._client, num_bytes)
         self._num_bytes += num_bytes if has_room else 0
         return has_room
 
@@ -58,17 +74,21 @@ class BodyShare:
         """Grow to at least so many bytes. Return whether there was room for them."""
         return self._num_bytes >= num_bytes or self.grow(num_bytes - self._num_bytes)
 
-    def assign(self, namespace: str) -> bool:
-        """Move the share to the part of the service's namespace. Return whether it had room."""
-        if namespace == self._namespace:
+    def assign(self, namespace: str, client: Hashable = None) -> bool:
+        """Move the share to the part of the service's namespace, and of its client if it is known now.
+
+        Return whether it had room.
+        """
+        client = self._client if client is None else client
+        if (namespace, client) == (self._namespace, self._client):
             return True
         num_bytes = self._num_bytes
         self.release()
-        self._namespace = namespace
+        self._namespace, self._client = namespace, client
         return self.grow(num_bytes)
 
     def release(self) -> None:
         """Release all bytes: the gateway holds the body no longer."""
         if self._num_bytes:
-            self._budget.give_back(self._namespace, self._num_bytes)
+            self._budget.give_back(self._namespace, self._client, self._num_bytes)
             self._num_bytes = 0

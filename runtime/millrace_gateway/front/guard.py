@@ -6,6 +6,7 @@ from millrace_gateway.access.access_log import LoggedRequest
 from millrace_gateway.access.admission import Admission, read_usage
 from millrace_gateway.access.credentials import read_credentials
 from millrace_gateway.access.errors import MissingKeyError, RateLimitedError, UnknownKeyError
+from millrace_gateway.access.identity import Client
 from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.estimate import USUAL_COMPLETION, estimate_tokens
 from millrace_gateway.access.limits.limiter import Limiter
@@ -90,12 +91,16 @@ class Guard:
             return route
         return find(route.services[0].key) or route
 
-    def check_key(self, request: Request, route: Route) -> None:
-        """Raise a refusal of `access.errors` if the key does not open the route's oldest service."""
+    def check_key(self, request: Request, route: Route) -> Client | None:
+        """Return who asks; None if the route's oldest service has no keys.
+
+        Raises the refusals of `access.errors`.
+        """
         service = route.services[0]
         policy = self.find_policy(service)
-        if policy.needs_key:
-            self._keys.find(policy.secret, find_credentials(request), service.key)
+        if not policy.needs_key:
+            return None
+        return self._keys.find(policy.secret, find_credentials(request), service.key)
 
     def admit(self, exchange: Exchange, num_body_bytes: int) -> Admission | None:
         """Reserve the request in the limits of its client and its service; None: it has neither.
@@ -106,9 +111,7 @@ class Guard:
         policy = self.find_policy(service)
         if policy == OPEN:
             return None
-        client = None
-        if policy.needs_key:
-            client = self._keys.find(policy.secret, find_credentials(request), service.key)
+        client = self.check_key(request, exchange.route)
         if request.tunnel:
             raise LimitedWebSocketError(
                 "This service has keys or limits, and a WebSocket escapes them: send each request by HTTP."

@@ -134,7 +134,8 @@ class Proxy:
     async def _serve(self, exchange: Exchange) -> None:
         rule = self.route_host(exchange.request)
         if rule.route is not None:  # a stranger's body takes no memory of those who have keys
-            self._guard.check_key(exchange.request, rule.route)
+            client = self._guard.check_key(exchange.request, rule.route)
+            exchange.share.assign(rule.route.namespace, client and client.tenant)
         body = await self._read(exchange, rule)
         exchange.admission = admission = self._guard.admit(exchange, len(body))
         self._prepare(exchange, body)
@@ -149,6 +150,8 @@ class Proxy:
 
     async def _serve_in_turn(self, exchange: Exchange, admission: Admission, client: Client) -> None:
         """Serve a client's request when its turn comes. Turns need a replica: without one, it waits first."""
+        if not exchange.share.assign(admission.service.namespace, client.tenant):
+            raise describe_fullness(self._settings)
         replica = None
         while replica is None:
             await self._attempts.await_replica(exchange)
@@ -197,8 +200,6 @@ class Proxy:
     async def _read(self, exchange: Exchange, rule: HostRule) -> bytes:
         """Return the body, once the service is known and its namespace has room for the body."""
         request, share, route = exchange.request, exchange.share, rule.route
-        if route is not None:
-            share.assign(route.namespace)
         try:
             body = await read_body(request, share, self._settings)
             addressed = self._address(request, rule, body)
