@@ -183,13 +183,11 @@ class Gateway:
         self.balancer.forget(uid)
 
     def _find_present(self, service: ServiceKey) -> Present:
-        """Return how a service's replicas stand. As in a choice, one that has failed is better than none."""
-        counts, now = self.balancer.count_service(service), time.monotonic()
-        listed = self.catalogue.list_replicas(service)
-        good = [one for one in listed if not (one.is_leaving or self.balancer.is_ejected(one.uid, now))]
-        shares = {one.uid: self.balancer.find_share(one, now) for one in good}
+        """Return how a service's replicas stand."""
+        counts, listed = self.balancer.count_service(service), self.catalogue.list_replicas(service)
+        shares = self.balancer.find_shares(listed, time.monotonic())
         standings = {
-            one.uid: Standing(counts.pop(one.uid, 0), one.uid in shares or not good, shares.get(one.uid, 1.0))
+            one.uid: Standing(counts.pop(one.uid, 0), one.uid in shares, shares.get(one.uid, 1.0))
             for one in listed
         }
         return Present(standings, sum(counts.values()))

@@ -179,6 +179,18 @@ def test_a_new_replica_of_an_idle_service_does_not_go_first_but_takes_part() -> 
         assert balancer.pick(replicas, {"p0"}, 1015.0) == replicas[2]
 
 
+def test_shares_are_those_of_the_choice() -> None:
+    balancer, old, new = Balancer(2.0), REPLICAS[0], replace(REPLICAS[1], ready_at=1000.0)
+    half = 1000.0 + SLOW_START_SECONDS / 2
+    assert balancer.find_shares([old, new], half) == {"p0": 1.0, "p1": 0.5}
+    assert balancer.find_shares([new], 1000.0) == {"p1": 1.0}  # a lone one gets all, however new
+    balancer.note_failure(old, half)
+    assert balancer.find_shares([old, new], half) == {"p1": 1.0}
+    assert balancer.find_shares([old], half) == {"p0": 1.0}
+    assert balancer.find_shares([old, new], half + 3.0)["p0"] < 0.02  # one request tries it
+    assert balancer.find_shares([], half) == {}
+
+
 def test_replicas_that_are_all_new_take_turns() -> None:
     balancer = Balancer(2.0)
     replicas = [replace(replica, ready_at=1000.0) for replica in REPLICAS]

@@ -22,13 +22,19 @@ def test_a_client_leaves_room_in_its_namespace_for_the_others() -> None:
         assert flood.grow(6)
         assert flood.assign("team", "ada")
         assert flood.grow(10)
-        assert not flood.grow(1)  # a half of the namespace's half
+        with shared(budget, "team") as second:
+            assert second.assign("team", "ada")
+            assert not second.grow(1)  # a half of the namespace's half
+            assert second.grow(0)
+            assert flood.grow(16)  # a client's only body may be as large as any
+            flood.release()
+            assert flood.grow(10)
+            assert second.grow(6)
         assert other.assign("team", "bob")
         assert other.grow(8)
         assert other.assign("team")  # it stays bob's
-        assert not other.grow(1)
         assert stranger.grow(20)
-        assert budget._clients == {"ada": 16, "bob": 8}
+        assert budget._clients == {"ada": 10, "bob": 8}
     assert (budget.num_bytes, budget._parts, budget._clients) == (0, {}, {})
 
 

@@ -160,7 +160,8 @@ class Loads:
 
     def count_waiting(self, key: str) -> int:
         """Return how many of a service's requests wait in gateways until replicas have room."""
-        return sum(one.waiting.get(key, 0) for one in self._reports.values())
+        reports = (*self._reports.values(), *self._lost.values())
+        return sum(one.waiting.get(key, 0) for one in reports)
 
     def _count_arrivals(self, before: _Report | None, now: _Report, changed: Mapping[str, int]) -> None:
         """Count the arrivals since the gateway's last report, or since its start. `changed` is in its

@@ -195,7 +195,8 @@ class Attempts:
         """Return the replica that the request prefers, else the least loaded one; None without any."""
         replicas, preference = self._catalogue.ready_replicas(exchange.route), exchange.preference
         if exchange.avoided:
-            replicas = tuple(one for one in replicas if one.uid not in exchange.avoided) or replicas
+            others = tuple(one for one in replicas if one.uid not in exchange.avoided)
+            replicas = others if any(one.uid not in exchange.tried for one in others) else replicas
         prefer = preference.choose if preference is not None and len(replicas) > 1 else None
         return self._balancer.pick(replicas, exchange.tried, self._now(), prefer)
 

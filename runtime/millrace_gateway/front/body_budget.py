@@ -27,14 +27,21 @@ class BodyBudget:
         """Return a request's share, which starts empty. The caller releases it."""
         return BodyShare(self, namespace)
 
-    def take(self, namespace: str | None, client: Hashable, num_bytes: int) -> bool:
-        """Add bytes to a part. Return whether there was room for them."""
+    def take(self, namespace: str | None, client: Hashable, num_bytes: int, num_own: int) -> bool:
+        """Add bytes to a part. Return whether there was room for them.
+
+        `num_own` are those of the same body before: a client's only body needs room in its namespace's part
+        alone.
+        """
+        if not num_bytes:
+            return True
         part = self._parts.get(namespace, 0)
         if part + self.num_bytes + 2 * num_bytes > self._most_bytes:
             return False
         if client is not None:
             most_of_part = (self._most_bytes - (self.num_bytes - part)) // 2
-            if self._clients[client] + part + 2 * num_bytes > most_of_part:
+            is_alone = self._clients[client] == num_own
+            if not is_alone and self._clients[client] + part + 2 * num_bytes > most_of_part:
                 return False
             self._clients[client] += num_bytes
         self._parts[namespace] = part + num_bytes
@@ -66,7 +73,7 @@ class BodyShare:
 
     def grow(self, num_bytes: int) -> bool:
         """Add bytes. Return whether there was room for them."""
-        has_room = self._budget.take(self._namespace, self._client, num_bytes)
+        has_room = self._budget.take(self._namespace, self._client, num_bytes, self._num_bytes)
         self._num_bytes += num_bytes if has_room else 0
         return has_room
 

@@ -138,6 +138,8 @@ class Proxy:
             exchange.share.assign(rule.route.namespace, client and client.tenant)
         body = await self._read(exchange, rule)
         exchange.admission = admission = self._guard.admit(exchange, len(body))
+        if admission is not None and admission.client is not None:
+            self._assign_body(exchange, admission.service, admission.client)
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
         if admission is None or admission.client is None or not exchange.is_work:
@@ -150,8 +152,6 @@ class Proxy:
 
     async def _serve_in_turn(self, exchange: Exchange, admission: Admission, client: Client) -> None:
         """Serve a client's request when its turn comes. Turns need a replica: without one, it waits first."""
-        if not exchange.share.assign(admission.service.namespace, client.tenant):
-            raise describe_fullness(self._settings)
         replica = None
         while replica is None:
             await self._attempts.await_replica(exchange)
@@ -168,6 +168,12 @@ class Proxy:
                     await self._attempts.find_answer(exchange, replica)
             finally:
                 self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
+
+    def _assign_body(self, exchange: Exchange, service: ServiceKey, client: Client) -> None:
+        """Count the body as its client's, now that this is known. Raises BusyError."""
+        if not exchange.share.assign(service.namespace, client.tenant):
+            self._metrics.begin(service).end(Outcome.REFUSED)
+            raise describe_fullness(self._settings)
 
     def _begin_wait(self, exchange: Exchange) -> None:
         """Let a request wait for its turn, if there is memory for it. Raises BusyError."""

@@ -260,8 +260,18 @@ class Balancer:
         standing = self._standings.get(uid)
         return standing is not None and standing.is_ejected(now)
 
-    def find_share(self, replica: Replica, now: float) -> float:
-        """Return the share of a full replica's requests that it gets: after an ejection, one tries it."""
+    def find_shares(self, replicas: Sequence[Replica], now: float) -> dict[str, float]:
+        """Return the share of requests of each replica that gets some, by uid: 1 for those that get the most.
+
+        As in a choice, one that leaves or has failed is better than none. One request tries a replica after
+        its ejection.
+        """
+        good = [one for one in replicas if not (one.is_leaving or self.is_ejected(one.uid, now))]
+        shares = {one.uid: self._find_share(one, now) for one in good or replicas}
+        most = max(shares.values(), default=1.0)
+        return {uid: share / most for uid, share in shares.items()}
+
+    def _find_share(self, replica: Replica, now: float) -> float:
         standing = self._standings.get(replica.uid)
         is_doubted = standing is not None and standing.num_failures > 0
         return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)

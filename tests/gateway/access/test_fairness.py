@@ -140,8 +140,8 @@ def test_a_replica_that_has_said_nothing_yet_gets_a_few_for_a_moment() -> None:
 def test_a_replica_that_has_just_started_has_the_room_that_it_is_sent_requests_for() -> None:
     window = open_window(p=0)
     window.note_load("p", Load(0, 0, 16), 0, 0.0)
-    for share, size in ((0.01, 1), (0.25, 4), (1.0, 16)):
-        window.note_replicas(Present({"p": Standing(0, share=share)}), 0.1)
+    for share, num_here, size in ((0.01, 0, 1), (0.25, 0, 4), (0.01, 15, 15), (0.01, 20, 16), (1.0, 3, 16)):
+        window.note_replicas(Present({"p": Standing(num_here, share=share)}), 0.1)
         assert window.find_size(0, 0.1) == size
 
 
@@ -274,6 +274,19 @@ def test_who_asks_for_many_tokens_and_uses_few_gets_back_what_it_was_given_alone
     turnstile.note_load("p", Load(0, 1, 1), FIRST_REQUESTS)  # it computes one at once
     [first] = [ticket for one in inside for ticket in turnstile.leave(one, used_tokens=10)]
     assert honest in (first, *turnstile.leave(first, used_tokens=10))
+
+
+def test_what_comes_back_after_the_queue_has_ended_buys_no_more_than_a_burst() -> None:
+    """What was counted was counted for another queue."""
+    queue = FairQueue()
+    counted = [queue.enqueue("liar", 30_000) for _ in range(16)]
+    queue.release(16)
+    late = [queue.enqueue("liar", 100) for _ in range(1000)]
+    for ticket in counted:
+        queue.charge(ticket, 10)
+    honest = queue.enqueue("honest", 100)
+    before = list(iter(lambda: queue.release(1)[0], honest))
+    assert len(before) <= BURST_TOKENS / 100 + 1 < len(late)
 
 
 @dataclass

@@ -100,12 +100,14 @@ class FairQueue:
     def charge(self, ticket: Ticket, used_tokens: int) -> None:
         """Count what a released request has used: more than it asked for, or less.
 
-        Who asks for much and uses little gets no more back than was counted. Else the first requests of a
-        flood, which went without a queue, would buy it the next thousands.
+        Who asks for much and uses little gets no more back than was counted, and never more than a burst.
+        Else the first requests of a flood, which went without a queue or in one that has ended, would buy it
+        the next thousands.
         """
         flow, more = self._flows.get(ticket.tenant), used_tokens - ticket.tokens
         if flow is not None:
-            flow.tag += more if ticket.is_counted else max(0, more)
+            more = more if ticket.is_counted else max(0, more)
+            flow.tag = max(flow.tag + more, min(flow.tag, self._tag - BURST_TOKENS))
 
     def _release_one(self) -> Ticket | None:
         """Release a request of the flow with the lowest tag; None if that has changed since it was queued."""

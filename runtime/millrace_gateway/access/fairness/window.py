@@ -121,7 +121,8 @@ class ReplicaRoom:
             return self.standing.num_here
         most = self.load.max_sequences or FIRST_REQUESTS
         size = min(self._bound, most) if self.is_fresh(now) else most
-        return max(1.0, size * self.standing.share)
+        # What it has takes no place from others: all requests at replicas count.
+        return max(1.0, size * self.standing.share, min(size, self.standing.num_here))
 
 
 class Window:
