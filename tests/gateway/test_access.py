@@ -62,23 +62,31 @@ class Replica:
         self.verifier = TokenVerifier("team/chat", [PUBLIC])
         self.release = asyncio.Event()
         self.release.set()
-        self.num_waiting = 0
+        self.num_open = 0
         self.hangs = False
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
         if not self.verifier.is_valid(token, time.time()):
             return web.Response(status=401, headers={contract.HEADER_GATEWAY_TOKEN: "refused"})
-        load = f"{self.num_waiting} 1 1 0.5"
         if request.path == contract.PATH_LOAD:
             if self.hangs:
                 await asyncio.Event().wait()
-            return web.json_response(
-                {"waiting": self.num_waiting, "running": 1, "max_sequences": 1, "kv_usage": 0.5}
-            )
+            return web.json_response(self.describe_load())
         self.seen.append(request)
+        self.num_open += 1
+        try:
+            return await self.answer(request)
+        finally:
+            self.num_open -= 1
+
+    def describe_load(self) -> dict[str, float]:
+        running = min(1, self.num_open)
+        return {"waiting": self.num_open - running, "running": running, "max_sequences": 1, "kv_usage": 0.5}
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
-        headers = {contract.HEADER_LOAD: load}
+        headers = {contract.HEADER_LOAD: " ".join(map(str, self.describe_load().values()))}
         if not body.get("stream"):
             await self.release.wait()
             return web.json_response({"ok": 1}, headers=headers | {contract.HEADER_USAGE: "5 1 7"})
@@ -115,10 +123,10 @@ async def add_replica(bench: Bench) -> tuple[Replica, dict[str, Any]]:
 
 
 async def ask(
-    bench: Bench, key: str | None = "mr-ada", body: Any = BODY, **headers: str
+    bench: Bench, key: str | None = "mr-ada", body: Any = BODY, *, path: str = PATH, **headers: str
 ) -> tuple[int, Any, Any]:
     sent = headers | ({"Authorization": f"Bearer {key}"} if key else {})
-    async with bench.client.post(bench.url + PATH, json=body, headers=sent) as answer:
+    async with bench.client.post(bench.url + path, json=body, headers=sent) as answer:
         text = await answer.text()
         return answer.status, text, answer.headers
 
@@ -333,14 +341,44 @@ async def test_those_whose_last_replica_goes_take_turns_again_at_the_next_one(be
     await bench.until(lambda: turnstiles.count_waiting() == {CHAT: len(flood) + 1 - len(first.seen)})
     num_waiting = turnstiles.count_waiting()[CHAT]
     bench.gateway.catalogue.delete_replica(pod)
-    await bench.until(lambda: bench.gateway.holder.num_held == num_waiting)
+    bench.gateway.tenancy.refresh()
     first.release.set()
+    assert turnstiles.count_waiting() == {CHAT: num_waiting}
     second, _ = await add_replica(bench)
     second.release.clear()
-    bench.gateway.replica_sinks[0]._on_news([CHAT])
     await bench.until(lambda: turnstiles.count_waiting() == {CHAT: num_waiting - FIRST_REQUESTS})
     second.release.set()
     assert {(await task)[0] for task in flood} == {200}
+
+
+async def test_a_moment_without_a_ready_replica_refuses_none_that_waits(bench: Bench) -> None:
+    add_service(bench)
+    learn_keys(bench)
+    replica, pod = await add_replica(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(12)]
+    await bench.until(lambda: bool(bench.gateway.tenancy.turnstiles.count_waiting()))
+    for is_ready in ("False", "True"):
+        status = pod["status"] | {"conditions": [{"type": "Ready", "status": is_ready}]}
+        bench.gateway.catalogue.apply_replica(pod | {"status": status})
+        bench.gateway.tenancy.refresh()
+        await asyncio.sleep(0)
+    replica.release.set()
+    assert {(await task)[0] for task in flood} == {200}
+
+
+async def test_who_only_counts_tokens_waits_for_no_turn(bench: Bench) -> None:
+    replica = await start(bench)
+    await ask(bench)  # tells the load: one at once
+    replica.release.clear()
+    flood = [asyncio.create_task(ask(bench)) for _ in range(12)]
+    await bench.until(lambda: bool(bench.gateway.tenancy.turnstiles.count_waiting()))
+    num_before = len(replica.seen)
+    counting = asyncio.create_task(ask(bench, path=contract.PATH_TOKENIZE))
+    await bench.until(lambda: len(replica.seen) == num_before + 1)
+    replica.release.set()
+    assert {(await task)[0] for task in (counting, *flood)} == {200}
 
 
 async def test_those_who_wait_for_a_replica_take_turns_at_the_first_one(bench: Bench) -> None:

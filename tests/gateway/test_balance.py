@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.balance import NUM_GONE, PROBE_SECONDS, Balancer, Candidate
+from millrace_gateway.route.balance import LEAST_SHARE, NUM_GONE, PROBE_SECONDS, Balancer, Candidate
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
@@ -30,7 +30,7 @@ def test_a_request_that_fails_is_counted_off() -> None:
     balancer = Balancer(2.0)
     with pytest.raises(ConnectionError), counted(balancer, REPLICAS[0]):
         raise ConnectionError
-    assert balancer.in_flight(REPLICAS[0]) == 0
+    assert balancer.count_sequences(REPLICAS[0]) == 0
 
 
 def test_ties_go_round() -> None:
@@ -101,7 +101,7 @@ def test_a_replicas_own_report_counts_with_what_was_sent_since_until_it_is_old()
         assert sorted(send(balancer, held, [busy, idle], [11.0] * 4)) == ["p0", "p0", "p1", "p1"]
         assert send(balancer, held, [busy, idle], [12.0]) == [busy.uid]  # 2 of its own against 7
         balancer.note_load(busy.uid, LoadReport(0, 0, 8, 0.0, 12.0))
-        assert balancer.in_flight(busy) == 3  # the larger one counts
+        assert balancer.count_sequences(busy) == 3  # the larger one counts
         assert send(balancer, held, [busy, idle], [12.0] * 4) == [busy.uid] * 4
 
 
@@ -183,10 +183,9 @@ def test_shares_are_those_of_the_choice() -> None:
     balancer, old, new = Balancer(2.0), REPLICAS[0], replace(REPLICAS[1], ready_at=1000.0)
     half = 1000.0 + SLOW_START_SECONDS / 2
     assert balancer.find_shares([old, new], half) == {"p0": 1.0, "p1": 0.5}
-    assert balancer.find_shares([new], 1000.0) == {"p1": 1.0}  # a lone one gets all, however new
     balancer.note_failure(old, half)
-    assert balancer.find_shares([old, new], half) == {"p1": 1.0}
-    assert balancer.find_shares([old], half) == {"p0": 1.0}
+    assert balancer.find_shares([old, new], half) == {"p1": 0.5}
+    assert balancer.find_shares([old], half) == {"p0": LEAST_SHARE}
     assert balancer.find_shares([old, new], half + 3.0)["p0"] < 0.02  # one request tries it
     assert balancer.find_shares([], half) == {}
 
@@ -204,14 +203,14 @@ def test_counts_stay_level_and_end_at_nothing(moves: list[bool]) -> None:
     for is_arrival in moves:
         if is_arrival:
             picked = balancer.pick(REPLICAS, (), 0.0)
-            assert balancer.in_flight(picked) == min(map(balancer.in_flight, REPLICAS))
+            assert balancer.count_sequences(picked) == min(map(balancer.count_sequences, REPLICAS))
             held.append(ExitStack())
             held[-1].enter_context(counted(balancer, picked))
         elif held:
             held.pop(0).close()
     for request in held:
         request.close()
-    assert [balancer.in_flight(replica) for replica in REPLICAS] == [0, 0, 0]
+    assert [balancer.count_sequences(replica) for replica in REPLICAS] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ KEPT_SECONDS = 600
 SILENT_SECONDS = 5.0
 """Arrivals are unknown after a gateway has been silent for so long. A new gateway is silent at first."""
 
+WAITING_SECONDS = 10.0
+"""What waits at a silent gateway counts for so long after its last report. Then its clients have left it."""
+
 
 class MalformedLineError(ValueError):
     """A gateway's line that the operator can't read."""
@@ -158,10 +161,10 @@ class Loads:
             return None
         return self._arrivals.rate(key, seconds, now)
 
-    def count_waiting(self, key: str) -> int:
+    def count_waiting(self, key: str, now: float) -> int:
         """Return how many of a service's requests wait in gateways until replicas have room."""
-        reports = (*self._reports.values(), *self._lost.values())
-        return sum(one.waiting.get(key, 0) for one in reports)
+        lost = (one for one in self._lost.values() if now <= one.at + WAITING_SECONDS)
+        return sum(one.waiting.get(key, 0) for one in (*self._reports.values(), *lost))
 
     def _count_arrivals(self, before: _Report | None, now: _Report, changed: Mapping[str, int]) -> None:
         """Count the arrivals since the gateway's last report, or since its start. `changed` is in its

@@ -75,7 +75,7 @@ class Gateways:
 
     def count_waiting(self, key: ServiceKey) -> int:
         """Return how many of a service's requests wait in gateways until replicas have room."""
-        return self._loads.count_waiting(str(key))
+        return self._loads.count_waiting(str(key), time.time())
 
     def keep(self, keys: Collection[ServiceKey]) -> None:
         """Forget all other services."""

@@ -16,7 +16,7 @@ from millrace_gateway.report.stream import Reporting
 from millrace_gateway.route.catalogue import Catalogue, Route
 from millrace_gateway.route.routing import find_model
 from millrace_gateway.settings import Settings
-from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY
+from millrace_runtime.contract import PATH_LIVE, PATH_LOADS, PATH_METRICS, PATH_READY, PATHS_WORK
 from millrace_runtime.cors import CorsPolicy
 
 _API = "/v1/"
@@ -58,7 +58,7 @@ class Surface:
             return
         if self._has_cors and self._answers_preflight(request):
             return
-        if path.startswith(_API) and not path.startswith(_MODELS) and path != PATH_USAGE:
+        if _is_a_replicas(path):
             await self._proxy.handle(request)
             return
         try:
@@ -153,6 +153,13 @@ class InnerSurface:
             request.respond(refusal.status, refusal.body(), refusal.lines)
 
 
+def _is_a_replicas(path: str) -> bool:
+    """Whether replicas answer at this path."""
+    if path.startswith(_API):
+        return not path.startswith(_MODELS) and path != PATH_USAGE
+    return path in PATHS_WORK  # vLLM's /tokenize and /detokenize
+
+
 def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]:
     """Return a model in the format of OpenAI's API. Its owner is its namespace, if the client may know it."""
     oldest = route.services[0]
@@ -161,6 +168,8 @@ def describe_model(name: str, route: Route, *, is_owned: bool) -> dict[str, Any]
         "object": "model",
         "created": int(datetime.fromisoformat(oldest.created).timestamp()) if oldest.created else 0,
         "owned_by": oldest.key.namespace if is_owned else "millrace",
+        "root": name,
+        "parent": None,
     }
 
 

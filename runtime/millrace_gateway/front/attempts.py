@@ -23,6 +23,7 @@ from millrace_gateway.front.guard import Guard
 from millrace_gateway.front.headers import response_headers
 from millrace_gateway.front.holding import Awaited, Holder
 from millrace_gateway.front.load_poll import LoadPoll
+from millrace_gateway.front.refusals import write_event
 from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, read_answer
 from millrace_gateway.http.head import is_event_stream
 from millrace_gateway.http.relay import Relay, RelayEnd
@@ -131,7 +132,8 @@ class Attempts:
 
     async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
         headers = self._guard.choose_headers(exchange.admission, replica)
-        self._balancer.begin(replica)
+        num_sequences = exchange.num_sequences
+        self._balancer.begin(replica, num_sequences)
         try:
             answer = await self._upstream.ask(exchange.upstream, replica, headers)
             try:
@@ -152,7 +154,7 @@ class Attempts:
             exchange.note_begun()
             raise
         finally:
-            self._balancer.end(replica)
+            self._balancer.end(replica, num_sequences)
 
     async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
         head, request, early = upstream.head, exchange.request, exchange.early
@@ -178,7 +180,7 @@ class Attempts:
         if end is RelayEnd.BROKEN_OFF:
             self._balancer.note_failure(replica, self._now())
             if is_event_stream(head.headers) and relay.last.endswith(b"\n\n"):
-                answer.write(b"data: " + _BROKE_OFF.body() + b"\n\n")
+                answer.write(write_event(_BROKE_OFF, request.path))
             answer.abort()
         return judge(head.status, is_whole=end is RelayEnd.WHOLE)
 

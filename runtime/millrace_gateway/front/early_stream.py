@@ -8,6 +8,7 @@ that it can still get a 503; afterwards a refusal is the stream's last event.
 import asyncio
 
 from millrace_gateway.errors import RequestRefusedError
+from millrace_gateway.front.refusals import write_document, write_event
 from millrace_gateway.http.answer import Answer
 from millrace_gateway.http.head import EVENT_STREAM, Headers
 from millrace_gateway.http.request import Request
@@ -48,12 +49,12 @@ class EarlyStream:
     def refuse(self, refusal: RequestRefusedError) -> None:
         """End the begun stream with the refusal."""
         assert self.answer is not None
-        self.answer.end(b"data: " + refusal.body() + b"\n\n")
+        self.answer.end(write_event(refusal, self._request.path))
 
     def end(self, document: bytes) -> None:
         """End the begun stream with a document of the replica's: its own refusal."""
         assert self.answer is not None
-        self.answer.end(b"data: " + document.replace(b"\n", b" ") + b"\n\n")
+        self.answer.end(write_document(document, self._request.path))
 
     def _tick(self) -> None:
         self._timer = None

@@ -11,7 +11,9 @@ from millrace_gateway.route.catalogue import Route
 from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.route.preference import Preference
 from millrace_gateway.route.routing import Addressed
-from millrace_runtime.contract import PATHS_WORK
+from millrace_runtime.contract import PATH_COUNT_TOKENS, PATH_DETOKENIZE, PATH_TOKENIZE, PATHS_WORK
+
+_COUNTING = frozenset({PATH_COUNT_TOKENS, PATH_TOKENIZE, PATH_DETOKENIZE})
 
 
 class Exchange:
@@ -24,6 +26,7 @@ class Exchange:
         "early",
         "fields",
         "hold_until",
+        "is_generation",
         "is_work",
         "model",
         "outcome",
@@ -41,7 +44,9 @@ class Exchange:
         self.share = share
         """The body's share of the memory of all bodies."""
         self.is_work = request.method == b"POST" and request.path in PATHS_WORK
-        """Whether it asks for a generation. No other request wakes a service or keeps it awake."""
+        """Whether it needs a replica's model. No other request wakes a service or keeps it awake."""
+        self.is_generation = self.is_work and request.path not in _COUNTING
+        """Whether it takes a place among the sequences: not if it only counts tokens."""
         self.began = began
         """By the loop's clock."""
         self.status = 0
@@ -90,6 +95,11 @@ class Exchange:
         """Note that a replica may have begun the request: what was reserved is not given back."""
         if self.admission is not None:
             self.admission.has_begun = True
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences a replica computes for it, as far as the body tells."""
+        return self.fields.num_sequences if self.fields is not None else 1
 
     @property
     def service(self) -> ServiceKey | None:

@@ -27,9 +27,6 @@ from millrace_runtime.contract import (
     HEADER_USAGE,
     HEADER_WAITED,
     PATH_COMPLETIONS,
-    PATH_COUNT_TOKENS,
-    PATH_DETOKENIZE,
-    PATH_TOKENIZE,
     REPORT_USAGE,
 )
 
@@ -38,7 +35,6 @@ _SALT = HEADER_CACHE_SALT.lower().encode()
 _WAITED = HEADER_WAITED.lower().encode()
 _USAGE = HEADER_USAGE.lower().encode()
 _REPORT = (HEADER_REPORT.lower().encode(), REPORT_USAGE.encode())
-_COMPUTES_NOTHING = frozenset({PATH_COUNT_TOKENS, PATH_TOKENIZE, PATH_DETOKENIZE})
 _CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 
 
@@ -207,7 +203,7 @@ class Guard:
 
     def _estimate(self, exchange: Exchange, num_body_bytes: int) -> int:
         fields = exchange.fields
-        if not exchange.is_work or exchange.request.path in _COMPUTES_NOTHING:
+        if not exchange.is_generation:
             return 0
         if fields is None:
             return estimate_tokens(num_body_bytes, None, 1)

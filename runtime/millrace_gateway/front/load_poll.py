@@ -77,4 +77,4 @@ class LoadPoll:
 
     def _note(self, replica: Replica, report: LoadReport) -> None:
         self._balancer.note_load(replica.uid, report)
-        self._turnstiles.note_load(replica, report, self._balancer.in_flight(replica))
+        self._turnstiles.note_load(replica, report, self._balancer.count_sequences(replica))

@@ -32,6 +32,7 @@ from millrace_gateway.front.headers import (
     find_query,
 )
 from millrace_gateway.front.holding import HELD_BYTES
+from millrace_gateway.front.refusals import write_refusal
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamRequest
 from millrace_gateway.front.websocket import SWITCHING, relay_websocket
@@ -129,7 +130,7 @@ class Proxy:
         if early is not None and early.answer is not None:
             early.refuse(refusal)
         else:
-            request.respond(refusal.status, refusal.body(), refusal.lines)
+            request.respond(refusal.status, write_refusal(refusal, request.path), refusal.lines)
 
     async def _serve(self, exchange: Exchange) -> None:
         rule = self.route_host(exchange.request)
@@ -142,7 +143,7 @@ class Proxy:
             self._assign_body(exchange, admission.service, admission.client)
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
-        if admission is None or admission.client is None or not exchange.is_work:
+        if admission is None or admission.client is None or not exchange.is_generation:
             replica = self._attempts.pick(exchange)
             with self._count(exchange, replica.key if replica else exchange.route.sleeper.key):
                 await self._attempts.find_answer(exchange, replica)
@@ -157,7 +158,11 @@ class Proxy:
             await self._attempts.await_replica(exchange)
             began = self._now()
             turn = await self._turnstiles.enter(
-                admission.service, client.tenant, admission.estimate, partial(self._begin_wait, exchange)
+                admission.service,
+                client.tenant,
+                admission.estimate,
+                exchange.num_sequences,
+                on_wait=partial(self._begin_wait, exchange),
             )
             exchange.note_wait_end()
             admission.waited_seconds += self._now() - began

@@ -1,6 +1,7 @@
 """Lets clients' requests wait in turns once their service's replicas have waiting requests."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,7 +33,13 @@ class Turnstiles:
         """The gateways that share the services, with this one."""
 
     async def enter(
-        self, service: ServiceKey, tenant: Tenant, tokens: int, on_wait: Callable[[], None]
+        self,
+        service: ServiceKey,
+        tenant: Tenant,
+        tokens: int,
+        num_sequences: int,
+        *,
+        on_wait: Callable[[], None],
     ) -> Turn:
         """Return the request's turn once it may go to a replica. It calls `on_wait` if that is later."""
         turnstile = self._turnstiles.get(service)
@@ -41,7 +48,7 @@ class Turnstiles:
         if turnstile.is_idle or not turnstile.window.has_replica:
             self._wake(turnstile.note_replicas(self._find_replicas(service)))
         turnstile.window.num_gateways = self.num_gateways
-        turn = Turn(service, turnstile, turnstile.arrive(tenant, tokens))
+        turn = Turn(service, turnstile, turnstile.arrive(tenant, tokens, num_sequences))
         if not turn.ticket.is_released:
             try:
                 on_wait()
@@ -71,7 +78,7 @@ class Turnstiles:
         self._wake(turnstile.leave(turn.ticket, used_tokens))
 
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
-        """Take over a replica's report, while so many of this gateway's requests are there."""
+        """Take over a replica's report, while so many of this gateway's sequences are there."""
         turnstile = self._turnstiles.get(replica.key)
         if turnstile is not None:
             load = Load(report.waiting, report.running, report.max_sequences, report.kv_usage)
@@ -93,7 +100,7 @@ class Turnstiles:
         for key in changes.deleted:
             turnstile = self._turnstiles.pop(key, None)
             if turnstile is not None:
-                self._wake(turnstile.queue.release(len(turnstile.queue)))
+                self._wake(turnstile.queue.release(math.inf))
 
     def _wake(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:

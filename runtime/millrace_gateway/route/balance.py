@@ -1,9 +1,8 @@
 """Picks the replica of a request: the least loaded one. Pure.
 
-A replica's load is the larger of two figures. One is the number of this gateway's own requests at it. The
-other is what the replica has reported, its waiting and running sequences, plus the requests that this gateway
-has sent since: so a gateway also sees the requests of the others. A report counts for FRESH_SECONDS. Ties
-rotate.
+A replica's load is the larger of two figures. One is the number of this gateway's own sequences at it. The
+other is what the replica has reported, its waiting and running sequences, plus those that this gateway has
+sent since: so a gateway also sees the requests of the others. A report counts for FRESH_SECONDS. Ties rotate.
 
 A new replica has nothing in flight, so it would get all requests until it has as many as the others. Their
 prompts would wait for each other, and its first steps are its slowest. So its share grows from nothing to a
@@ -42,20 +41,20 @@ class Candidate(NamedTuple):
 
     replica: Replica
     num_own: int
-    """This gateway's requests at it."""
+    """This gateway's sequences at it."""
     share: float
     """Of a full replica's requests: less for one that has just started."""
     report: LoadReport | None
     """The last one, if it still counts."""
     num_change: int
-    """By how many this gateway's requests have become more since that report."""
+    """By how many this gateway's sequences have become more since that report."""
 
 
 Preference = Callable[[Sequence[Candidate]], str | None]
 """Chooses the uid of one of the candidates; None: it does not matter."""
 
 
-class _Standing:
+class _Record:
     """What is known of one replica."""
 
     __slots__ = (
@@ -63,8 +62,9 @@ class _Standing:
         "failed_at",
         "fresh_until",
         "in_flight",
-        "in_flight_then",
         "num_failures",
+        "num_sequences",
+        "num_sequences_then",
         "polled_at",
         "probed_at",
         "replica",
@@ -78,14 +78,17 @@ class _Standing:
         self.service: ServiceKey
         """While it has requests of this gateway."""
         self.in_flight = 0
-        self.in_flight_then = 0
+        """Requests."""
+        self.num_sequences = 0
+        """Of those requests."""
+        self.num_sequences_then = 0
         """At the time of the report."""
         self.num_failures = 0
         self.failed_at = self.ejected_until = self.probed_at = self.polled_at = float("-inf")
         self.report: LoadReport | None = None
         self.fresh_until = float("-inf")
         self.reported_load = 0
-        """The sequences of the report, and the requests sent since."""
+        """The sequences of the report, and those sent since."""
 
     def is_ejected(self, now: float) -> bool:
         """Whether it failed at its last try, and it is not yet time for another one."""
@@ -93,7 +96,7 @@ class _Standing:
 
     def find_load(self, now: float) -> int:
         """Return its number of sequences, waiting and running."""
-        load, reported = self.in_flight, self.reported_load
+        load, reported = self.num_sequences, self.reported_load
         return reported if reported > load and now < self.fresh_until else load
 
 
@@ -107,10 +110,10 @@ class Balancer:
         self._eject_seconds = eject_seconds
         self.num_changes = 0
         """Number of starts and ends of requests."""
-        self._standings: dict[str, _Standing] = {}
-        self._busy: dict[str, _Standing] = {}
+        self._standings: dict[str, _Record] = {}
+        self._busy: dict[str, _Record] = {}
         """Those with requests of this gateway in flight."""
-        self._busy_of: dict[ServiceKey, dict[str, _Standing]] = {}
+        self._busy_of: dict[ServiceKey, dict[str, _Record]] = {}
         """The same by service: a look at one costs the same beside thousands of others."""
         self._gone: deque[str] = deque()
         self._turn = 0
@@ -174,10 +177,10 @@ class Balancer:
         if standing is None:
             return Candidate(replica, 0, share, None, 0)
         report = standing.report if now < standing.fresh_until else None
-        change = standing.in_flight - standing.in_flight_then
-        return Candidate(replica, standing.in_flight, share, report, change)
+        change = standing.num_sequences - standing.num_sequences_then
+        return Candidate(replica, standing.num_sequences, share, report, change)
 
-    def begin(self, replica: Replica) -> None:
+    def begin(self, replica: Replica, num_sequences: int = 1) -> None:
         """Count a request that is sent to the replica; the caller counts its end."""
         uid = replica.uid
         standing = self._busy.get(uid)
@@ -187,13 +190,15 @@ class Balancer:
             self._busy_of.setdefault(replica.key, {})[uid] = standing
         standing.replica = replica
         standing.in_flight += 1
-        standing.reported_load += 1
+        standing.num_sequences += num_sequences
+        standing.reported_load += num_sequences
         self.num_changes += 1
 
-    def end(self, replica: Replica) -> None:
+    def end(self, replica: Replica, num_sequences: int = 1) -> None:
         """Count the end of a request that has begun."""
         standing = self._busy[replica.uid]
         standing.in_flight -= 1
+        standing.num_sequences -= num_sequences
         self.num_changes += 1
         if not standing.in_flight:
             del self._busy[replica.uid]
@@ -226,7 +231,7 @@ class Balancer:
         """Record a replica's own report of its load."""
         standing = self._find_standing(uid)
         standing.report = report
-        standing.in_flight_then = standing.in_flight
+        standing.num_sequences_then = standing.num_sequences
         standing.reported_load = report.waiting + report.running
         standing.fresh_until = report.reported_at + FRESH_SECONDS
 
@@ -261,38 +266,36 @@ class Balancer:
         return standing is not None and standing.is_ejected(now)
 
     def find_shares(self, replicas: Sequence[Replica], now: float) -> dict[str, float]:
-        """Return the share of requests of each replica that gets some, by uid: 1 for those that get the most.
+        """Return the share of requests of each replica that gets some, by uid, relative to a full one.
 
         As in a choice, one that leaves or has failed is better than none. One request tries a replica after
         its ejection.
         """
         good = [one for one in replicas if not (one.is_leaving or self.is_ejected(one.uid, now))]
-        shares = {one.uid: self._find_share(one, now) for one in good or replicas}
-        most = max(shares.values(), default=1.0)
-        return {uid: share / most for uid, share in shares.items()}
+        return {one.uid: self._find_share(one, now) for one in good or replicas}
 
     def _find_share(self, replica: Replica, now: float) -> float:
         standing = self._standings.get(replica.uid)
         is_doubted = standing is not None and standing.num_failures > 0
         return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)
 
-    def in_flight(self, replica: Replica) -> int:
-        """Return the number of this gateway's requests at the replica."""
+    def count_sequences(self, replica: Replica) -> int:
+        """Return the number of this gateway's sequences at the replica."""
         standing = self._busy.get(replica.uid)
-        return standing.in_flight if standing else 0
+        return standing.num_sequences if standing else 0
 
     def count_all(self) -> dict[str, int]:
         """Return the number of this gateway's requests at each replica that has some, by uid."""
         return {uid: standing.in_flight for uid, standing in self._busy.items()}
 
     def count_service(self, key: ServiceKey) -> dict[str, int]:
-        """Return the same of the replicas of one service."""
-        return {uid: standing.in_flight for uid, standing in self._busy_of.get(key, {}).items()}
+        """Return the number of this gateway's sequences at the replicas of one service."""
+        return {uid: standing.num_sequences for uid, standing in self._busy_of.get(key, {}).items()}
 
-    def _find_standing(self, uid: str) -> _Standing:
+    def _find_standing(self, uid: str) -> _Record:
         standing = self._standings.get(uid)
         if standing is None:
-            standing = self._standings[uid] = self._busy.get(uid) or _Standing()
+            standing = self._standings[uid] = self._busy.get(uid) or _Record()
         return standing
 
 

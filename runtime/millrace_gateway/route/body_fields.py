@@ -72,6 +72,11 @@ class BodyFields(_Fields, frozen=True):
         each = int(self.n) if _is_count(self.n) and self.n else 1
         return min(each * self.num_prompts, _LARGEST_COUNT)
 
+    @property
+    def num_sequences(self) -> int:
+        """The same, as far as a replica would compute it."""
+        return min(self.num_choices, _MOST_PROMPTS)
+
 
 _BODY = msgspec.json.Decoder(_Body)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from millrace_gateway.access.fairness.fair_queue import BURST_TOKENS, FairQueue, Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
 from millrace_gateway.access.fairness.window import (
+    ABSENT_SECONDS,
     FIRST_REQUESTS,
     STALE_SECONDS,
     Load,
@@ -138,11 +139,14 @@ def test_a_replica_that_has_said_nothing_yet_gets_a_few_for_a_moment() -> None:
 
 
 def test_a_replica_that_has_just_started_has_the_room_that_it_is_sent_requests_for() -> None:
-    window = open_window(p=0)
+    window = open_window(p=0, old=0)
     window.note_load("p", Load(0, 0, 16), 0, 0.0)
+    window.note_load("old", Load(0, 0, 8), 0, 0.0)
     for share, num_here, size in ((0.01, 0, 1), (0.25, 0, 4), (0.01, 15, 15), (0.01, 20, 16), (1.0, 3, 16)):
-        window.note_replicas(Present({"p": Standing(num_here, share=share)}), 0.1)
-        assert window.find_size(0, 0.1) == size
+        window.note_replicas(Present({"p": Standing(num_here, share=share), "old": Standing(0)}), 0.1)
+        assert window.find_size(0, 0.1) == size + 8
+    window.note_replicas(Present({"p": Standing(0, share=0.01)}), 0.2)
+    assert window.find_size(0, 0.2) == 16  # alone it gets all, however new
 
 
 async def test_an_end_gives_the_others_no_place_of_a_replica_that_is_gone() -> None:
@@ -150,7 +154,7 @@ async def test_an_end_gives_the_others_no_place_of_a_replica_that_is_gone() -> N
     turnstiles = Turnstiles(lambda: 0.0, lambda _: present)
 
     def enter() -> asyncio.Task[Turn]:
-        return asyncio.create_task(turnstiles.enter(chat, ann, 1, lambda: None))
+        return asyncio.create_task(turnstiles.enter(chat, ann, 1, 1, on_wait=lambda: None))
 
     first = await enter()
     for uid in present.replicas:
@@ -203,7 +207,6 @@ def test_replicas_that_can_take_no_request_have_no_room_and_take_none_away() -> 
     assert window.find_size(12, 0.2) == 12 + 16
     window.note_replicas(Present({"p": Standing(0)}, num_gone=3), 0.3)
     assert window.find_size(3, 0.3) == 3 + 16
-    assert Window().find_size(10**6, 0.0) == float("inf")  # nothing to wait for here: the request is held
 
 
 def test_a_replica_that_lets_requests_wait_below_its_batch_gets_fewer_and_more_again() -> None:
@@ -233,6 +236,96 @@ def test_two_gateways_divide_the_room() -> None:
     assert window.find_size(6, 0.0) == pytest.approx(8 * 6 / 8)
     window.note_load("p", Load(0, 8, 8), 0, 0.0)
     assert window.find_size(0, 0.0) == pytest.approx(4)
+
+
+def test_what_leaves_takes_no_place_of_what_stays_with_two_gateways_either() -> None:
+    window = open_window(leaving=24, stays=0)
+    window.num_gateways = 2
+    window.note_replicas(Present({"leaving": Standing(24, takes_more=False), "stays": Standing(0)}), 0.0)
+    window.note_load("leaving", Load(0, 48, 48), 24, 0.0)
+    window.note_load("stays", Load(0, 0, 16), 0, 0.0)
+    assert window.find_size(24, 0.0) == 24 + 8
+    assert window.find_size(25, 0.0) == 24 + 16  # the other gateway has nothing there
+    window.note_replicas(Present({"leaving": Standing(24), "stays": Standing(0, share=0.01)}), 0.1)
+    window.note_load("leaving", Load(0, 24, 24), 24, 0.1)
+    assert window.find_size(24, 0.1) == 24 + 1
+
+
+def test_a_new_replica_beside_one_that_hangs_has_its_full_room() -> None:
+    window = open_window(hung=16)
+    window.note_load("hung", Load(0, 16, 16), 16, 0.0)
+    now = 2 * STALE_SECONDS
+    window.note_replicas(Present({"hung": Standing(16), "new": Standing(0, share=0.05)}), now)
+    window.note_load("new", Load(0, 0, 16), 0, now)
+    assert window.find_size(16, now) == 16 + 16
+
+
+def test_places_are_free_that_a_replica_says_are_free_again_and_again() -> None:
+    """A client that reads slowly held a place of a replica that had long finished."""
+    window = open_window(p=16)
+    for at, running, size in (
+        (0.0, 16, 16),
+        (0.3, 4, 16),
+        (0.6, 3, 16),
+        (1.2, 6, 16),
+        (1.9, 6, 26),
+        (2.0, 16, 16),
+    ):
+        window.note_load("p", Load(0, running, 16), 16, at)
+        assert window.find_size(16, at) == size
+    window.note_load("p", Load(0, 0, 16), 16, 9.0)  # alone it may be older than what was sent
+    assert window.find_size(16, 9.0) == 16
+
+
+@pytest.mark.parametrize("estimate", [0, 300])
+def test_requests_that_use_nothing_let_others_have_their_turns(estimate: int) -> None:
+    """What replicas refuse at once cost nothing, so its sender was always next."""
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 4), 0)
+    inside = [
+        ticket for ticket in [turnstile.arrive("ada", estimate) for _ in range(40)] if ticket.is_released
+    ]
+    bob = [turnstile.arrive("bob", 500) for _ in range(20)]
+    for _ in range(2000):
+        turnstile.arrive("ada", estimate)
+        ended = inside.pop(0)
+        inside += turnstile.leave(ended, 0 if ended.tenant == "ada" else 300)
+    assert all(ticket.is_released for ticket in bob)
+
+
+def test_a_request_takes_as_many_places_as_it_has_sequences() -> None:
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 16), 0)
+    batches = [turnstile.arrive("ada", 64, 12) for _ in range(3)]
+    assert [batch.is_released for batch in batches] == [True, True, False]  # the second one finds places free
+    chat = turnstile.arrive("bob", 500)
+    assert turnstile.leave(batches[0], 64) == [batches[2]]  # it has more than the 4 that are free
+    assert turnstile.num_inside == 24
+    assert turnstile.leave(batches[1], 64) == [chat]
+
+
+def test_a_moment_without_a_replica_does_not_end_the_queue() -> None:
+    now = 0.0
+    turnstile = Turnstile(lambda: now)
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 1, 1), 1)
+    turnstile.arrive("a", 10)
+    waiting = [turnstile.arrive("a", 10) for _ in range(3)]
+    gone = Present({}, num_gone=1)
+    assert turnstile.note_replicas(gone) == []
+    assert not turnstile.arrive("a", 10).is_released
+    now = ABSENT_SECONDS / 2
+    assert turnstile.note_replicas(gone) == []
+    assert len(turnstile.note_replicas(stand(q=0))) == FIRST_REQUESTS - 1
+    now = 20.0
+    assert turnstile.note_replicas(gone) == []
+    now = 20.0 + ABSENT_SECONDS
+    turnstile.note_replicas(gone)
+    assert len(turnstile.queue) == 0  # each is told so
+    assert turnstile.arrive("a", 10).is_released
+    assert all(ticket.is_released for ticket in waiting)
 
 
 def test_a_turnstile_counts_every_request_once() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_operator.api.conditions import parse_time
-from millrace_operator.gateways.loads import Loads, MalformedLineError
+from millrace_operator.gateways.loads import WAITING_SECONDS, Loads, MalformedLineError
 from millrace_operator.gateways.streams import GatewaySink
 from millrace_operator.observed.snapshot import Demand, PodLoad
 
@@ -246,17 +246,18 @@ def test_what_waits_is_the_sum_of_the_last_reports() -> None:
     loads.begin(NOW)
     loads.expect(["one", "two"], NOW)
     first: dict[str, object] = {"known": 9.0, "leaving": []}
-    assert loads.count_waiting("shop/chat") == 0
+    assert loads.count_waiting("shop/chat", NOW) == 0
     loads.note("one", {**first, "waiting": {"shop/chat": 5, "shop/other": 1}}, NOW)
     loads.note("two", {**first, "waiting": {"shop/chat": 7}}, NOW)
-    assert loads.count_waiting("shop/chat") == 12
+    assert loads.count_waiting("shop/chat", NOW) == 12
     loads.note("one", {"waiting": {"shop/chat": 0}}, NOW)
     loads.note("two", {}, NOW)
-    assert loads.count_waiting("shop/chat") == 7
+    assert loads.count_waiting("shop/chat", NOW) == 7
     loads.lose("two", NOW)
-    assert loads.count_waiting("shop/chat") == 7  # they may still be there
+    assert loads.count_waiting("shop/chat", NOW + WAITING_SECONDS) == 7  # they may still be there
+    assert loads.count_waiting("shop/chat", NOW + WAITING_SECONDS + 1) == 0  # their clients have left it
     loads.expect(["one"], NOW)
-    assert loads.count_waiting("shop/chat") == 0
+    assert loads.count_waiting("shop/chat", NOW) == 0
 
 
 def told(loads: Loads, gateway: str, count: int, at: float, known: float | None = None) -> None:

@@ -18,6 +18,9 @@ from itertools import count
 
 BURST_TOKENS = 16_384
 """What a tenant may use at once before it waits for its share: about twenty usual requests."""
+LEAST_TOKENS = 16
+"""What each request costs, even one that a replica refuses at once: it took a turn. Without it, a client that
+goes on sending what costs nothing would stay before all others."""
 _NUM_IDLE = 64
 """Tenants without a waiting request that are kept before a look at which of them can be forgotten."""
 
@@ -25,11 +28,13 @@ _NUM_IDLE = 64
 class Ticket:
     """One waiting request."""
 
-    __slots__ = ("is_cancelled", "is_counted", "is_released", "tenant", "tokens")
+    __slots__ = ("is_cancelled", "is_counted", "is_released", "num_sequences", "tenant", "tokens")
 
-    def __init__(self, tenant: Hashable, tokens: int) -> None:
+    def __init__(self, tenant: Hashable, tokens: int, num_sequences: int = 1) -> None:
         self.tenant = tenant
-        self.tokens = tokens
+        self.tokens = max(LEAST_TOKENS, tokens)
+        self.num_sequences = num_sequences
+        """That replicas compute for it: `n`, of each prompt."""
         self.is_released = False
         self.is_counted = False
         """Whether its tokens are in its tenant's tag: those of a request that never waited are not."""
@@ -68,13 +73,13 @@ class FairQueue:
     def __len__(self) -> int:
         return self._num_waiting
 
-    def enqueue(self, tenant: Hashable, tokens: int) -> Ticket:
+    def enqueue(self, tenant: Hashable, tokens: int, num_sequences: int = 1) -> Ticket:
         """Let a request wait that asks for so many tokens."""
         flow = self._flows.get(tenant)
         if flow is None:
             self._forget_idle()
             flow = self._flows[tenant] = Flow(self._tag - BURST_TOKENS)
-        ticket = Ticket(tenant, max(1, tokens))
+        ticket = Ticket(tenant, tokens, num_sequences)
         flow.tickets.append(ticket)
         self._num_waiting += 1
         if not flow.is_queued:
@@ -88,13 +93,17 @@ class FairQueue:
             ticket.is_cancelled = True
             self._note_left()
 
-    def release(self, num: int) -> list[Ticket]:
-        """Return the next requests, at most `num`, in their order."""
+    def release(self, room: float) -> list[Ticket]:
+        """Return the next requests, in their order, until their sequences fill the room.
+
+        The last one may have more: else one of many sequences would wait until the replicas are empty.
+        """
         released: list[Ticket] = []
-        while self._num_waiting and len(released) < num:
+        while self._num_waiting and room >= 1:
             ticket = self._release_one()
             if ticket is not None:
                 released.append(ticket)
+                room -= ticket.num_sequences
         return released
 
     def charge(self, ticket: Ticket, used_tokens: int) -> None:
@@ -104,7 +113,7 @@ class FairQueue:
         Else the first requests of a flood, which went without a queue or in one that has ended, would buy it
         the next thousands.
         """
-        flow, more = self._flows.get(ticket.tenant), used_tokens - ticket.tokens
+        flow, more = self._flows.get(ticket.tenant), max(LEAST_TOKENS, used_tokens) - ticket.tokens
         if flow is not None:
             more = more if ticket.is_counted else max(0, more)
             flow.tag = max(flow.tag + more, min(flow.tag, self._tag - BURST_TOKENS))

@@ -18,7 +18,7 @@ class Turnstile:
         self.queue = FairQueue()
         self.window = Window()
         self.num_inside = 0
-        """Requests of this gateway that are at replicas, or on their way."""
+        """Sequences of this gateway that are at replicas, or on their way."""
 
     @property
     def is_idle(self) -> bool:
@@ -30,14 +30,17 @@ class Turnstile:
         self.window.note_replicas(present, self._clock())
         return self.release()
 
-    def arrive(self, tenant: Hashable, tokens: int) -> Ticket:
-        """Return the ticket of a request. It waits unless `is_released`."""
-        if not len(self.queue) and self._has_room():
-            ticket = Ticket(tenant, tokens)
+    def arrive(self, tenant: Hashable, tokens: int, num_sequences: int = 1) -> Ticket:
+        """Return the ticket of a request. It waits unless `is_released`.
+
+        Without a replica there is nothing to wait for, unless others wait already.
+        """
+        if not len(self.queue) and (not self.window.has_replica or self._has_room()):
+            ticket = Ticket(tenant, tokens, num_sequences)
             ticket.is_released = True
-            self.num_inside += 1
+            self.num_inside += num_sequences
             return ticket
-        return self.queue.enqueue(tenant, tokens)
+        return self.queue.enqueue(tenant, tokens, num_sequences)
 
     def leave(self, ticket: Ticket, used_tokens: int | None = None) -> list[Ticket]:
         """End a request, whether it waits or not. Return those that may go now.
@@ -45,7 +48,7 @@ class Turnstile:
         `used_tokens` is what it has used, if that is known: its tenant pays for it, or gets the rest back.
         """
         if ticket.is_released:
-            self.num_inside -= 1
+            self.num_inside -= ticket.num_sequences
             self.window.count_end(self._clock())
             if used_tokens is not None:
                 self.queue.charge(ticket, used_tokens)
@@ -53,7 +56,7 @@ class Turnstile:
         return self.release()
 
     def note_load(self, replica: str, load: Load, num_here: int) -> list[Ticket]:
-        """Take over a replica's report, while so many of this gateway's requests are there.
+        """Take over a replica's report, while so many of this gateway's sequences are there.
 
         Return those that may go now.
         """
@@ -65,8 +68,8 @@ class Turnstile:
         if not len(self.queue):
             return []
         room = self.window.find_size(self.num_inside, self._clock()) - self.num_inside
-        released = self.queue.release(min(len(self.queue), int(min(room, 1e9)))) if room >= 1 else []
-        self.num_inside += len(released)
+        released = self.queue.release(room)
+        self.num_inside += sum(ticket.num_sequences for ticket in released)
         return released
 
     def _has_room(self) -> bool:

@@ -1,12 +1,13 @@
-"""How many requests of a service may be at its replicas at once. Pure.
+"""How many sequences of a service may be at its replicas at once. Pure.
 
 A request that waits inside a replica waits behind all that came before it, whoever sent them. So no more are
 sent than the replicas compute, and so many that end within 5 ms, until the gateway has sent others. How many
-that is, the replicas say themselves: `max_sequences`, and less where requests go on waiting below it, for
+that is, the replicas say themselves: `max_sequences`, and less where sequences go on waiting below it, for
 want of KV blocks or of time for prompts.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,6 +15,11 @@ CROWDED_SECONDS = 0.2
 """Requests that wait for less are those that the next step takes."""
 STALE_SECONDS = 5.0
 """An older report says only how many a replica computes at most."""
+ABSENT_SECONDS = 10.0
+"""So long requests go on waiting while no replica is Ready: two probes of a kubelet. Then each is told."""
+ENDED_SECONDS = 1.5
+"""Reports of so long must agree before a place counts as free that this gateway still counts as taken."""
+_LEAST_SPAN = 0.5
 FIRST_REQUESTS = 4
 """So many requests go to a replica that has reported nothing yet. A busy one is asked within 0.3 s. Before, a
 flood of 1,280 requests went to four idle replicas of 16 sequences at once, and another tenant waited for more
@@ -49,11 +55,11 @@ class Standing(NamedTuple):
     """One replica at one moment."""
 
     num_here: int
-    """This gateway's requests at it."""
+    """This gateway's sequences at it."""
     takes_more: bool = True
-    """Whether the gateway would send it another one."""
+    """Whether the gateway would send it another request."""
     share: float = 1.0
-    """Of a full replica's requests, above 0: less for one that has just started."""
+    """Of a full replica's sequences, above 0: less for one that has just started."""
 
 
 class Present(NamedTuple):
@@ -62,11 +68,40 @@ class Present(NamedTuple):
     replicas: Mapping[str, Standing]
     """By uid."""
     num_gone: int = 0
-    """This gateway's requests at replicas that are not among them any more."""
+    """This gateway's sequences at replicas that are not among them any more."""
+
+
+class EndedSequences:
+    """Those that this gateway counts at a replica, and that the replica has no longer.
+
+    A client that reads slowly still gets its answer, or the request has other sequences that go on. One
+    report alone proves nothing: it may be older than what was sent last. So the least of several counts.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, int]] = deque()
+        self.num = 0
+
+    def note(self, num: int, now: float) -> None:
+        """Take over how many fewer sequences a report has than this gateway."""
+        recent = self._recent
+        recent.append((now, num))
+        while recent[0][0] < now - ENDED_SECONDS:
+            recent.popleft()
+        self.num = min(num for _, num in recent) if now - recent[0][0] >= _LEAST_SPAN else 0
+
+
+class Places(NamedTuple):
+    """Sequences that a replica may have."""
+
+    kept: float
+    """For what this gateway has there already."""
+    shared: float
+    """For those of all gateways."""
 
 
 class ReplicaRoom:
-    """How many requests one replica computes at once."""
+    """How many sequences one replica computes at once."""
 
     def __init__(self) -> None:
         self._bound = math.inf
@@ -74,7 +109,8 @@ class ReplicaRoom:
         self._grown_at = -math.inf
         self.load = Load(0, 0, 0)
         self.num_elsewhere = 0
-        """Requests that other gateways have sent, in the last report."""
+        """Sequences that other gateways have sent, in the last report."""
+        self._ended = EndedSequences()
         self._at = -math.inf
         self.standing = Standing(0)
         self._busy_since = math.inf
@@ -85,7 +121,7 @@ class ReplicaRoom:
         self.standing = standing
 
     def note(self, load: Load, num_here: int, spare: int, now: float) -> None:
-        """Take over a report, while so many requests of this gateway are at the replica.
+        """Take over a report, while so many sequences of this gateway are at the replica.
 
         `spare` of them are meant to wait there.
         """
@@ -93,6 +129,7 @@ class ReplicaRoom:
             self.load = load
         self._at = now
         self.num_elsewhere = max(0, load.waiting + load.running - num_here)
+        self._ended.note(max(0, num_here - load.waiting - load.running), now)
         if load.waiting <= 1 + spare:
             self._crowded_since = None
             self._grow(now)
@@ -115,14 +152,18 @@ class ReplicaRoom:
         since = max(self._at, self._busy_since)
         return self.standing.num_here > 0 and now - since > STALE_SECONDS
 
-    def find_size(self, now: float) -> float:
-        """Return the requests that it may have at once. One that hangs keeps what it has."""
-        if not self.standing.takes_more or self.is_silent(now):
-            return self.standing.num_here
-        most = self.load.max_sequences or FIRST_REQUESTS
-        size = min(self._bound, most) if self.is_fresh(now) else most
-        # What it has takes no place from others: all requests at replicas count.
-        return max(1.0, size * self.standing.share, min(size, self.standing.num_here))
+    def is_open(self, now: float) -> bool:
+        """Whether it gets more than it has."""
+        return self.standing.takes_more and not self.is_silent(now)
+
+    def find_places(self, largest_share: float, now: float) -> Places:
+        """Return the places at an open replica. What it has takes none of another replica's."""
+        is_fresh, most = self.is_fresh(now), self.load.max_sequences or FIRST_REQUESTS
+        size = min(self._bound, most) if is_fresh else most
+        num_ended = min(self._ended.num, self.standing.num_here) if is_fresh else 0
+        num_kept = min(size, self.standing.num_here - num_ended)
+        shared = max(1.0, size * self.standing.share / largest_share)
+        return Places(num_ended + num_kept, 0.0) if num_kept > shared else Places(num_ended, shared)
 
 
 class Window:
@@ -131,6 +172,8 @@ class Window:
     def __init__(self) -> None:
         self._rooms: dict[str, ReplicaRoom] = {}
         self._num_gone = 0
+        self._absent_since = -math.inf
+        """Since when no replica takes requests."""
         self.num_gateways = 1
         """The gateways that share the service, with this one."""
         self._spare = 0
@@ -144,6 +187,7 @@ class Window:
         for uid, standing in present.replicas.items():
             self._rooms[uid].note_standing(standing, now)
         self._num_gone = present.num_gone
+        self._absent_since = math.inf if self.has_replica else min(self._absent_since, now)
 
     @property
     def has_replica(self) -> bool:
@@ -169,21 +213,31 @@ class Window:
             self._spare = int(per_replica * _REFILL_SECONDS + 0.5)
             self._num_ended, self._counted_at = 0, now
 
-    def find_size(self, num_here: int, now: float) -> float:
-        """Return how many requests of this gateway may be at the replicas.
+    def find_size(self, num_inside: int, now: float) -> float:
+        """Return how many sequences of this gateway may be at the replicas; `num_inside` are.
 
-        Infinite if there is no replica to wait for: each request finds that out itself.
+        None for ABSENT_SECONDS while no replica takes requests, then any number: each is refused.
         Gateways divide the room by what each has there already, and each may have an equal part: so one with
-        many waiting requests does not lock out another.
+        many waiting requests does not lock out another. What replicas have that take no more divides nothing.
         """
         if not self.has_replica:
-            return math.inf
-        rooms = self._rooms.values()
-        size = self._num_gone + sum(
-            room.find_size(now) + (self._spare if room.standing.takes_more else 0) for room in rooms
+            return math.inf if now - self._absent_since >= ABSENT_SECONDS else 0.0
+        opened = [room for room in self._rooms.values() if room.is_open(now)]
+        kept: float = self._num_gone + sum(
+            room.standing.num_here for room in self._rooms.values() if not room.is_open(now)
         )
+        largest = max((room.standing.share for room in opened), default=1.0)
+        shared, num_elsewhere = 0.0, 0
+        for room in opened:
+            places = room.find_places(largest, now)
+            kept += places.kept
+            shared += places.shared + self._spare
+            num_elsewhere += room.num_elsewhere if places.shared and room.is_fresh(now) else 0
+        return kept + shared * self._find_part(num_inside - kept, num_elsewhere)
+
+    def _find_part(self, num_inside: float, num_elsewhere: int) -> float:
+        """Return this gateway's part of what gateways share."""
         if self.num_gateways <= 1:
-            return size
-        num_elsewhere = sum(room.num_elsewhere for room in rooms if room.is_fresh(now))
-        part = num_here / (num_here + num_elsewhere) if num_here > 0 else 0.0
-        return max(1.0, size * max(part, 1 / self.num_gateways))
+            return 1.0
+        part = num_inside / (num_inside + num_elsewhere) if num_inside > 0 else 0.0
+        return max(part, 1 / self.num_gateways)
