@@ -258,12 +258,13 @@ def test_what_workers_cost_is_as_measured() -> None:
     ("name", "page", "heading"),
     [
         ("requests", "docs/development.md", "### Grammars and sampling"),
-        ("formats", "benchmarks/README.md", "The part `formats` compares"),
+        ("formats", "benchmarks/README.md", "### Quantised checkpoints"),
+        ("prefixes", "benchmarks/README.md", "### Prefixes, drafts"),
     ],
 )
 def test_the_figures_of_a_part_are_the_committed_run(name: str, page: str, heading: str) -> None:
     run = json.loads((RUNTIME.parent / f"{name}.json").read_text())
     section = (ROOT / page).read_text().partition(heading)[2].partition("\n#")[0]
-    told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d.]+) \|", section, re.MULTILINE))
+    told = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([\d.]+)(?: \([\d.–]+\))? \|", section, re.MULTILINE))
     assert told == {figure: f"{found['median']:.2f}" for figure, found in run["figures"].items()}
     assert not run["is_quick"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.registry import declare
+from millrace_fit.families.registry import FAMILIES, declare
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from millrace_fit.shape import AttentionShape, DecoderShape, LayerShape, MlpShape, Run, describe_layers
 
@@ -226,6 +226,25 @@ def test_what_says_nothing_of_windows_is_named(changes: dict[str, Any], message:
 def test_an_unknown_architecture_lists_the_supported(names: Any) -> None:
     with pytest.raises(ArchitectureError, match="supported are LlamaForCausalLM, Mistral"):
         declare(RAW | {"architectures": names})
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("Ministral3ForCausalLM", "MistralForCausalLM"),
+        ("MiniMaxM2ForCausalLM", "Qwen3MoeForCausalLM"),
+        ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"),
+        ("Qwen3_5ForConditionalGeneration", "Qwen3ForCausalLM"),
+        ("GptOssForCausalLM", "Qwen3MoeForCausalLM"),
+        ("Gemma3ForCausalLM", "Qwen3ForCausalLM"),
+        ("MiMoForCausalLM", None),
+    ],
+)
+def test_an_unknown_architecture_names_the_nearest_that_is_served(asked: str, nearest: str | None) -> None:
+    with pytest.raises(ArchitectureError) as refusal:
+        declare(RAW | {"architectures": [asked]})
+    assert (f"the nearest is {nearest};" in str(refusal.value)) is (nearest is not None)
+    assert nearest is None or nearest in FAMILIES
 
 
 @pytest.mark.parametrize("names", ["LlamaForCausalLM", 5, [["LlamaForCausalLM"]]])

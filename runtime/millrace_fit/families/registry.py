@@ -57,13 +57,29 @@ def find_family(raw: Mapping[str, Any]) -> Family:
     raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{known}")
 
 
+_DENSE, _MIXTURE = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
 NEAREST: Final[Mapping[str, str]] = {
-    "Qwen": "Qwen3ForCausalLM",
-    "Mi": "MistralForCausalLM",
+    "Qwen2Moe": _MIXTURE,
+    "Qwen3Moe": _MIXTURE,
+    "Qwen3VLMoe": _MIXTURE,
+    "Qwen3Next": _MIXTURE,
+    "Qwen": _DENSE,
+    "Mist": "MistralForCausalLM",
+    "Minist": "MistralForCausalLM",
+    "Mixt": "MixtralForCausalLM",
     "Llama": "LlamaForCausalLM",
     "SmolLM": "SmolLM3ForCausalLM",
+    "GptOss": _MIXTURE,
+    "Deepseek": _MIXTURE,
+    "Glm4Moe": _MIXTURE,
+    "MiniMax": _MIXTURE,
+    "Gemma": _DENSE,
+    "Phi": _DENSE,
+    "Granite": _DENSE,
+    "Olmo": _DENSE,
 }
-"""By the beginning of an architecture's name, the served one of the same makers."""
+"""By the beginning of an architecture's name, the served one that comes closest: of the same makers, else one
+of the same kind and of similar sizes."""
 
 
 def _propose(asked: str) -> str:
