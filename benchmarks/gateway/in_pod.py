@@ -14,8 +14,14 @@ import uvloop
 from millrace_gateway.command import read_settings, run_gateway
 from millrace_kubernetes.access import load_access
 
-if __name__ == "__main__":
+
+def main(argv: list[str]) -> int:
+    """Run the gateway until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = dataclasses.replace(read_settings(sys.argv[1:]), own_namespace=os.environ["POD_NAMESPACE"])
+    settings = dataclasses.replace(read_settings(argv), own_namespace=os.environ["POD_NAMESPACE"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        raise SystemExit(runner.run(run_gateway(settings, load_access(os.environ))))
+        return runner.run(run_gateway(settings, load_access(os.environ)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -49,6 +49,10 @@ class Process:
         pids = (path.name for path in Path("/proc").iterdir())
         return [pid for pid in pids if pid.isdigit() and _is_of(pid, group)]
 
+    def send(self, number: signal.Signals) -> None:
+        """Send the group a signal."""
+        os.killpg(self._popen.pid, number)
+
     def end(self) -> None:
         """End the group."""
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from benchmarks.gateway import steps, timed_pod
 from benchmarks.gateway.catalogue import measure
 from benchmarks.gateway.table import compare, render
 
@@ -38,3 +39,20 @@ def test_the_table_has_a_line_for_each_gateway_and_a_dash_where_nothing_was_meas
 def test_a_cluster_is_followed_by_the_gateways_own_sinks() -> None:
     figures = asyncio.run(measure(20, 150))
     assert min(figures.values()) > 0
+
+
+def test_a_step_is_timed_as_it_was_and_the_longest_comes_first() -> None:
+    (name, *_) = timed_pod.STEPS
+    assert timed_pod.time_step(name, lambda value, more: value + more)(1, more=2) == 3
+    assert timed_pod._spent[name] > 0
+    for places in timed_pod.STEPS.values():
+        assert all(callable(getattr(owner, attribute)) for owner, attribute in places)
+    lines = steps.render(
+        {"request_microseconds": 100.0, "step_microseconds": {"a": 5.0, "b": 20.0}}
+    ).splitlines()
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        ["| b", "20.0"],
+        ["| a", "5.0"],
+        ["| all else: the loop, tasks, system calls", "75.0"],
+        ["| a request", "100.0"],
+    ]
