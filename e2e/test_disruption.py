@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
 from e2e.cluster.product import NAMESPACE
 from e2e.host_processes import kill_pod_processes
-from e2e.load import NUM_AT_TWO, assert_unharmed, long_streams_beside
+from e2e.load import NUM_AT_TWO, assert_unharmed, load_beside, long_streams_beside
 from e2e.replica_metrics import read_running
-from e2e.service import Service, service_in
+from e2e.service import Service, is_absent, service_in
+from testing.polling import wait_until
+
+RATE = 2.0
+"""Requests a second while the API server is gone."""
 
 
 def find_busiest(service: Service) -> dict[str, Any]:
@@ -59,3 +64,18 @@ def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) ->
     assert all(stream.error for stream in harmed), harmed
     assert any("The replica broke off" in str(stream.error) for stream in harmed), harmed
     assert all(stream.ended is not None and stream.ended < killed_at + 30.0 for stream in harmed), harmed
+
+
+@pytest.mark.parametrize("seconds", [20, pytest.param(600, marks=pytest.mark.long)])
+def test_requests_are_answered_while_the_api_server_is_gone(pair: Service, seconds: int) -> None:
+    """The operator loses its Lease meanwhile, and repairs what was deleted once the server is back."""
+    cluster, child = pair.cluster, ("-n", pair.namespace, "service", pair.name)
+    pair.wait_ready()
+    with load_beside(pair, RATE, seconds=seconds + 300) as load:
+        cluster.kill_part("kube-apiserver")
+        num_before = len(load.streams)
+        wait_until("requests", lambda: len(load.streams) >= num_before + RATE * seconds, 2 * seconds)
+        cluster.start_part("kube-apiserver")
+        wait_until("deleted", lambda: cluster.kubectl("delete", *child), outlives=(PartFailedError,))
+        pair.wait_for("repaired", lambda: not is_absent(cluster, *child), 90)
+    assert_unharmed(load)
