@@ -44,6 +44,23 @@ def test_a_system_prompt_behind_the_messages_counts_too() -> None:
     assert first[0] != name(max_tokens=5, messages=[ASKS], model="chat", system="Be verbose.")[0]
 
 
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_claude_code_writes_anew_in_each_request_is_no_beginning(*, compact: bool) -> None:
+    def ask(bill: str, role: str) -> tuple[tuple[int, ...], ...]:
+        system = {"system": [{"type": "text", "text": bill}, {"type": "text", "text": role * 20}]}
+        messages = {"messages": [ASKS]}
+        return tuple(
+            name(compact=compact, model="chat", **one) for one in (system | messages, messages | system)
+        )
+
+    bills = [f"x-anthropic-billing-header: cc_version=2.1.9; cch={number};" for number in ("0a1b2", "9f8e7")]
+    assert ask(bills[0], "You are helpful. ") == ask(bills[1], "You are helpful. ")
+    assert ask(bills[0], "You are helpful. ") != ask(bills[0], "You are brief. ")
+    assert ask("x-anthropic-billing-header: what is it?", "a ") != ask(
+        "x-anthropic-billing-header: who?", "a "
+    )
+
+
 def test_texts_share_their_first_name_by_their_first_bytes() -> None:
     for field in ("prompt", "input"):
         one, two = name(**{field: "a" * 300 + "b"}), name(**{field: "a" * 300 + "c"})

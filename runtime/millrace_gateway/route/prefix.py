@@ -13,6 +13,8 @@ _SESSION = re.compile(rb'[{,]\s*"user"\s*:\s*"([^"\\]{1,256})"')
 _USER = b'"role":"user"'
 _SPACED_USER = b'"role": "user"'
 _SYSTEMS = (b'"system":', b'"instructions":')
+_BILLING = re.compile(rb'[^}]{0,64}?"x-anthropic-billing-header:(?: ?\w+=[^;\s"]*;)+')
+"""What Claude Code writes before a system prompt, new in each request. Replicas leave it out."""
 _MAX_SEARCHED_BYTES = 64 << 10
 _MAX_SHARED_BYTES = 4096
 _MAX_OWN_BYTES = 1024
@@ -30,7 +32,7 @@ def hash_prefix(body: bytes, salt: bytes) -> tuple[int, ...]:
     found = _FIELD.search(body, 0, _MAX_SEARCHED_BYTES)
     if found is None:
         return ()
-    start, seed = found.end(), crc32(salt)
+    start, seed = _skip_billing(body, found.end()), crc32(salt)
     user = _find_user(body, start)
     if user is None:
         shared = crc32(body[start : start + _SHARED_TEXT_BYTES], seed)
@@ -59,7 +61,15 @@ def _find_user(body: bytes, start: int) -> int | None:
 def _find_system(body: bytes) -> bytes:
     """Return the beginning of a system prompt behind the messages, where Anthropic's clients write it."""
     place = max(body.rfind(field) for field in _SYSTEMS)
-    return b"" if place < 0 else body[place : place + _MAX_OWN_BYTES]
+    if place < 0:
+        return b""
+    start = _skip_billing(body, body.index(b":", place) + 1)
+    return body[start : start + _MAX_OWN_BYTES]
+
+
+def _skip_billing(body: bytes, start: int) -> int:
+    billing = _BILLING.match(body, start)
+    return billing.end() if billing else start
 
 
 def hash_session(session: bytes, salt: bytes) -> int:
