@@ -5,8 +5,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millrace_runtime.grammar import gemma
-from millrace_runtime.grammar.lark import SPACE, LarkWriter, escape, write_json, write_regex, write_text
-from millrace_runtime.grammar.parameters import CallableTool, ParameterForm, write_parameters
+from millrace_runtime.grammar.lark import SPACE, LarkWriter, escape, write_regex, write_text
+from millrace_runtime.grammar.parameters import (
+    CallableTool,
+    ParameterForm,
+    write_arguments,
+    write_parameters,
+)
 
 _SPACE = f"({SPACE})?"
 _END_OBJECT = write_regex(rf"{_SPACE}\}}")
@@ -31,7 +36,7 @@ def write_object(tool: CallableTool, arguments: str) -> str:
     The tool's schema stays a document of its own, where its references hold.
     """
     head = f'{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
-    return f"{write_regex(head)} {write_json(tool.schema)} {_END_OBJECT}"
+    return f"{write_regex(head)} {write_arguments(tool)} {_END_OBJECT}"
 
 
 def match_name(tool: CallableTool) -> str:
@@ -50,7 +55,7 @@ def _write_element(_: LarkWriter, tool: CallableTool) -> str:
 
 def _write_named(lark: LarkWriter, tool: CallableTool) -> str:
     call_id = f"({lark.mark('[CALL_ID]')} /[0-9A-Za-z]{{9}}/)?" if lark.knows("[CALL_ID]") else ""
-    return f"{write_text(tool.name)} {call_id} {lark.mark('[ARGS]')} {write_json(tool.schema)}"
+    return f"{write_text(tool.name)} {call_id} {lark.mark('[ARGS]')} {write_arguments(tool)}"
 
 
 def _write_qwen3_coder(lark: LarkWriter, tool: CallableTool) -> str:
@@ -82,18 +87,18 @@ def _write_deepseek_v3(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
     fenced = f"{tool.name}\n```json\n"
     name = f'"function" {lark.mark("<｜tool▁sep｜>")} {write_text(fenced)}'
-    return f'{begin} {name} {write_json(tool.schema)} "\\n```" {end}'
+    return f'{begin} {name} {write_arguments(tool)} "\\n```" {end}'
 
 
 def _write_deepseek_v31(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
-    return f"{begin} {write_text(tool.name)} {lark.mark('<｜tool▁sep｜>')} {write_json(tool.schema)} {end}"
+    return f"{begin} {write_text(tool.name)} {lark.mark('<｜tool▁sep｜>')} {write_arguments(tool)} {end}"
 
 
 def _write_kimi_k2(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<|tool_call_begin|>"), lark.mark("<|tool_call_end|>")
     name = f"{write_text(f'functions.{tool.name}:')} /[0-9]{{1,4}}/"
-    return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_json(tool.schema)} {end}"
+    return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_arguments(tool)} {end}"
 
 
 def _write_functiongemma(lark: LarkWriter, tool: CallableTool) -> str:

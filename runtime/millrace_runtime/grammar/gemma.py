@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from millrace_runtime.grammar.documents import Origin, write_json
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_regex, write_text
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool
 
 _SCALARS = ["integer", "number", "boolean", "null"]
@@ -14,15 +15,16 @@ _SCALAR = write_regex(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
 
 def write_call(lark: LarkWriter, tool: CallableTool, quote: str) -> str:
     """Return the expression of a call. `quote` is the marker on both sides of a string."""
-    return f"{write_text(f'call:{tool.name}')} {_ValueWriter(lark, tool.schema, quote).write(tool.schema)}"
+    values = _ValueWriter(lark, tool, quote)
+    return f"{write_text(f'call:{tool.name}')} {values.write(tool.schema)}"
 
 
 class _ValueWriter:
     """Writes the values of one tool's schema."""
 
-    def __init__(self, lark: LarkWriter, root: Mapping[str, Any], quote: str) -> None:
+    def __init__(self, lark: LarkWriter, tool: CallableTool, quote: str) -> None:
         self._lark = lark
-        self._root = root
+        self._root, self._origin = tool.schema, Origin(tool.name)
         self._quote = lark.mark(quote)
         self._text = f"{self._quote} {lark.until(quote)}"
         self._definitions: dict[str, str] = {}
@@ -60,7 +62,7 @@ class _ValueWriter:
             item = self._lark.add("item", self.write(schema.get("items")))
             return f'"[" ({item} ("," {item})*)? "]"'
         if name in _SCALARS:
-            return write_json({**schema, "type": name})
+            return write_json({**schema, "type": name}, self._origin)
         if name == "object":
             return self._write_object(schema)
         if name is None:
@@ -90,7 +92,7 @@ class _ValueWriter:
     def _write_known(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{self._quote} {write_text(value)} {self._quote}"
-        return write_json({"const": value})
+        return write_json({"const": value}, self._origin)
 
     def _write_any(self) -> str:
         return self._lark.define(

@@ -2,18 +2,27 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
+from millrace_runtime.grammar.documents import change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.json_schema.fault import find_fault
+from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schema
+from millrace_runtime.grammar.json_schema.places import quote_path
 from millrace_runtime.grammar.lark import SPACE, write_text
 from millrace_runtime.grammar.reasoning import ANSWER
-from millrace_runtime.grammar.schema import drop_unknown_formats
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
+_MAX_WHY = 400
+_JSON: Any = {"whitespace_pattern": SPACE, "coerce_one_of": True}
+"""Alternatives of a `oneOf` that may fit the same value are refused before."""
 
 
 def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
@@ -23,7 +32,31 @@ def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
         return answer
     is_lark = kind not in {GrammarKind.SCHEMA, GrammarKind.REGEX}
     known = {"lark_grammar": answer} if is_lark else json.loads(answer)["grammars"][0]
-    return json.dumps({"grammars": [{"lark_grammar": before}, {**known, "name": ANSWER}]})
+    ahead = change_documents(before, _rewrite_document)
+    return json.dumps({"grammars": [{"lark_grammar": ahead}, {**known, "name": ANSWER}]})
+
+
+def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
+    """Return llguidance's message, with the place in the client's schema if one is at fault alone."""
+    with suppress(RecursionError):
+        for schema in _list_schemas(kind, source, before):
+            origin = take_origin(schema)
+            if (fault := find_fault(rewrite_schema(schema), _find_why)) is not None:
+                return origin.tell(f"{quote_path(fault.path)}: {fault.why}: change it or leave it out")
+    return why
+
+
+def _list_schemas(kind: GrammarKind, source: str, before: str) -> Iterator[dict[str, Any]]:
+    if kind == GrammarKind.SCHEMA:
+        yield json.loads(source)
+    for lark in (source if kind == GrammarKind.LARK else "", before):
+        yield from list_documents(lark)
+
+
+def _find_why(schema: dict[str, Any]) -> str | None:
+    """Return why llguidance refuses a schema, or None."""
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(_compile_schema(schema))
+    return messages[0][:_MAX_WHY] if is_error else None
 
 
 def _write_answer(kind: GrammarKind, source: str) -> str:
@@ -37,17 +70,33 @@ def _write_answer(kind: GrammarKind, source: str) -> str:
         case GrammarKind.CHOICE:
             return _write_choice(source)
         case GrammarKind.LARK:
-            return LLMatcher.grammar_from_lark(source)
+            return LLMatcher.grammar_from_lark(change_documents(source, _rewrite_document))
         case GrammarKind.GRAMMAR:
             return _write_lark(source)
 
 
 def _write_schema(source: str) -> str:
     try:
-        schema = drop_unknown_formats(json.loads(source))
-        return LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_pattern": SPACE})
+        schema = json.loads(source)
+        return _compile_schema(_rewrite(schema) if isinstance(schema, dict) else schema)
     except (ValueError, RecursionError) as error:
         raise GrammarError(f"it is no JSON schema: {error}") from error
+
+
+def _compile_schema(schema: Any) -> str:
+    return LLMatcher.grammar_from_json_schema(schema, defaults=_JSON)
+
+
+def _rewrite_document(schema: dict[str, Any]) -> dict[str, Any]:
+    return {**_rewrite(schema), OPTIONS: _JSON}
+
+
+def _rewrite(schema: dict[str, Any]) -> dict[str, Any]:
+    origin = take_origin(schema)
+    try:
+        return rewrite_schema(schema, is_strict=origin.is_strict)
+    except GrammarError as error:
+        raise GrammarError(origin.tell(str(error))) from error
 
 
 def _write_choice(source: str) -> str:

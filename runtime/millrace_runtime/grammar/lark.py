@@ -3,12 +3,8 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.schema import drop_unknown_formats
 from millrace_runtime.grammar.source import MAX_BYTES
 
 SPACE = r"\x20|\r?\n[\x20\x09]{0,40}"
@@ -111,12 +107,6 @@ class LarkWriter:
 def write_text(text: str) -> str:
     """Return the expression of a text. Lark takes no DEL, which JSON leaves as it is."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def write_json(schema: Mapping[str, Any]) -> str:
-    """Return the expression of JSON by a schema."""
-    known = {**drop_unknown_formats(schema), "x-guidance": {"whitespace_pattern": SPACE}}
-    return f"%json {msgspec.json.encode(known).decode()}"
 
 
 def write_regex(pattern: str) -> str:

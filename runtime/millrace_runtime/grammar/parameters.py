@@ -1,10 +1,11 @@
-"""Writes the grammar of arguments that a model writes one by one, and not as one JSON object. Pure."""
+"""Writes the grammar of a call's arguments: as one JSON object, or one by one. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_text
-from millrace_runtime.grammar.schema import has_reference
+from millrace_runtime.grammar.documents import Origin, write_json
+from millrace_runtime.grammar.json_schema.places import ROOT, escape_key, has_reference
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_text
 
 _DEFINITIONS = ("$defs", "definitions")
 
@@ -27,6 +28,13 @@ class CallableTool(NamedTuple):
     """Of the arguments, which are an object."""
     values: TextValues
     """How a format without JSON writes the arguments."""
+    is_strict: bool = False
+    """Whether the client calls it so: nothing of the schema may be left out then."""
+
+    @property
+    def origin(self) -> Origin:
+        """What the schema belongs to."""
+        return Origin(self.name, is_strict=self.is_strict)
 
 
 Tools = Sequence[CallableTool]
@@ -45,6 +53,11 @@ class ParameterForm(NamedTuple):
     """What stands behind a value that is not any text."""
 
 
+def write_arguments(tool: CallableTool) -> str:
+    """Return the expression of a tool's arguments as JSON."""
+    return write_json(tool.schema, tool.origin)
+
+
 def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) -> str:
     """Return the expression of a tool's arguments, in the order of its schema's properties."""
     schema = tool.schema
@@ -57,7 +70,7 @@ def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) 
     definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     written = []
     for key, known in properties.items():
-        value = _write_value(key, _define(known, definitions), tool.values, form)
+        value = _write_value(key, _define(known, definitions), tool, form)
         written.append(lark.add("parameter", f"{form.begin(key)} {value}") + "?" * (key not in required))
     return " ".join(written)
 
@@ -68,8 +81,9 @@ def _define(known: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**definitions, **schema} if has_reference(schema) else schema
 
 
-def _write_value(key: str, schema: Mapping[str, Any], values: TextValues, form: ParameterForm) -> str:
-    if not values.is_text(key):
-        return f"{write_json(schema)} {form.end}"
-    texts = values.list_texts(key)
+def _write_value(key: str, schema: Mapping[str, Any], tool: CallableTool, form: ParameterForm) -> str:
+    if not tool.values.is_text(key):
+        origin = Origin(tool.name, f"{ROOT}/properties/{escape_key(key)}", tool.is_strict)
+        return f"{write_json(schema, origin)} {form.end}"
+    texts = tool.values.list_texts(key)
     return form.text if texts is None else f"{write_choice(list(map(write_text, texts)))} {form.end}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import write_grammar
+from millrace_runtime.grammar.grammar import explain_fault, write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.protocol.messages import Grammar
@@ -47,7 +47,10 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
     began = time.thread_time()
     text = write_grammar(GrammarKind(kind), source, ahead)
     before = _count_allocated()
-    compiled = Matcher.build(vocabulary, text)
+    try:
+        compiled = Matcher.build(vocabulary, text)
+    except GrammarError as error:
+        raise GrammarError(explain_fault(GrammarKind(kind), source, ahead, str(error))) from error
     num_bytes = max(0, _count_allocated() - before)
     del compiled
     if num_bytes > MAX_BYTES:

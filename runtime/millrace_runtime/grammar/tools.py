@@ -7,10 +7,11 @@ from millrace_runtime.grammar.call_formats import (
     match_name,
     write_object,
 )
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_json, write_regex, write_text
+from millrace_runtime.grammar.documents import write_json
+from millrace_runtime.grammar.json_schema.places import move_references
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool, Tools
 from millrace_runtime.grammar.reasoning import BOUND, write_final
-from millrace_runtime.grammar.schema import move_references
 
 _LLAMA_TAG = "<|python_tag|>"
 
@@ -27,6 +28,7 @@ def write_forced(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_cal
 
 def write_either(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
     """Return the expression of calls as `write_forced` has them, or of the answer that the client binds."""
+    tools = _call_strict(tools)
     match tool_format:
         case "llama3":
             calls = write_choice([_write_llama_json(tool) for tool in tools])
@@ -38,6 +40,7 @@ def write_either(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_cal
 
 def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
     """Return the grammar of any text in which what begins as a call is a call of one of these tools."""
+    tools = _call_strict(tools)
     match tool_format:
         case "llama3":
             return lark.write(_write_llama_answer(lark, tools))
@@ -46,6 +49,11 @@ def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
     known = choose_call_format(tool_format, lark)
     section = f"{lark.until(known.opening)} {_write_section(known, lark, tools, is_one_call=False)}"
     return lark.write(f"({section})* {lark.without(known.opening)}")
+
+
+def _call_strict(tools: Tools) -> Tools:
+    """Return the tools of an answer that may call them: those that are not strict have no schema there."""
+    return [tool._replace(is_strict=True) for tool in tools]
 
 
 def _write_marked_calls(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
@@ -79,9 +87,8 @@ def _write_llama_json(tool: CallableTool) -> str:
     """
     parameters = move_references(tool.schema, "#/properties/parameters")
     keys = {"name": {"const": tool.name}, "parameters": parameters}
-    return write_json(
-        {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
-    )
+    call = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+    return write_json(call, tool.origin)
 
 
 def _write_llama_answer(lark: LarkWriter, tools: Tools) -> str:

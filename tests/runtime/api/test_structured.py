@@ -11,6 +11,18 @@ import pytest
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
+SET = {"type": "object", "properties": {"tags": {"type": "array", "items": {}, "uniqueItems": True}}}
+NAMED = {"type": "json_schema", "json_schema": {"name": "x", "schema": SET}}
+OPTIONS = {
+    "disable_any_whitespace": False,
+    "disable_additional_properties": False,
+    "disable_fallback": False,
+    "whitespace_pattern": None,
+    "structural_tag": None,
+    "_backend": "xgrammar",
+    "_backend_was_auto": True,
+}
+"""As vLLM's own client sends them."""
 ASKING = [
     ({"response_format": FORMAT}, '"required":["a"]'),
     ({"response_format": {"type": "json_object"}}, '{"type":"object"'),
@@ -19,6 +31,9 @@ ASKING = [
     ({"guided_choice": ["x", "ß"]}, '"x" | "ß"'),
     ({"structured_outputs": {"grammar": 'root ::= "r"', "json": None}}, 'start: "r"'),
     ({"structured_outputs": {"json_object": True}}, '{"type":"object"'),
+    ({"structured_outputs": {"json": SCHEMA, **OPTIONS}}, '"required":["a"]'),
+    ({"guided_json": SCHEMA, "guided_decoding_backend": None, "guided_whitespace_pattern": None}, '"a"'),
+    ({"response_format": NAMED}, '"tags"'),
 ]
 IMPOSSIBLE = {"type": "integer", "minimum": 5, "maximum": 3}
 REFUSED = [
@@ -32,12 +47,30 @@ REFUSED = [
     ({"response_format": {"type": "structural_tag"}}, "response_format.type", "Invalid enum value"),
     ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
     ({"structured_outputs": {"json": IMPOSSIBLE}}, "structured_outputs.json", "greater than maximum"),
-    ({"guided_json": IMPOSSIBLE}, "guided_json", "greater than maximum (3)"),
+    ({"guided_json": IMPOSSIBLE}, "guided_json", "`#/minimum`: Unsatisfiable schema: minimum (5) is greater"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SET, "strict": True}}},
+        "response_format",
+        "`#/properties/tags/uniqueItems` can't be kept",
+    ),
+    ({"guided_json": {"items": {"not": {"type": "null"}}}}, "guided_json", "`#/items/not`"),
+    *(
+        (
+            {"structured_outputs": {"regex": "a", name: value}},
+            f"structured_outputs.{name}",
+            "is not supported",
+        )
+        for name, value in [
+            ("disable_any_whitespace", True),
+            ("disable_additional_properties", True),
+            ("whitespace_pattern", " "),
+            ("structural_tag", "{}"),
+        ]
+    ),
     ({"guided_regex": "(" * 5000 + ")" * 5000}, "guided_regex", "invalid regex"),
     ({"guided_regex": "x" * 200_000}, "guided_regex", "shorten it"),
     ({"guided_choice": []}, "guided_choice", "length >= 1"),
     ({"guided_grammar": "start: nothing"}, "guided_grammar", "unknown name"),
-    ({"guided_decoding_backend": "xgrammar"}, "guided_decoding_backend", "is not supported"),
 ]
 
 

@@ -1,7 +1,14 @@
 """Whether a text fits a grammar."""
 
+import json
+from functools import cache
+from typing import Any
+
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.replica.settings import DEMO_PATH
 
 
 class Fitting:
@@ -24,3 +31,25 @@ class Fitting:
             if token != end:
                 matcher.consume(token)
         return True
+
+
+@cache
+def load_tokenizer() -> Tokenizer:
+    """Return the shipped model's tokenizer."""
+    return Tokenizer.load(DEMO_PATH)
+
+
+@cache
+def load_vocabulary() -> Vocabulary:
+    """Return that tokenizer's vocabulary."""
+    return Vocabulary(load_tokenizer(), 4096)
+
+
+def open_grammar(kind: GrammarKind, source: str) -> Fitting:
+    """Return what a client asks for as a grammar."""
+    return Fitting(load_vocabulary(), load_tokenizer(), write_grammar(kind, source))
+
+
+def open_schema(schema: dict[str, Any]) -> Fitting:
+    """Return a client's schema as a grammar."""
+    return open_grammar(GrammarKind.SCHEMA, json.dumps(schema))

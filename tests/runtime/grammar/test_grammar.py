@@ -71,7 +71,7 @@ REFUSED = [
     ("schema", "[]", "no JSON schema"),
     ("schema", '{"type":', "no JSON schema"),
     ("schema", '{"type":"integer","minimum":5,"maximum":3}', "minimum (5) is greater than maximum (3)"),
-    ("schema", '{"properties":{"a":{"not":{}}}}', 'Unimplemented keys: ["not"]'),
+    ("schema", '{"properties":{"a":{"not":{"type":"null"}}}}', "`#/properties/a/not`"),
     ("schema", json.dumps({"allOf": [{"anyOf": CHOICES} for _ in range(9)]}), "schema too large"),
     ("schema", '{"items":' * 500 + "true" + "}" * 500, "recursion limit"),
     ("regex", "(", "unclosed group"),

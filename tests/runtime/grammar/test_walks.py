@@ -5,14 +5,14 @@ import random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.grammar import write_grammar
-from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.grammar.matcher import Matcher
 from millrace_runtime.grammar.source import GrammarKind
-from millrace_runtime.replica.settings import DEMO_PATH
+from tests.runtime.grammar.fitting import load_tokenizer, load_vocabulary
+from tests.runtime.grammar.validity import fits
 
 MAX_TOKENS = 400
 NAMES = st.sampled_from(["a", "b", "name", "größe", 'q"uote'])
@@ -28,6 +28,18 @@ LEAVES = st.one_of(
         lambda values: {"enum": values},
         st.lists(st.sampled_from([1, "x", None, "ä"]), min_size=1, unique=True),
     ),
+)
+
+
+SETS = st.builds(
+    lambda values, longest: {
+        "type": "array",
+        "items": {"enum": values},
+        "maxItems": longest,
+        "uniqueItems": True,
+    },
+    st.lists(st.sampled_from([1, "x", None, True]), min_size=1, max_size=3, unique_by=repr),
+    st.integers(0, 4),
 )
 
 
@@ -60,42 +72,28 @@ SCHEMAS = st.recursive(
 )
 
 
-def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value is as one of these schemas says."""
-    match schema:
-        case {"anyOf": schemas}:
-            return any(fits(value, inner) for inner in schemas)
-        case {"enum": values}:
-            return any(value == item and type(value) is type(item) for item in values)
-        case {"minimum": low, "maximum": high}:
-            return type(value) is int and low <= value <= high
-        case {"maxLength": longest}:
-            return isinstance(value, str) and len(value) <= longest
-        case {"items": inner, "maxItems": longest}:
-            return (
-                isinstance(value, list) and len(value) <= longest and all(fits(item, inner) for item in value)
-            )
-    return isinstance(value, bool) if schema["type"] == "boolean" else fits_object(value, schema)
+def _tag(inner: list[Any], *, is_required: bool) -> dict[str, Any]:
+    """A union as pydantic writes it: the tag has a default if it is not required."""
+    tags = [{"const": f"t{number}", "default": f"t{number}"} for number in range(len(inner))]
+    pairs = zip(tags, inner, strict=True)
+    definitions = {tag["const"]: _object({"tag": tag, "a": one}, [is_required]) for tag, one in pairs}
+    return {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in definitions], "$defs": definitions}
 
 
-def fits_object(value: Any, schema: dict[str, Any]) -> bool:
-    return (
-        isinstance(value, dict)
-        and set(schema["required"]) <= value.keys() <= schema["properties"].keys()
-        and all(fits(item, schema["properties"][name]) for name, item in value.items())
-    )
+TAGGED = st.builds(_tag, st.lists(SCHEMAS, min_size=2, max_size=3), is_required=st.booleans())
+NAMED = st.builds(
+    lambda names, inner: {"type": "object", "propertyNames": {"enum": names}, "additionalProperties": inner},
+    st.lists(NAMES, max_size=3, unique=True),
+    SCHEMAS,
+)
 
 
-TOKENIZER = Tokenizer.load(DEMO_PATH)
-VOCABULARY = Vocabulary(TOKENIZER, 4096)
-
-
-@settings(deadline=None)
-@given(SCHEMAS, st.integers())
+@given(st.one_of(SCHEMAS, SETS, TAGGED, NAMED), st.integers())
 def test_a_walk_over_the_masks_ends_in_json_that_fits(schema: dict[str, Any], seed: int) -> None:
-    rng, end = random.Random(seed), TOKENIZER.end_token_ids[0]
-    root = Matcher.build(VOCABULARY, write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
-    matcher, mask, tokens = root.fork([end]), bytearray(VOCABULARY.end_bits.nbytes), []
+    tokenizer, vocabulary = load_tokenizer(), load_vocabulary()
+    rng, end = random.Random(seed), tokenizer.end_token_ids[0]
+    root = Matcher.build(vocabulary, write_grammar(GrammarKind.SCHEMA, json.dumps(schema)))
+    matcher, mask, tokens = root.fork([end]), bytearray(vocabulary.end_bits.nbytes), []
     while not matcher.is_stopped and len(tokens) < MAX_TOKENS:
         matcher.fill(mask)
         bits = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
@@ -105,5 +103,5 @@ def test_a_walk_over_the_masks_ends_in_json_that_fits(schema: dict[str, Any], se
         matcher.consume(token)
         tokens.append(token)
     assert matcher.fault is None
-    text = b"".join(map(TOKENIZER.token_bytes, tokens)).decode()
-    assert fits(json.loads(text), schema), text
+    text = b"".join(map(tokenizer.token_bytes, tokens)).decode()
+    assert fits(json.loads(text), schema, schema.get("$defs", {})), text

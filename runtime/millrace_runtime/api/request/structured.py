@@ -1,6 +1,6 @@
 """Reads the grammar that a body asks for: OpenAI's `response_format`, and vLLM's fields, old and new.
 
-Whether the grammar can be used is the text worker's to say.
+Whether the grammar can be used is the grammar worker's to say.
 """
 
 from typing import Annotated, Any, Literal
@@ -9,10 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.grammar.documents import Origin, add_origin
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
 
 _ANY_OBJECT = '{"type":"object"}'
 _MAX_CHOICES = 4096
+_INSTEAD = {
+    "disable_any_whitespace": "leave it out: between its tokens JSON has one space or line break at most",
+    "disable_additional_properties": "write `additionalProperties: false` into the schema",
+    "whitespace_pattern": "write it into a `structured_outputs.grammar`",
+    "structural_tag": "send one of `json`, `regex`, `choice` and `grammar`",
+}
 
 Schema = dict[str, Any] | str
 """A JSON schema, or its text."""
@@ -26,7 +33,7 @@ class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
     name: Any = None
     description: Any = None
     strict: Any = None
-    """Ignored: every answer fits its schema."""
+    """true: a schema that can't be kept in each point is refused. Else duplicates in an array may pass."""
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +51,15 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     choice: Choices | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
+    """From `disable_any_whitespace` on: refused unless they are vLLM's defaults."""
+    disable_fallback: Any = None
+    backend: Any = msgspec.field(name="_backend", default=None)
+    backend_was_auto: Any = msgspec.field(name="_backend_was_auto", default=None)
+    """From `disable_fallback` on ignored: which library keeps the form."""
 
 
 class GrammarFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +103,10 @@ def _read_response_format(wanted: ResponseFormat | None) -> list[GrammarSource]:
             "`response_format` of type `json_schema` needs a `json_schema` with a `schema`",
             param="response_format.json_schema",
         )
-    return [_write_schema(wanted.json_schema.schema, "response_format")]
+    schema = wanted.json_schema.schema
+    if wanted.json_schema.strict is True:
+        schema = add_origin(schema, Origin(is_strict=True))
+    return [_write_schema(schema, "response_format")]
 
 
 def _read_outputs(wanted: StructuredOutputs | None) -> list[GrammarSource]:
@@ -95,6 +114,7 @@ def _read_outputs(wanted: StructuredOutputs | None) -> list[GrammarSource]:
         return []
     schema = wanted.json
     at = "structured_outputs."
+    _refuse_options(wanted)
     found = _read_values(at, json=schema, regex=wanted.regex, choice=wanted.choice, grammar=wanted.grammar)
     if wanted.json_object:
         found.append(GrammarSource(GrammarKind.SCHEMA, _ANY_OBJECT, f"{at}json_object"))
@@ -104,6 +124,16 @@ def _read_outputs(wanted: StructuredOutputs | None) -> list[GrammarSource]:
             param="structured_outputs",
         )
     return found
+
+
+def _refuse_options(wanted: StructuredOutputs) -> None:
+    """Raise BadRequestError for an option that is not vLLM's default."""
+    for name, hint in _INSTEAD.items():
+        if getattr(wanted, name):
+            param = f"structured_outputs.{name}"
+            raise BadRequestError(
+                f"`{param}` is not supported: {hint}", param=param, code="unsupported_parameter"
+            )
 
 
 def _read_values(

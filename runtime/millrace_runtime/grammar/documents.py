@@ -1,0 +1,81 @@
+"""JSON schemas inside a Lark grammar of ours: they are written as the client sent them, and rewritten later.
+
+So only the process that proves the grammar looks through them.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from millrace_runtime.grammar.json_schema.places import ROOT
+
+_ORIGIN = "x-millrace"
+_BEGIN = "%json "
+_TOKEN = re.compile(rf'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/|{_BEGIN}', re.DOTALL)
+_DECODER = json.JSONDecoder()
+_DEFINITIONS = (f"{ROOT}/$defs/", f"{ROOT}/definitions/")
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a schema belongs to. The schema has it under a keyword of its own."""
+
+    tool: str = ""
+    path: str = ROOT
+    """Where it stands in the schema of the tool."""
+    is_strict: bool = False
+    """Whether the client wants nothing to be left out."""
+
+    def tell(self, message: str) -> str:
+        """Return a message about the schema as the client reads it."""
+        if self.path != ROOT and message.startswith(f"`{ROOT}") and not message[1:].startswith(_DEFINITIONS):
+            message = f"`{self.path}{message[2:]}"
+        return f"in `{self.tool}`, {message}" if self.tool else message
+
+
+def write_json(schema: Mapping[str, Any], origin: Origin) -> str:
+    """Return the expression of JSON by a schema."""
+    return f"{_BEGIN}{msgspec.json.encode(add_origin(schema, origin)).decode()}"
+
+
+def add_origin(schema: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+    """Return a copy that says what it belongs to."""
+    return {**schema, _ORIGIN: origin}
+
+
+def take_origin(schema: dict[str, Any]) -> Origin:
+    """Return what a schema belongs to, and take it out."""
+    try:
+        return msgspec.convert(schema.pop(_ORIGIN, {}), Origin)
+    except msgspec.ValidationError:  # it is the client's own
+        return Origin()
+
+
+def list_documents(lark: str) -> Iterator[dict[str, Any]]:
+    """Yield the schemas of a grammar."""
+    for part in _split(lark):
+        if isinstance(part, dict):
+            yield part
+
+
+def change_documents(lark: str, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> str:
+    """Return the grammar with each schema changed."""
+    parts = (
+        part if isinstance(part, str) else msgspec.json.encode(change(part)).decode() for part in _split(lark)
+    )
+    return "".join(parts)
+
+
+def _split(lark: str) -> Iterator[str | dict[str, Any]]:
+    """Yield the texts of a grammar and its schemas in turn."""
+    begin = place = 0
+    while found := _TOKEN.search(lark, place):
+        place = found.end()
+        if found[0] == _BEGIN:
+            schema, end = _DECODER.raw_decode(lark, place)
+            yield lark[begin:place]
+            yield schema
+            begin = place = end
+    yield lark[begin:]

@@ -1,0 +1,223 @@
+"""Proves that a value fits at most one alternative of a `oneOf`. Pure.
+
+A grammar writes any of the alternatives, so two of them must not share a value.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple, TypeAlias
+
+from millrace_runtime.grammar.json_schema.places import follow
+
+_MAX_DEPTH = 6
+"""Of schemas inside alternatives."""
+_MAX_STEPS = 5_000
+"""For one document: some 50 ms."""
+_MAX_COMPARED = 32
+"""Alternatives that are compared with each other."""
+_MAX_CONJUNCTS = 64
+_TYPE_NAMES = {"integer": "number"}
+"""To JSON schema 1.0 is an integer, too."""
+_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    dict: "object",
+    float: "number",
+    int: "number",
+    list: "array",
+    str: "string",
+    type(None): "null",
+}
+"""Of values."""
+_CHOICES = ("oneOf", "anyOf")
+Conjuncts: TypeAlias = list[Any]
+"""Schemas that a value fits together."""
+
+
+class _Tagged(NamedTuple):
+    """An object's schema that has the tag."""
+
+    schema: dict[str, Any]
+    values: frozenset[Hashable]
+
+
+class Alternatives:
+    """The alternatives of one document."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._num_steps = 0
+
+    def separate(self, schema: dict[str, Any]) -> bool:
+        """Return whether a value fits at most one alternative of a schema's `oneOf`.
+
+        Where a property tells them apart, each of them gets it as a required one: pydantic, which finds the
+        model of an object by it, leaves a tag with a default optional.
+        """
+        options = schema["oneOf"]
+        if self._separate_by_tag(options, schema):
+            return True
+        if len(options) > _MAX_COMPARED:
+            return False
+        outer = {key: value for key, value in schema.items() if key != "oneOf"}
+        return all(
+            self._are_disjoint([outer, one], [outer, other], _MAX_DEPTH)
+            for one, other in combinations(options, 2)
+        )
+
+    def _separate_by_tag(self, options: Sequence[Any], outer: Mapping[str, Any]) -> bool:
+        for name in self._list_names(options[0], _MAX_DEPTH):
+            tagged = [self._list_tagged(option, name, _MAX_DEPTH) for option in options]
+            values = [frozenset[Hashable]().union(*(one.values for one in found)) for found in tagged]
+            schemas = [one.schema for found in tagged for one in found]
+            are_distinct = all(tagged) and sum(map(len, values)) == len(frozenset().union(*values))
+            if are_distinct and all("object" in (outer.get("type"), one.get("type")) for one in schemas):
+                for schema in schemas:
+                    _require(schema, name)
+                return True
+        return False
+
+    def _list_names(self, option: Any, depth: int) -> Iterator[str]:
+        """Yield the properties of an alternative, or of its first one."""
+        if not isinstance(option, dict) or not depth:
+            return
+        yield from _as_mapping(option.get("properties"))
+        yield from self._list_names(follow(self._root, option), depth - 1)
+        for keyword in (*_CHOICES, "allOf"):
+            for inner in _as_list(option.get(keyword))[: 1 if keyword in _CHOICES else None]:
+                yield from self._list_names(inner, depth - 1)
+
+    def _list_tagged(self, option: Any, name: str, depth: int) -> list[_Tagged]:
+        """Return the objects that an alternative may be, with their tags; none if one has no tag."""
+        if not isinstance(option, dict) or not depth:
+            return []
+        if values := self._list_values(_as_mapping(option.get("properties")).get(name)):
+            return [_Tagged(option, values)]
+        if target := self._list_tagged(follow(self._root, option), name, depth - 1):
+            return target
+        for keyword in _CHOICES:
+            if choices := _as_list(option.get(keyword)):
+                found = [self._list_tagged(choice, name, depth - 1) for choice in choices]
+                return [one for tagged in found for one in tagged] if all(found) else []
+        members = (self._list_tagged(member, name, depth - 1) for member in _as_list(option.get("allOf")))
+        return next(filter(None, members), [])
+
+    def _list_values(self, schema: Any) -> frozenset[Hashable]:
+        """Return the only values of a schema; none if it has others, or such as are no scalars."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(schema, dict):
+                break
+            if "const" in schema or "enum" in schema:
+                known = [name_value(value) for value in list_listed(schema)]
+                return frozenset() if None in known else frozenset(known)
+            members = _as_list(schema.get("allOf"))
+            schema = members[0] if len(members) == 1 else follow(self._root, schema)
+        return frozenset()
+
+    def _are_disjoint(self, one: Conjuncts, other: Conjuncts, depth: int) -> bool:
+        """Whether it is proved that no value fits the schemas of both."""
+        self._num_steps += 1
+        if not depth or self._num_steps > _MAX_STEPS:
+            return False
+        one, other = self._flatten(one), self._flatten(other)
+        types, other_types = _list_types(one), _list_types(other)
+        if not types & other_types or any(known is False for known in (*one, *other)):
+            return True
+        values, others = self._intersect_values(one), self._intersect_values(other)
+        if values and others and not values & others:
+            return True
+        if types == other_types == {"object"} and any(
+            self._are_disjoint(_list_inner(one, key), _list_inner(other, key), depth - 1)
+            for key in sorted(_list_required(one) | _list_required(other))
+        ):
+            return True
+        return self._is_each_disjoint(one, other, depth) or self._is_each_disjoint(other, one, depth)
+
+    def _is_each_disjoint(self, one: Conjuncts, other: Conjuncts, depth: int) -> bool:
+        """Whether each choice that `one` has is disjoint with `other`."""
+        for place, known in enumerate(one):
+            for keyword in _CHOICES:
+                if isinstance(known, dict) and (choices := _as_list(known.get(keyword))):
+                    rest = [*one[:place], {**known, keyword: None}, *one[place + 1 :]]
+                    return all(self._are_disjoint([*rest, choice], other, depth - 1) for choice in choices)
+        return False
+
+    def _flatten(self, schemas: Conjuncts) -> Conjuncts:
+        """Return schemas with those that they refer to, and those of `allOf`."""
+        found: Conjuncts = []
+        waiting = list(schemas)
+        while waiting and len(found) < _MAX_CONJUNCTS:
+            known = waiting.pop(0)
+            if any(known is before for before in found):
+                continue
+            found.append(known)
+            if isinstance(known, dict):
+                target = follow(self._root, known)
+                waiting += [*_as_list(known.get("allOf")), *([] if target is None else [target])]
+        return found
+
+    def _intersect_values(self, schemas: Conjuncts) -> frozenset[Hashable]:
+        known = [values for schema in schemas if (values := self._list_values(schema))]
+        return frozenset.intersection(*known) if known else frozenset()
+
+
+def list_listed(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema lists."""
+    return [schema["const"]] if "const" in schema else _as_list(schema.get("enum"))
+
+
+def list_types(value: Any) -> list[str]:
+    """Return the types of a value."""
+    name = _TYPES[type(value)]
+    is_whole = name == "number" and (isinstance(value, int) or value.is_integer())
+    return [name, "integer"] if is_whole else [name]
+
+
+def name_value(value: Any) -> Hashable:
+    """Return the same for two scalars exactly if JSON takes them for equal; None: it is no scalar."""
+    if isinstance(value, bool) or value is None:
+        return str(value), value
+    if isinstance(value, int | float):
+        return "number", value
+    return ("string", value) if isinstance(value, str) else None
+
+
+def _require(schema: dict[str, Any], name: str) -> None:
+    required = _as_list(schema.get("required"))
+    if name not in required:
+        schema["required"] = [*required, name]
+
+
+def _list_types(schemas: Conjuncts) -> frozenset[str]:
+    types = frozenset(_TYPES.values())
+    for schema in map(_as_mapping, schemas):
+        named = schema.get("type")
+        if listed := [named] if isinstance(named, str) else _as_list(named):
+            types &= {_TYPE_NAMES.get(name, name) for name in listed if isinstance(name, str)}
+        if "const" in schema or "enum" in schema:
+            types &= {list_types(value)[0] for value in list_listed(schema)}
+    return types
+
+
+def _list_required(schemas: Conjuncts) -> set[str]:
+    listed = [_as_list(schema.get("required")) for schema in schemas if isinstance(schema, dict)]
+    return {name for names in listed for name in names if isinstance(name, str)}
+
+
+def _list_inner(schemas: Conjuncts, key: str) -> Conjuncts:
+    """Return the schemas of a property."""
+    found = []
+    for schema in schemas:
+        known = _as_mapping(schema)
+        if key in (properties := _as_mapping(known.get("properties"))):
+            found.append(properties[key])
+        elif "additionalProperties" in known and not known.get("patternProperties"):
+            found.append(known["additionalProperties"])
+    return found
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,272 @@
+"""Changes a client's JSON schema into one that llguidance takes, or says which keyword it can't write. Pure.
+
+What changes no answer is dropped. What a grammar can say otherwise is rewritten: each answer still fits the
+client's schema. The rest is refused with the place of its keyword.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from math import perm
+from typing import Any, NoReturn
+
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.json_schema.alternatives import (
+    Alternatives,
+    list_listed,
+    list_types,
+    name_value,
+)
+from millrace_runtime.grammar.json_schema.patterns import split_pattern
+from millrace_runtime.grammar.json_schema.places import ROOT, Place, follow, iterate_all, quote_path, walk
+
+ADDED = "$comment"
+"""In a schema that stands for a keyword: its name."""
+_ADDING = ("pattern", "propertyNames")
+OPTIONS = "x-guidance"
+"""llguidance's own, at the top."""
+_WRITTEN = frozenset(
+    "$ref additionalItems additionalProperties allOf anyOf const enum exclusiveMaximum "  # noqa: SIM905
+    "exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems minLength minProperties "
+    "minimum multipleOf oneOf pattern patternProperties prefixItems properties required type".split(" ")
+)
+"""That llguidance writes."""
+_NAMES = frozenset({"$anchor", "$id", "id"})
+"""That references may mean."""
+_KEPT = _WRITTEN | _NAMES | {"$defs", "$schema", "definitions"}
+_FORMATS = frozenset(
+    "date date-time duration email hostname ipv4 ipv6 time unknown uri uuid".split(" ")  # noqa: SIM905
+)
+"""That llguidance writes. To JSON schema a format is an annotation."""
+_DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
+_ZONE = r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
+_NAME_FORMATS = {
+    "date": _DATE,
+    "date-time": f"{_DATE}[Tt ]{_TIME}{_ZONE}",
+    "time": f"{_TIME}{_ZONE}",
+    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+}
+"""Formats of keys that are known: pydantic writes dates and UUIDs so."""
+_UNKNOWN = ("$dynamicRef", "$recursiveRef", "dependencies", "dependentRequired", "dependentSchemas")
+_APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_MAX_REFERENCES = 8
+_OTHER_TYPES = ("boolean", "integer", "null", "number", "object", "string")
+"""Whose values are no arrays."""
+_OF_ARRAYS = ("items", "minItems", "maxItems")
+_MAX_ARRAYS = 65
+"""Arrays without a repeated item that are written one by one: those of four values compile in 7 ms."""
+_MAX_ARRAY_BYTES = 16 << 10
+_NO_SUCH = "can't be kept by a grammar: leave it out, and check the answer for it"
+_WHY = {
+    "$ref": "refers to nothing in this schema: refer to a part of it, as `#/$defs/Name` does",
+    "oneOf": "has alternatives that may fit the same value: write `anyOf`, or give each a property with a "
+    "`const` of its own",
+    "propertyNames": "may have an `enum`, a `const`, a `pattern` or lengths: write one of them alone",
+    "unevaluatedItems": "is not supported beside other schemas: write `items`",
+    "unevaluatedProperties": "is not supported beside other schemas: write `additionalProperties`",
+    "uniqueItems": "can't be kept by a grammar for such items, so it excludes `strict`: leave one of the two "
+    "out. Without `strict` an answer may have an item twice",
+}
+
+
+def rewrite_schema(schema: dict[str, Any], *, is_strict: bool = False) -> dict[str, Any]:
+    """Change a schema into one for llguidance, in place, and return it. Raises GrammarError.
+
+    `is_strict`: what can't be kept is refused, also where the client would rather have an answer.
+    """
+    _Rewriting(schema, is_strict=is_strict).run()
+    return schema
+
+
+class _Rewriting:
+    """The rules for one document. Each changes the schema at a place."""
+
+    def __init__(self, root: dict[str, Any], *, is_strict: bool) -> None:
+        self._root = root
+        self._is_strict = is_strict
+        self._alternatives = Alternatives(root)
+        schemas = list(iterate_all(root))
+        self._has_names = any(isinstance(one.get(key), str) for one in schemas for key in _NAMES)
+        """Whether a reference may mean a name, and not a pointer from the top."""
+        self._heads = {str(one.get("$ref")).partition("/")[2].partition("/")[0] for one in schemas}
+        """The keywords at the top that references begin with."""
+
+    def run(self) -> None:
+        for place in walk(self._root):
+            for keyword in [*place.schema]:
+                if keyword in place.schema and (rule := _RULES.get(keyword)) is not None:
+                    rule(self, place)
+            self._drop_annotations(place)
+
+    def bind_reference(self, place: Place) -> None:
+        if follow(self._root, place.schema) is None and not self._has_names:
+            _refuse(place, "$ref")
+
+    def bind_format(self, place: Place) -> None:
+        if isinstance(name := place.schema["format"], str) and name not in _FORMATS:
+            del place.schema["format"]
+
+    def bind_pattern(self, place: Place) -> None:
+        if isinstance(pattern := place.schema["pattern"], str):
+            place.schema["pattern"], *others = split_pattern(pattern)
+            for other in others:
+                _add(place, "pattern", "string", {"pattern": other})
+
+    def bind_unique_items(self, place: Place) -> None:
+        """A grammar knows no set, but a few values have few orders."""
+        schema = place.schema
+        is_needed = schema.pop("uniqueItems") is not False and schema.get("maxItems") not in (0, 1)
+        if not is_needed or schema.get("type", "array") in _OTHER_TYPES:
+            return
+        if (arrays := self._list_unique(schema)) is not None:
+            for keyword in _OF_ARRAYS:
+                schema.pop(keyword, None)
+            schema["enum"] = arrays
+        elif self._is_strict:
+            _refuse(place, "uniqueItems")
+
+    def _list_unique(self, schema: Mapping[str, Any]) -> list[list[Any]] | None:
+        """Return all arrays without a repeated item; None: too many."""
+        if schema.get("type") != "array" or schema.keys() & _WRITTEN - {"type", *_OF_ARRAYS}:
+            return None
+        values = self._list_values(schema.get("items"))
+        low, high = schema.get("minItems", 0), schema.get("maxItems", len(values))
+        if not values or not isinstance(low, int) or not isinstance(high, int):
+            return None
+        lengths = range(max(0, low), min(high, len(values)) + 1)
+        if sum(perm(len(values), length) for length in lengths) > _MAX_ARRAYS:
+            return None
+        arrays = [list(items) for length in lengths for items in permutations(values, length)]
+        return arrays if len(json.dumps(arrays)) <= _MAX_ARRAY_BYTES else None
+
+    def _list_values(self, items: Any) -> list[Any]:
+        """Return the only values of items, each once; none if there are others."""
+        known = self._resolve(items)
+        if known.keys() & _WRITTEN - {"const", "enum", "type"} or not set(known) & {"const", "enum"}:
+            return [False, True] if known.get("type") == "boolean" else []
+        named = known.get("type")
+        values = [value for value in list_listed(known) if named is None or named in list_types(value)]
+        return list({name_value(value) or json.dumps(value): value for value in values}.values())
+
+    def bind_names(self, place: Place) -> None:
+        names = place.schema.pop("propertyNames")
+        if names is True:
+            return
+        if (rule := self._write_names(names)) is None:
+            _refuse(place, "propertyNames")
+        if rule:
+            _add(place, "propertyNames", "object", {"additionalProperties": False, **rule})
+
+    def _write_names(self, names: Any) -> dict[str, Any] | None:
+        """Return which properties an object may have; nothing: any; None: it can't be said."""
+        if names is False:
+            return {"properties": {}}
+        known = self._resolve(names)
+        binding = known.keys() & (_WRITTEN | _RULES.keys()) - {"type"}
+        if known.get("type", "string") != "string" or not (known or names == {}):
+            return None
+        if not binding:
+            return {}
+        if binding <= {"const", "enum"}:
+            listed = [value for value in list_listed(known) if isinstance(value, str)]
+            return {"properties": dict.fromkeys(listed, True)}
+        pattern = _write_name_pattern({key: known[key] for key in binding})
+        return None if pattern is None else {"patternProperties": {pattern: True}} if pattern else {}
+
+    def bind_alternatives(self, place: Place) -> None:
+        options = place.schema["oneOf"]
+        if isinstance(options, list) and options and not self._alternatives.separate(place.schema):
+            _refuse(place, "oneOf")
+
+    def bind_not(self, place: Place) -> None:
+        if place.schema["not"] is True or place.schema["not"] == {}:
+            place.schema.clear()
+            place.schema["enum"] = []
+        elif place.schema["not"] is not False:
+            _refuse(place, "not")
+
+    def bind_condition(self, place: Place) -> None:
+        if place.schema.keys() & {"then", "else"}:
+            _refuse(place, "if")
+
+    def bind_contains(self, place: Place) -> None:
+        if place.schema.get("minContains") != 0 or "maxContains" in place.schema:
+            _refuse(place, "contains")
+
+    def bind_unevaluated(self, place: Place, keyword: str, known: str) -> None:
+        if place.schema[keyword] in (True, {}):
+            return
+        if place.schema.keys() & _APPLICATORS:
+            _refuse(place, keyword)
+        place.schema.setdefault(known, place.schema[keyword])
+
+    def _resolve(self, schema: Any) -> dict[str, Any]:
+        """Return a schema, or what it refers to if it says no more."""
+        for _ in range(_MAX_REFERENCES):
+            if not isinstance(schema, dict) or schema.keys() & _WRITTEN != {"$ref"}:
+                break
+            if (target := follow(self._root, schema)) is None:
+                break
+            schema = target
+        return schema if isinstance(schema, dict) else {}
+
+    def _drop_annotations(self, place: Place) -> None:
+        """Drop what binds nothing. Beside a `$ref` llguidance would take it for more of the schema."""
+        for keyword in [*place.schema]:
+            is_used = place.path == ROOT and (keyword == OPTIONS or keyword in self._heads)
+            is_added = keyword == ADDED and place.schema[ADDED] in _ADDING
+            if keyword not in _KEPT and not is_used and not is_added:
+                del place.schema[keyword]
+
+
+def _refuse_used(keyword: str) -> Callable[[_Rewriting, Place], None]:
+    """Return a rule for a keyword that is refused unless it is empty."""
+
+    def refuse(_: _Rewriting, place: Place) -> None:
+        if place.schema[keyword] != {}:
+            _refuse(place, keyword)
+
+    return refuse
+
+
+_RULES: dict[str, Callable[[_Rewriting, Place], None]] = {
+    "$ref": _Rewriting.bind_reference,
+    "format": _Rewriting.bind_format,
+    "pattern": _Rewriting.bind_pattern,
+    "uniqueItems": _Rewriting.bind_unique_items,
+    "propertyNames": _Rewriting.bind_names,
+    "oneOf": _Rewriting.bind_alternatives,
+    "not": _Rewriting.bind_not,
+    "if": _Rewriting.bind_condition,
+    "contains": _Rewriting.bind_contains,
+    "unevaluatedItems": lambda rules, place: rules.bind_unevaluated(place, "unevaluatedItems", "items"),
+    "unevaluatedProperties": lambda rules, place: rules.bind_unevaluated(
+        place, "unevaluatedProperties", "additionalProperties"
+    ),
+    **{keyword: _refuse_used(keyword) for keyword in _UNKNOWN},
+}
+
+
+def _write_name_pattern(names: Mapping[str, Any]) -> str | None:
+    """Return the pattern of a property's name; nothing: any name; None: it can't be written."""
+    match names:
+        case {"pattern": str(pattern), **others} if not others:
+            return pattern if split_pattern(pattern) == [pattern] else None
+        case {"format": str(name), **others} if not others:
+            return f"^{_NAME_FORMATS[name]}$" if name in _NAME_FORMATS else ""
+        case _ if names.keys() <= {"minLength", "maxLength"}:
+            low, high = str(names.get("minLength", 0)), str(names.get("maxLength", ""))
+            if low.isdecimal() and (high.isdecimal() or not high):
+                return f"^(?s:.{{{low},{high}}})$" if low != "0" or high else ""
+    return None
+
+
+def _add(place: Place, keyword: str, type_name: str, schema: Mapping[str, Any]) -> None:
+    """Add a schema for the values of a type in the name of a keyword: an answer must fit it, too."""
+    known = {"type": type_name} if place.schema.get("type") == type_name else {}
+    if isinstance(members := place.schema.get("allOf", []), list):
+        place.schema["allOf"] = [*members, {ADDED: keyword, **known, **schema}]
+
+
+def _refuse(place: Place, keyword: str) -> NoReturn:
+    raise GrammarError(f"{quote_path(place.point_to(keyword))} {_WHY.get(keyword, _NO_SUCH)}")

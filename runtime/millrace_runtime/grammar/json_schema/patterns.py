@@ -1,0 +1,66 @@
+"""Takes the look-ahead out of a `pattern` where the same can be said by several patterns. Pure."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_ONLY = re.compile(r"\^?(\[(?:\\.|[^\\\]])+\]|\\[dswDSW])([*+])\$")
+"""What `(?!…)` excludes if it excludes texts of some letters alone: the class, and whether any number."""
+
+
+class _Letter(NamedTuple):
+    """A character of a pattern that is neither escaped nor in a class."""
+
+    place: int
+    text: str
+    depth: int
+    """How many groups are open before it."""
+
+
+def split_pattern(pattern: str) -> list[str]:
+    """Return patterns that a text meets exactly if it meets this one: `^(?=a)b` is `^(?:a)` and `^b`.
+
+    A look-ahead that can't be taken out stays.
+    """
+    letters = list(_read(pattern))
+    if not pattern.startswith("^") or any(letter.text == "|" and not letter.depth for letter in letters):
+        return [pattern]
+    found, begin = [], 1
+    while pattern.startswith(("(?=", "(?!"), begin):
+        closing = (one.place for one in letters if one.text == ")" and one.depth == 1 and one.place > begin)
+        end = next(closing, begin)
+        written = _write(pattern[begin + 2], pattern[begin + 3 : end])
+        if end == begin or written is None:
+            return [pattern]
+        found.append(written)
+        begin = end + 1
+    return [f"^{pattern[begin:]}", *found]
+
+
+def _write(kind: str, inner: str) -> str | None:
+    if kind == "=":
+        return f"^(?:{inner})"
+    if not (only := _ONLY.fullmatch(inner)):
+        return None
+    others = f"[^{only[1]}]" if only[1].startswith("\\") else _negate(only[1])
+    return others if only[2] == "*" else f"^$|{others}"
+
+
+def _negate(letters: str) -> str:
+    return f"[{letters[2:]}" if letters.startswith("[^") else f"[^{letters[1:]}"
+
+
+def _read(pattern: str) -> Iterator[_Letter]:
+    """Yield the characters that may be operators."""
+    depth, place, is_class = 0, 0, False
+    while place < len(pattern):
+        text = pattern[place]
+        if text == "\\":
+            place += 1
+        elif is_class:
+            is_class = text != "]"
+        else:
+            is_class = text == "["
+            yield _Letter(place, text, depth)
+            depth += (text == "(") - (text == ")")
+        place += 1

@@ -1,0 +1,116 @@
+"""A schema that can't be kept is refused with the place of its keyword, also as a tool's."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
+from millrace_runtime.grammar.documents import Origin, add_origin
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.lark import LarkWriter
+from millrace_runtime.grammar.parameters import CallableTool
+from millrace_runtime.grammar.proof import prove
+from millrace_runtime.grammar.source import GrammarKind
+from millrace_runtime.grammar.tools import write_either, write_forced
+from tests.runtime.grammar.fitting import load_vocabulary
+
+TEXT = {"type": "string"}
+SET = {"type": "array", "items": TEXT, "uniqueItems": True}
+NAMED = {"type": "object", "required": ["a"]}
+REFUSED: list[tuple[Any, str, str]] = [
+    ({"not": TEXT}, "#/properties/a/not", "leave it out"),
+    ({"if": TEXT, "then": {}}, "#/properties/a/if", "leave it out"),
+    ({"items": {"contains": TEXT}}, "#/properties/a/items/contains", "leave it out"),
+    ({"dependentRequired": {"b": ["c"]}}, "#/properties/a/dependentRequired", "leave it out"),
+    ({"dependentSchemas": {"b": {}}}, "#/properties/a/dependentSchemas", "leave it out"),
+    ({"$dynamicRef": "#a"}, "#/properties/a/$dynamicRef", "leave it out"),
+    ({"$ref": "#/$defs/Nothing"}, "#/properties/a/$ref", "as `#/$defs/Name` does"),
+    ({"$ref": "https://a.example/b"}, "#/properties/a/$ref", "as `#/$defs/Name` does"),
+    ({"oneOf": [NAMED, {"type": "object", "required": ["b"]}]}, "#/properties/a/oneOf", "write `anyOf`"),
+    ({"anyOf": [TEXT, {"oneOf": [TEXT, {"maxLength": 3}]}]}, "#/properties/a/anyOf/1/oneOf", "write `anyOf`"),
+    (
+        {"propertyNames": {"pattern": "a", "minLength": 2}},
+        "#/properties/a/propertyNames",
+        "one of them alone",
+    ),
+    ({"propertyNames": {"type": "number"}}, "#/properties/a/propertyNames", "one of them alone"),
+    ({"propertyNames": {"pattern": "("}}, "#/properties/a/propertyNames", "unclosed group"),
+    ({"$ref": "#/$defs/M", "unevaluatedProperties": False}, "#/properties/a/unevaluatedProperties", "beside"),
+    ({"type": "string", "pattern": "a(?!b)"}, "#/properties/a/pattern", "look-ahead"),
+    ({"type": "string", "pattern": "^(?=a)(?=()b$"}, "#/properties/a/pattern", "look-ahead"),
+    ({"$ref": "#/$defs/M"}, "#/$defs/M/properties/x~1y/minimum", "is greater than maximum (3): change it"),
+    ({"type": "text"}, "#/properties/a/type", "Invalid type: text"),
+    ({"type": "array", "items": SET}, "#/properties/a/items/uniqueItems", "Without `strict`"),
+    (
+        {"type": "array", "items": {"enum": [*range(5)]}, "uniqueItems": True},
+        "#/properties/a/uniqueItems",
+        "",
+    ),
+]
+"""A property's schema, the place of its fault, and what the message says."""
+EMPTY = {"type": "object", "properties": {"x/y": {"minimum": 5, "maximum": 3, "type": "integer"}}}
+
+
+def describe(schema: dict[str, Any]) -> dict[str, Any]:
+    definitions = {"M": {**EMPTY, "required": ["x/y"]}}
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], "$defs": definitions}
+
+
+def open_tool(schema: dict[str, Any], *, is_strict: bool = True) -> CallableTool:
+    types = ParameterTypes([{"function": {"name": "f", "parameters": schema}}], "f")
+    return CallableTool("f", schema, types, is_strict)
+
+
+def why_refused(kind: GrammarKind, source: str, before: str = "") -> str:
+    with pytest.raises(GrammarError) as caught:
+        prove(load_vocabulary(), kind, source, before)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("schema", "path", "message"), REFUSED)
+def test_a_schema_is_refused_with_the_place_of_its_keyword(
+    schema: dict[str, Any], path: str, message: str
+) -> None:
+    known = describe(schema)
+    said = why_refused(
+        GrammarKind.SCHEMA, msgspec.json.encode(add_origin(known, Origin(is_strict=True))).decode()
+    )
+    assert said.startswith(f"`{path}`")
+    assert message in said
+    tool, lark = open_tool(known), LarkWriter({})
+    calls = write_forced("hermes", [tool], LarkWriter({}), is_one_call=True)
+    assert why_refused(GrammarKind.LARK, calls) == f"in `f`, {said}"
+    either = lark.write(write_either("hermes", [tool], lark, is_one_call=True))
+    assert why_refused(GrammarKind.SCHEMA, "{}", either) == f"in `f`, {said}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        (SET, "#/properties/a/uniqueItems"),
+        (
+            {"type": "array", "items": {"$ref": "#/$defs/M"}, "minItems": 1},
+            "#/$defs/M/properties/x~1y/minimum",
+        ),
+    ],
+)
+def test_a_format_with_its_own_parameters_names_the_place_too(schema: dict[str, Any], path: str) -> None:
+    calls = write_forced("glm45", [open_tool(describe(schema))], LarkWriter({}), is_one_call=True)
+    assert why_refused(GrammarKind.LARK, calls).startswith(f"in `f`, `{path}`")
+
+
+def test_without_strict_an_array_may_have_an_item_twice() -> None:
+    assert prove(load_vocabulary(), GrammarKind.SCHEMA, msgspec.json.encode(SET).decode(), "")
+    calls = write_forced(
+        "hermes", [open_tool(describe(SET), is_strict=False)], LarkWriter({}), is_one_call=True
+    )
+    assert prove(load_vocabulary(), GrammarKind.LARK, calls, "")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['{"items":' * 900 + "{}" + "}" * 900, '{"x-millrace": 5, "not": 5}', '{"type": 5, "oneOf": [5]}'],
+)
+def test_a_schema_that_is_none_is_refused(source: str) -> None:
+    assert len(why_refused(GrammarKind.SCHEMA, source)) < 700
