@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import anthropic
 import pytest
+from anthropic.types.beta.message_create_params import MessageCreateParamsBase
 from pydantic import BaseModel
 from replica import Replica
 
@@ -18,6 +19,9 @@ WEATHER = {
 def client(replica: Replica) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=replica.url, max_retries=0) as client:
         yield client
+
+
+SENT_AS_HEADERS = {"betas", "user_profile_id", "workspace_id"}
 
 
 def ask(text: str) -> dict[str, object]:
@@ -69,6 +73,47 @@ def test_thinking_is_streamed(client: anthropic.Anthropic) -> None:
     ]
     again = client.messages.create(**question | {"messages": turns}, thinking=thinking)
     assert again.content[-1].text == "Hello, wörld 😀!"
+
+
+def test_the_beginning_of_an_answer_may_be_given(client: anthropic.Anthropic) -> None:
+    question = ask("Say hello")
+    turns = [*question["messages"], {"role": "assistant", "content": "Hello, "}]
+    assert client.messages.create(**question | {"messages": turns}).content[0].text == "wörld 😀!"
+
+
+def test_an_agent_has_tools_of_anthropics_and_finds_its_own(client: anthropic.Anthropic) -> None:
+    """As Claude Code asks, with a reminder behind the result."""
+    found = [{"type": "tool_reference", "tool_name": "get_weather"}]
+    turns = [
+        *ask("Which tools know the weather?")["messages"],
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "1", "name": "ToolSearch", "input": {}}],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": found}]},
+        {"role": "system", "content": "Now ask for the weather in Paris."},
+    ]
+    tools = [
+        {"name": "ToolSearch", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+        WEATHER | {"defer_loading": True},
+    ]
+    with client.beta.messages.stream(
+        **ask("") | {"messages": turns, "tools": tools},
+        betas=["advanced-tool-use-2025-11-20", "context-management-2025-06-27"],
+        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        metadata={"user_id": "user_1_account__session_2"},
+        thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"effort": "high"},
+    ) as stream:
+        [use] = stream.get_final_message().content
+    assert (use.name, use.input) == ("get_weather", {"city": "Paris"})
+
+
+def test_each_parameter_is_known(client: anthropic.Anthropic) -> None:
+    absent = dict.fromkeys(MessageCreateParamsBase.__annotations__.keys() - SENT_AS_HEADERS)
+    assert client.messages.create(**ask("Say hello"), extra_body=absent | ask("Say hello")).content
 
 
 def test_text_is_streamed(client: anthropic.Anthropic) -> None:

@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 from replica import Replica
 
-EXTENSIONS = {"reasoning", "reasoning_content", "store", "name"}
-"""Fields that the types do not have: reasoning by the names that clients know, one of OpenAI's server, and
-the function's name beside its whole arguments, which older clients know."""
+EXTENSIONS = {"reasoning", "reasoning_content", "stop_reason", "store", "name"}
+"""Fields that the types do not have: reasoning by the names that clients know, vLLM's reason of an end, one
+of OpenAI's server, and the function's name beside its whole arguments, which older clients know."""
 NOT_YET = '"finish_reason":null'
 """Of a text's chunks, as OpenAI sends them. Its type is that of the last chunk."""
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -38,6 +38,40 @@ CHATS = [
     ask("Describe Ada")
     | {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
 ]
+CODEX: dict[str, Any] = {
+    "instructions": "You are Codex.",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Ask nobody."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "weather in Paris"}]},
+        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "gAAA"},
+        {"type": "custom_tool_call", "call_id": "1", "name": "apply_patch", "input": "*** Begin Patch"},
+        {"type": "custom_tool_call_output", "call_id": "1", "output": "done"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "weather in Paris"}]},
+    ],
+    "tools": [
+        {"type": "function", "strict": False, **FUNCTION},
+        {
+            "type": "custom",
+            "name": "apply_patch",
+            "description": "Edits files.",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
+        },
+        {"type": "namespace", "name": "mcp__files", "description": "Files.", "tools": [
+            {"type": "function", "strict": False, **FUNCTION, "name": "read"}]},
+        {"type": "web_search", "external_web_access": False},
+        {"type": "tool_search", "execution": "client", "description": "", "parameters": {"type": "object"}},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "include": ["reasoning.encrypted_content"],
+    "service_tier": "priority",
+    "prompt_cache_key": "1234",
+    "text": {"verbosity": "low"},
+    "client_metadata": {"x-codex-installation-id": "1"},
+}  # fmt: skip
+"""What Codex sends, in the middle of a conversation."""
 COMPLETIONS = [
     {"prompt": "Once upon", "max_tokens": 50},
     {"prompt": ["Once upon", "x"], "logprobs": 2, "n": 2, "seed": 1},
@@ -48,6 +82,7 @@ RESPONSES: list[dict[str, Any]] = [
     {"input": "Think about it"},
     {"input": "the weather in Paris", "tools": [{"type": "function", **FUNCTION}], "tool_choice": "required"},
     {"input": "Describe Ada", "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}},
+    CODEX,
 ]
 MESSAGES = [
     ask("Say hello") | {"system": "Be brief."},

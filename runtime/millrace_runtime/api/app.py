@@ -152,6 +152,8 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
             "object": "model",
             "created": created,
             "owned_by": "millrace",
+            "root": replica.settings.served_name,  # vLLM's clients call the model by it
+            "parent": None,
             "default_sampling": msgspec.to_builtins(replica.settings.author_defaults) or {},
             "max_model_len": ready.max_model_length if ready else None,
             "replica": describe_replica(ready) if ready else None,

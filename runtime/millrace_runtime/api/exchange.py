@@ -175,6 +175,9 @@ class Exchange:
             model=self._replica.settings.served_name,
             includes_usage=request.includes_usage,
             tools=request.answer.tools,
+            echo=request.answer.echo,
+            temperature=request.sampling.temperature,
+            top_p=request.sampling.top_p,
             prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
             has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )

@@ -110,6 +110,7 @@ class Generation:
                 min_tokens=request.min_tokens,
                 markers=self._markers,
                 returns_token_ids=request.returns_token_ids,
+                client_ends=frozenset(request.stop_token_ids).difference(ends),
                 reader=self._open_reader(prompt),
             )
 

@@ -6,8 +6,8 @@ import msgspec
 from fastapi import FastAPI
 
 from millrace_runtime import contract
-from millrace_runtime.api.request.anthropic import MessagesBody, PromptBody
-from millrace_runtime.api.request.responses import ResponsesBody
+from millrace_runtime.api.request.anthropic.body import MessagesBody, PromptBody
+from millrace_runtime.api.request.responses.body import ResponsesBody
 from millrace_runtime.api.request.schema import ChatBody, CompletionBody, Unsupported
 from millrace_runtime.api.request.tokenizing import DetokenizeBody, TokenizeBody
 

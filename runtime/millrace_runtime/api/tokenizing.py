@@ -80,14 +80,16 @@ class PromptExchange:
 
 
 def _encode_tokens(replica: ReplicaState, ready: EngineReady, prompted: Prompted) -> bytes:
-    del replica
     [tokens] = prompted.prompts
+    shows_pieces = prompted.request.prompt.shows_pieces
     return orjson.dumps(
         {
             "count": len(tokens),
             "max_model_len": ready.max_model_length,
             "tokens": list(tokens),
-            "token_strs": None,
+            "token_strs": [replica.tokenizer.token_piece(token) for token in tokens]
+            if shows_pieces
+            else None,
         }
     )
 

@@ -98,10 +98,14 @@ class Tokenizer:
         """Return the bytes that a token spells: its name if it is special, nothing if its id is unknown."""
         spelled = self._spelling.get(token)
         if spelled is None:
-            piece = self._native.id_to_token(token) or ""
+            piece = self.token_piece(token)
             spelled = spell_byte_level(piece) if self._is_byte_level else spell_sentencepiece(piece)
             self._spelling[token] = spelled
         return spelled
+
+    def token_piece(self, token: int) -> str:
+        """Return a token as the vocabulary spells it, such as `Ġthe`; nothing if its id is unknown."""
+        return self._native.id_to_token(token) or ""
 
     def token_text(self, token: int) -> str | None:
         """Return a byte-level token's text; None if the token is not whole characters."""

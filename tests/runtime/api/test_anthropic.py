@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from millrace_runtime.api.request.anthropic import read_anthropic
+from millrace_runtime.protocol.encoding import unpack_tokens
+from testing.scripted_replica import SERVED_NAME, serve_script
 from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
 from tests.runtime.api.served import REPLY, Served
 
-ASK: dict[str, Any] = {"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
+USER = {"role": "user", "content": "hi"}
+ASK_ALONE: dict[str, Any] = {"messages": [USER]}
+ASK = ASK_ALONE | {"max_tokens": 100}
 FIND = {"name": "find", "description": "Finds.", "input_schema": SCHEMA}
 
 
@@ -21,6 +25,22 @@ def read_events(text: str) -> list[dict[str, Any]]:
         events.append(json.loads(data.removeprefix("data: ")))
         assert events[-1]["type"] == kind.removeprefix("event: ")
     return events
+
+
+def join_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks of a stream, as Anthropic's client puts them together."""
+    blocks: list[dict[str, Any]] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(blocks)
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            [(key, piece)] = [item for item in event["delta"].items() if item[0] != "type"]
+            blocks[event["index"]][key] = blocks[event["index"]].get(key, "") + piece
+    return [
+        block | {"input": json.loads(block.pop("partial_json"))} if "partial_json" in block else block
+        for block in blocks
+    ]
 
 
 async def test_a_message_is_answered(served: Served) -> None:
@@ -35,7 +55,6 @@ async def test_a_message_is_answered(served: Served) -> None:
 
 
 BAD = "invalid_request_error"
-ASK_ALONE = {"messages": ASK["messages"]}
 
 
 @pytest.mark.parametrize(
@@ -72,14 +91,12 @@ async def test_thinking_and_calls_are_blocks_whole_and_streamed(tmp_path: Path) 
             "message_stop",
         ]
         assert events[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
-        pieces: dict[int, str] = {}
-        for event in events:
-            if event["type"] == "content_block_delta":
-                [text] = [value for key, value in event["delta"].items() if key != "type"]
-                pieces[event["index"]] = pieces.get(event["index"], "") + text
-        assert pieces[0] == whole["content"][0]["thinking"] == "Hm."
-        assert pieces[1] == whole["content"][1]["text"]
-        assert json.loads(pieces[2]) == call["input"]
+        streamed = join_blocks(events)
+        assert streamed[0]["thinking"] == whole["content"][0]["thinking"] == "Hm."
+        assert streamed[0]["signature"]
+        assert whole["content"][0]["signature"], "a client sends no thought back that has none"
+        assert streamed[1] == whole["content"][1]
+        assert streamed[2]["input"] == call["input"]
         hidden = await served.client.post("/v1/messages", json=ask | {"thinking": {"type": "disabled"}})
         assert "thinking" not in [block["type"] for block in hidden.json()["content"]]
 
@@ -92,63 +109,16 @@ async def test_the_blocks_of_an_answer_keep_its_order(tmp_path: Path) -> None:
         assert shown == ["First. ", "find", "Then. ", "find"]
 
 
-def test_blocks_become_the_messages_that_templates_know() -> None:
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "Hm.", "signature": "s"},
-                {"type": "tool_use", "id": "1", "name": "find", "input": {"who": "x"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "none"}]},
-                {"type": "text", "text": "So?"},
-            ],
-        },
-    ]
-    body = {"max_tokens": 1, "messages": messages, "system": [{"type": "text", "text": "S"}], "tools": [FIND]}
-    job = read_anthropic(json.dumps(body).encode()).prompts
-    assert job.messages == [  # type: ignore[union-attr]
-        {"role": "system", "content": "S"},
-        {"role": "user", "content": "a\nb"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "find", "arguments": {"who": "x"}}}
-            ],
-            "reasoning_content": "Hm.",
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "none"},
-        {"role": "user", "content": "So?"},
-    ]
-    assert job.tools == [  # type: ignore[union-attr]
-        {"type": "function", "function": {"name": "find", "description": "Finds.", "parameters": SCHEMA}}
-    ]
-
-
 @pytest.mark.parametrize(
     ("change", "status", "kind", "said"),
     [
         ({"max_tokens": None}, 400, BAD, "max_tokens"),
         ({"model": "other"}, 404, "not_found_error", "use `tiny`"),
-        (
-            {"messages": [{"role": "tool", "content": "x"}]},
-            400,
-            "invalid_request_error",
-            "`user` or `assistant`",
-        ),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
-            400,
-            "invalid_request_error",
-            "'image'",
-        ),
-        ({"container": "x"}, 400, BAD, "`container` is not known"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, BAD, "`assistant` or `system`"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, 400, BAD, "'image'"),
+        ({"guided_json": {}}, 400, BAD, "`guided_json` is not known"),
+        ({"messages": [USER | {"content": "x" * 90}]}, 400, BAD, "exceed context limit: 106 + 100 > 200: "),
+        ({"messages": [USER | {"content": "x" * 300}]}, 400, BAD, "prompt is too long: the prompt has 316 "),
     ],
 )
 async def test_refusals_have_the_dialects_shape(
@@ -158,6 +128,90 @@ async def test_refusals_have_the_dialects_shape(
     error = answer.json()
     assert (answer.status_code, error["type"], error["error"]["type"]) == (status, "error", kind)
     assert said in error["error"]["message"]
+
+
+ANSWERS = {
+    "weather in Paris": "<think>\nI look.\n</think>\n\n"
+    '<tool_call>\n{"name": "mcp__weather__read", "arguments": {"city": "Paris"}}\n</tool_call>',
+    "18 degrees": "<think>\nWarm.\n</think>\n\nIt is 18 degrees in Paris.",
+}
+AGENT: dict[str, Any] = {
+    "model": SERVED_NAME,
+    "max_tokens": 1000,
+    "system": [
+        {
+            "type": "text",
+            "text": "x-anthropic-billing-header: cc_version=2.1.9; cc_entrypoint=cli; cch=0a1b2;",
+        },
+        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "\nBe brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
+    ],
+    "tools": [
+        {
+            "name": "mcp__weather__read",
+            "description": "Reads the weather.",
+            "input_schema": {
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+            "eager_input_streaming": True,
+        },
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
+    ],
+    "metadata": {"user_id": "user_1_account__session_2"},
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+    "temperature": 1,
+}
+"""What Claude Code sends, shortened."""
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "claude-code-20250219,context-management-2025-06-27",
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_claude_code_calls_a_tool_and_reads_its_result(tmp_path: Path, *, streams: bool) -> None:
+    async with serve_script(tmp_path, ANSWERS) as replica, httpx.AsyncClient(base_url=replica.url) as client:
+
+        async def ask(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            body = AGENT | {"messages": messages} | ({"stream": True} if streams else {})
+            answer = await client.post("/v1/messages?beta=true", json=body, headers=HEADERS)
+            assert answer.status_code == 200, answer.text
+            return join_blocks(read_events(answer.text)) if streams else answer.json()["content"]
+
+        question = {"type": "text", "text": "the weather in Paris?", "cache_control": {"type": "ephemeral"}}
+        messages: list[dict[str, Any]] = [{"role": "user", "content": [question]}]
+        thought, use = blocks = await ask(messages)
+        assert (thought["type"], thought["thinking"]) == ("thinking", "I look.")
+        assert (use["type"], use["name"], use["input"]) == (
+            "tool_use",
+            "mcp__weather__read",
+            {"city": "Paris"},
+        )
+        result = {"type": "tool_result", "tool_use_id": use["id"], "content": "18 degrees", "is_error": False}
+        messages += [
+            {"role": "assistant", "content": blocks},
+            {"role": "user", "content": [result | {"cache_control": {"type": "ephemeral"}}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "<total_tokens>900 tokens left</total_tokens>"}],
+            },
+        ]
+        _, text = await ask(messages)
+        assert text == {"type": "text", "text": "It is 18 degrees in Paris."}
+
+
+async def test_an_answer_begins_behind_the_text_that_was_given(served: Served) -> None:
+    given = ASK | {"max_tokens": 50, "messages": [USER, {"role": "assistant", "content": "the "}]}
+    answer = (await served.client.post("/v1/messages", json=given)).json()
+    assert answer["content"] == [{"type": "text", "text": REPLY}]
+    prompt = list(unpack_tokens(served.engine.seen[-1].prompt))
+    assert served.replica.tokenizer.decode(prompt, hides_special=False) == "user: hi\nassistant: the "
 
 
 async def test_texts_and_conversations_are_tokenised_and_back(served: Served) -> None:

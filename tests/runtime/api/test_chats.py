@@ -71,6 +71,26 @@ def test_the_template_gets_the_variables_of_the_request() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({"reasoning_effort": None}, {}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        ({"reasoning_effort": "max"}, {"reasoning_effort": "max", "enable_thinking": True}),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True, "x": 1}},
+            {"reasoning_effort": "none", "enable_thinking": True, "x": 1},
+        ),
+    ],
+)
+def test_the_template_gets_the_effort_and_the_clients_own_variables_win(
+    fields: dict[str, Any], variables: dict[str, Any]
+) -> None:
+    prompt = read_chat(json.dumps({"messages": [HI]} | fields).encode()).prompts
+    assert isinstance(prompt, RenderChat)
+    assert prompt.variables == variables
+
+
 async def test_each_chunk_has_the_usage_so_far_where_it_is_asked_for(served: Served) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     for path, body in (("chat/completions", {"messages": [HI]}), ("completions", {"prompt": "a"})):
@@ -209,7 +229,7 @@ async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served
         "prompt": "a",
         "logit_bias": {"5": -100, "7": 2.5},
         "allowed_token_ids": [0, 9, 261],
-        "repetition_penalty": 1.5,
+        "repetition_penalty": 99.5,
         "min_tokens": 3,
         "max_tokens": 8,
         "stop": "p",
@@ -217,7 +237,7 @@ async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served
     answer = await served.client.post("/v1/completions", json=ask)
     assert answer.json()["choices"][0]["text"] == "the stö"
     sampling = served.engine.seen[-1].sequences[0].sampling
-    assert (sampling.bias, sampling.repetition_penalty) == ({5: -100, 7: 2.5}, 1.5)
+    assert (sampling.bias, sampling.repetition_penalty) == ({5: -100, 7: 2.5}, 99.5)
     assert (sampling.min_tokens, sampling.held_back) == (3, (261,))
     bits = int.from_bytes(sampling.allowed, "little")
     assert [token for token in range(288) if bits >> token & 1] == [0, 9, 261]

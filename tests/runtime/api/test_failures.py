@@ -218,7 +218,10 @@ async def test_admission_bounds_sequences_and_tokens(model_path: Path) -> None:
 
 
 BAD_COMPLETIONS = [
-    ({"prompt": "a", "n": 17}, "n", "<= 16"),
+    ({"prompt": "a", "n": 129}, "n", "<= 128 - in `n`: send the request several times"),
+    ({"prompt": ["a"] * 129}, "prompt", "limit is 128: split the request"),
+    ({"prompt": "a", "stop": ["a"] * 17}, "stop", "length <= 16 - in `stop`: send fewer"),
+    ({"prompt": "a", "reasoning_effort": "low"}, "reasoning_effort", "a field of /v1/chat/completions"),
     ({"prompt": "a", "max_tokens": 0}, "max_tokens", "only with `echo` or `prompt_logprobs`"),
     ({"prompt": "a", "max_tokens": -1, "echo": True}, "max_tokens", ">= 0"),
     ({"prompt": "a", "prompt_logprobs": 21}, "prompt_logprobs", "<= 20"),
@@ -259,6 +262,9 @@ for _ in range(17):
 BAD_CHATS = [
     ({"tools": [{"type": "function"}]}, "missing required field `function`"),
     ({"top_logprobs": 2}, "logprobs: true"),
+    ({"functions": [{"name": "f"}]}, "send `tools`"),
+    ({"function_call": {"name": "f"}}, "send `tool_choice`"),
+    ({"reasoning_effort": "much"}, "Invalid enum value 'much'"),
     ({"messages": []}, "length"),
     ({"messages": [{"role": "villain", "content": "x"}]}, "no villains"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only parts of type `text`"),
@@ -299,6 +305,7 @@ async def test_another_model_is_a_404_that_names_ours(served: Served) -> None:
     assert [(model.id, model.max_model_len) for model in models] == [("tiny", 200)]
     assert (await served.openai.models.retrieve("tiny")).id == "tiny"
     listed = (await served.client.get("/v1/models")).json()["data"][0]
+    assert (listed["root"], listed["parent"]) == ("tiny", None)
     assert listed["replica"] == (await served.client.get("/v1/models/tiny")).json()["replica"] == REPLICA
     for path in ("/docs", "/redoc"):  # their pages load scripts from the internet
         assert (await served.client.get(path)).status_code == 404

@@ -22,5 +22,5 @@ async def test_answers_and_the_path_say_what_the_engine_has_to_do(served: Served
             assert (await served.client.get(PATH_LOAD)).json() == busy
             served.engine.pauses_after = None
         assert HEADER_LOAD in (await waiting).headers
-    refused = await served.client.post("/v1/completions", json={"prompt": "a", "n": 99})
+    refused = await served.client.post("/v1/completions", json={"prompt": "a", "n": 129})
     assert (refused.status_code, HEADER_LOAD in refused.headers) == (400, True)

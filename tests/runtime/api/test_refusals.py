@@ -1,12 +1,24 @@
 """Fields of a body: which are honoured, ignored, or refused by name."""
 
-import inspect
+import re
+from pathlib import Path
+from typing import Any
 
-from openai.resources.chat.completions import AsyncCompletions as AsyncChats
-from openai.resources.completions import AsyncCompletions as AsyncTexts
+import msgspec
+import pytest
+from openai.types import completion_create_params as texts
+from openai.types.chat import completion_create_params as chats
 
 from millrace_runtime.api.errors import ApiError, BadRequestError
-from millrace_runtime.api.request.schema import ChatBody, CompletionBody
+from millrace_runtime.api.request.schema import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    Harmless,
+    Unsupported,
+)
+from millrace_runtime.api.request.structured import GrammarFields
+from millrace_runtime.api.request.unsupported import refuse_unsupported
 from millrace_runtime.contract import REJECTED_LOAD
 from tests.runtime.api.served import REPLY, Served
 from tests.runtime.api.test_failures import HI, assert_conserved
@@ -26,6 +38,17 @@ INERT = {
     "include_stop_str_in_output": False,
     "bad_words": [],
     "length_penalty": 1.0,
+    "verbosity": "low",
+    "guided_decoding_backend": "xgrammar",
+    "stream_interval": 4,
+    "session_id": "s",
+    "thinking_token_budget": -1,
+    "truncation_side": "left",
+    "modalities": ["text"],
+    "web_search_options": None,
+    "audio": None,
+    "logit_bias": None,
+    "echo": False,
     "allowed_token_ids": None,
     "return_token_ids": False,
     "stream_options": {"include_usage": False, "continuous_usage_stats": False},
@@ -37,7 +60,7 @@ async def test_harmless_fields_and_values_that_ask_for_nothing_are_accepted(serv
     chat |= {"logprobs": False, "top_logprobs": 0, "prompt_cache_options": {"mode": "implicit"}}
     answer = await served.client.post("/v1/chat/completions", json=chat | INERT)
     assert answer.status_code == 200, answer.text
-    completion = {"prompt": "a", "max_tokens": 1, "add_special_tokens": True, "echo": False}
+    completion = {"prompt": "a", "max_tokens": 1, "add_special_tokens": True}
     answer = await served.client.post("/v1/completions", json=completion | INERT)
     assert answer.status_code == 200, answer.text
 
@@ -53,10 +76,56 @@ async def test_options_of_a_stream_ask_for_what_they_say(served: Served) -> None
         assert answer.status_code == 200
 
 
-def test_every_parameter_of_openais_client_is_known() -> None:
-    for create, body in ((AsyncChats.create, ChatBody), (AsyncTexts.create, CompletionBody)):
-        named = {name for name in inspect.signature(create).parameters if not name.startswith("extra_")}
-        assert named - {"self", "timeout"} <= set(body.__struct_fields__)
+def list_own(*types: type[msgspec.Struct]) -> set[str]:
+    return {name for kind in types for name in kind.__annotations__}
+
+
+def why_refused(body: GenerationBody) -> str | None:
+    try:
+        return refuse_unsupported(body)
+    except BadRequestError as error:
+        return str(error)
+
+
+NEVER = list_own(Unsupported) - list_own(ChatBody, CompletionBody)
+KNOWN_ONLY_HERE = {"kv_transfer_params", "ec_transfer_params", "vllm_xargs"}
+"""Fields for extensions of vLLM's server: nothing does the same."""
+
+
+@pytest.mark.parametrize(
+    ("published", "body"),
+    [
+        (chats.CompletionCreateParamsStreaming, ChatBody(messages=[])),
+        (texts.CompletionCreateParamsStreaming, CompletionBody(prompt="a")),
+    ],
+)
+def test_each_field_of_openais_is_supported_or_ignored_or_refused_with_a_hint(
+    published: Any, body: GenerationBody
+) -> None:
+    for name in published.__annotations__:
+        if name not in list_own(type(body), GenerationBody, Harmless, GrammarFields):
+            said = why_refused(msgspec.structs.replace(body, **{name: "x"}))
+            assert said, name
+            assert not said.endswith("leave it out"), name
+
+
+def test_the_page_has_each_field_that_is_refused_or_ignored() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "requests.md").read_text()
+    text = page.split("## What is refused")[1].split("\n## ")[0]
+    table, ignored = text.split("Ignored, because")
+    in_table = {
+        name for line in table.splitlines() if line[:3] == "| `" for name in words(line.split("|")[1])
+    }
+    assert in_table == NEVER
+    assert list_own(Harmless) == set(words(ignored))
+    for name in NEVER - KNOWN_ONLY_HERE:
+        said = why_refused(CompletionBody(prompt="a", **{name: "x"}))
+        assert said, name
+        assert "leave it out" not in said, name
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"`(\w+)`", text)
 
 
 async def test_an_answer_of_openais_may_be_sent_back_as_a_message(served: Served) -> None:
@@ -81,8 +150,8 @@ async def test_what_openais_client_made_of_an_answer_may_be_sent_back(served: Se
 ASKING = {
     "length_penalty": 2.0,
     "logits_processors": ["x"],
-    "reasoning_effort": "high",
-    "guided_decoding_backend": "x",
+    "functions": [{"name": "f"}],
+    "thinking_token_budget": 100,
     "moderation": {"model": "x"},
 }
 UNKNOWN = {

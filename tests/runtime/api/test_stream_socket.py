@@ -85,7 +85,7 @@ async def test_the_connections_end_cancels_all(served: Served) -> None:
 @pytest.mark.parametrize(
     ("message", "request_id", "said"),
     [
-        ({"id": "a", "request": {"prompt": "a", "n": 99}}, "a", "<= 16"),
+        ({"id": "a", "request": {"prompt": "a", "n": 129}}, "a", "<= 128"),
         ({"id": "a", "request": {"prompt": "a", "model": "other"}}, "a", "use `tiny`"),
         ({"id": "a"}, None, "send {"),
         ({"id": "a", "request": {"prompt": "a"}, "cancel": "b"}, None, "send {"),

@@ -13,7 +13,9 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
+from millrace_runtime.api.request.openai import read_chat
 from millrace_runtime.api.usage import Usage
+from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.tokenizer import Tokenizer
 from testing.text_model import build_byte_level, write_model
@@ -24,6 +26,11 @@ HI = [{"role": "user", "content": "hi"}]
 BARE = {"name": "find"}
 NAMED = {"type": "function", "function": {"name": "find"}}
 FIND = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
+
+
+def allow(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 async def test_a_call_comes_whole_and_streamed(tmp_path: Path) -> None:
@@ -95,7 +102,12 @@ BAD = [
     ({"tools": [{"type": "function"}]}, "tools[0]", "missing required field `function`"),
     ({"tools": [{"type": "x", "function": {"name": "f"}}]}, "tools[0].type", "x"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "matching"),
+    ({"tools": [FIND, {"type": "custom", "custom": {"name": "f"}}]}, "tools[1].type", "make it a `function`"),
     ({"tool_choice": "required"}, "tool_choice", "needs `tools`"),
+    ({"tool_choice": allow("auto", "find")}, "tool_choice", "needs `tools`"),
+    ({"tools": [FIND], "tool_choice": allow("auto", "find", "no")}, "tool_choice", "names `no`"),
+    ({"tools": [FIND], "tool_choice": allow("auto")}, "tool_choice.allowed_tools.tools", "length"),
+    ({"tools": [FIND], "tool_choice": {"type": "custom"}}, "tool_choice.type", "custom"),
     (
         {"tools": [FIND], "tool_choice": {"type": "function", "function": {"name": "no"}}},
         "tool_choice",
@@ -177,6 +189,20 @@ async def test_a_strict_tool_binds_its_calls(tmp_path: Path, path: str, body: di
             assert answer.status_code == 200, answer.text
             bound = served.engine.seen[-1].grammar
             assert ("who" in (bound.text if bound else "")) == is_strict
+
+
+@pytest.mark.parametrize(("mode", "forced"), [("auto", None), ("required", "")])
+def test_the_allowed_tools_are_all_that_the_model_has(mode: str, forced: str | None) -> None:
+    function = {**FIND["function"], "name": "other", "strict": True}
+    body = {
+        "messages": HI,
+        "tools": [{**FIND, "function": function}, FIND],
+        "tool_choice": allow(mode, "find"),
+    }
+    request, prompt = read_chat(json.dumps(body).encode())
+    assert isinstance(prompt, RenderChat)
+    assert prompt.tools == request.answer.tools == [FIND]
+    assert (request.answer.forced, request.answer.strict) == (forced, ())
 
 
 FORCED: list[tuple[str, dict[str, Any]]] = [

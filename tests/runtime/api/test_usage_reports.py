@@ -123,7 +123,7 @@ async def test_a_stream_that_the_replica_cuts_reports_last(model_path: Path) -> 
 
 
 async def test_an_answer_without_a_generation_used_nothing(served: Served) -> None:
-    for path, body in (("/v1/completions", {"prompt": "a", "n": 99}), ("/tokenize", {"prompt": "a"})):
+    for path, body in (("/v1/completions", {"prompt": "a", "n": 129}), ("/tokenize", {"prompt": "a"})):
         answer = await served.client.post(path, json=body, headers=REPORT)
         assert answer.headers[HEADER_USAGE] == "0 0 0"
 

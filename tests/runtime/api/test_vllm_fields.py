@@ -12,6 +12,7 @@ from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.protocol.encoding import unpack_tokens
 from millrace_runtime.protocol.step import FAULT_NOTHING_ALLOWED
 from testing.text_model import END_TOKEN, build_byte_level, write_model
+from tests.runtime.api.scripted import serve_answer
 from tests.runtime.api.served import REPLY, Served, serve
 
 HI = [{"role": "user", "content": "hi"}]
@@ -53,6 +54,7 @@ async def test_a_prompt_is_cut_to_its_last_tokens(served: Served) -> None:
         ({"truncate_prompt_tokens": -1}, 200 - 16),
         ({"truncate_prompt_tokens": -1, "max_tokens": 150}, 50),
         ({"truncate_prompt_tokens": -1, "user": "x" * 200_000}, 200 - 16),
+        ({"truncate_prompt_tokens": 3, "truncation_side": "left"}, 3),
     ):
         for prompt in (f"{long}bcd", encode(served, f"{long}bcd")[0]):
             await ask(served, {"prompt": prompt} | fields)
@@ -124,6 +126,16 @@ async def test_special_tokens_around_a_prompt_are_added_where_the_client_says(tm
             ({"prompt": "abcd", "truncate_prompt_tokens": 1}, [end], ""),
             ({"prompt": "abcd", "truncate_prompt_tokens": 5}, [end, 64, 65, 66, 67], "abcd"),
             (
+                {"prompt": "abcd", "truncate_prompt_tokens": 3, "truncation_side": "right"},
+                [end, 64, 65],
+                "ab",
+            ),
+            (
+                {"prompt": [64, 65, 66], "truncate_prompt_tokens": 2, "truncation_side": "right"},
+                [64, 65],
+                "ab",
+            ),
+            (
                 {"prompt": "abcd", "truncate_prompt_tokens": 3, "add_special_tokens": False},
                 [65, 66, 67],
                 "bcd",
@@ -135,6 +147,59 @@ async def test_special_tokens_around_a_prompt_are_added_where_the_client_says(tm
                 answer = await ask(served, fields | {"user": padding, "echo": True, "max_tokens": 1})
                 assert list(unpack_tokens(served.engine.seen[-1].prompt)) == wanted
                 assert answer["choices"][-1]["text"] == echo + "the"
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_an_answer_says_what_of_the_clients_ended_it_whole_and_streamed(
+    served: Served, path: str, body: dict[str, Any]
+) -> None:
+    token, end = served.engine.reply[3], served.engine.reply[-1]
+    body = body | {"max_tokens": 50}
+    for fields, finish, reason in (
+        ({}, "stop", None),
+        ({"max_tokens": 2}, "length", None),
+        ({"stop": ["x", " 😀"]}, "stop", " 😀"),
+        ({"stop_token_ids": [token]}, "stop", token),
+        ({"stop_token_ids": [token], "include_stop_str_in_output": True}, "stop", token),
+        ({"stop_token_ids": [end]}, "stop", None),
+        ({"stop_token_ids": [end], "ignore_eos": True}, "stop", end),
+    ):
+        [whole] = (await ask(served, body | fields, path))["choices"]
+        text = (await served.client.post(f"/v1/{path}", json=body | fields | {"stream": True})).text
+        chunks = [
+            json.loads(line[6:])["choices"][0] for line in text.splitlines() if line.startswith("data: {")
+        ]
+        for ended in (whole, chunks[-1]):
+            assert (ended["finish_reason"], ended["stop_reason"]) == (finish, reason)
+        assert not [chunk for chunk in chunks[:-1] if "stop_reason" in chunk]
+
+
+async def test_a_conversation_has_the_same_tokens_as_its_chat(tmp_path: Path) -> None:
+    find = {"type": "function", "function": {"name": "find"}}
+    last = [*HI, {"role": "assistant", "content": "So"}]
+    async with serve_answer(tmp_path, "x") as served:
+        for fields in (
+            {"tools": [find], "chat_template": None, "documents": [{"text": "d"}]},
+            {"chat_template_kwargs": {"thinks": True}, "reasoning_effort": "none"},
+            {"messages": last, "continue_final_message": True, "add_generation_prompt": False},
+        ):
+            await ask(served, {"messages": HI} | fields, PATHS[1][0])
+            answer = await served.client.post("/tokenize", json={"messages": HI} | fields)
+            assert answer.json()["tokens"] == list(unpack_tokens(served.engine.seen[-1].prompt))
+        for fields, said in (
+            ({"continue_final_message": True, "add_generation_prompt": True}, "exclude each other"),
+            ({"chat_template": "{{ x }}"}, "the model's own template"),
+            ({"tools": [{"type": "function"}]}, "missing required field"),
+        ):
+            refused = await served.client.post("/tokenize", json={"messages": HI} | fields)
+            assert refused.status_code == 400
+            assert said in refused.json()["error"]["message"]
+
+
+async def test_tokens_come_as_the_vocabulary_spells_them_where_the_client_asks(served: Served) -> None:
+    for fields, pieces in (({"return_token_strs": True}, ["the", "Ġthe", "st"]), ({}, None)):
+        answer = await served.client.post("/tokenize", json={"prompt": "the thest"} | fields)
+        assert answer.json()["token_strs"] == pieces
 
 
 async def test_no_spaces_come_between_special_tokens(served: Served) -> None:

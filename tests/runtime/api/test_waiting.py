@@ -160,7 +160,7 @@ async def load_and_scrape(served: Served) -> None:
     kinds: list[Callable[[], Awaitable[None]]] = [
         lambda: post({"prompt": ["a", "b"], "n": 2, "max_tokens": 5}),
         lambda: post({"prompt": "a", "stop": "the", "max_tokens": 50, "stream": True}),
-        lambda: post({"prompt": "a", "n": 99}),
+        lambda: post({"prompt": "a", "n": 129}),
         lambda: post({"prompt": "a", "model": "other"}),
         lambda: post({"prompt": "a b" * 100}),
         lambda: post({"prompt": "a", "n": 16, "user": "x" * 200_000}),

@@ -1,5 +1,6 @@
 """POST /v1/messages: Anthropic's messages of content blocks, whole or as its events."""
 
+import re
 from typing import Any
 
 import orjson
@@ -14,11 +15,15 @@ from millrace_runtime.protocol.messages import FINISH_LENGTH, FINISH_STOP
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_THINKING = "thinking"
+_TOO_LONG = "context_length_exceeded"
+_TOO_MUCH = re.compile(r"the prompt has (\d+) tokens and (\d+) more are asked for, .* limit is (\d+) in all")
 
 
 class MessagesWriter(PartsWriter):
@@ -52,7 +57,7 @@ class MessagesWriter(PartsWriter):
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole message."""
         message = self._message
-        blocks = [_encode_block(part) for part in message.parts]
+        blocks = [self._encode_block(part) for part in message.parts]
         if not message.content and not message.calls:
             blocks.append({"type": "text", "text": ""})
         ending = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_string}
@@ -62,7 +67,7 @@ class MessagesWriter(PartsWriter):
     def encode_error(error: ApiError) -> bytes:
         """Return the error in the dialect's shape."""
         kind = _ERROR_TYPES.get(error.status, "api_error")
-        return orjson.dumps({"type": "error", "error": {"type": kind, "message": error.message}})
+        return orjson.dumps({"type": "error", "error": {"type": kind, "message": _explain(error)}})
 
     @classmethod
     def encode_error_event(cls, error: ApiError) -> bytes:
@@ -85,10 +90,23 @@ class MessagesWriter(PartsWriter):
                 return opening
             return opening + self._grow_block({"type": "input_json_delta", "partial_json": part.arguments})
         if part.kind == "reasoning":
-            opening = self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            opening = self._open_block(_THINKING, {"type": _THINKING, "thinking": "", "signature": ""})
             return opening + self._grow_block({"type": "thinking_delta", "thinking": part.text})
         opening = self._open_block("text", {"type": "text", "text": ""})
         return opening + self._grow_block({"type": "text_delta", "text": part.text})
+
+    def _encode_block(self, part: Text | Call) -> dict[str, Any]:
+        """Return a whole block."""
+        if isinstance(part, Call):
+            return _encode_call(part) | {"input": _parse(part.json)}
+        if part.kind == "reasoning":
+            return {"type": _THINKING, "thinking": part.text, "signature": self._signature}
+        return {"type": "text", "text": part.text}
+
+    @property
+    def _signature(self) -> str:
+        """What stands for a signature. Clients don't send a thought back that has none; nothing checks it."""
+        return self._envelope.request_id
 
     def _open_block(self, kind: str, block: dict[str, Any]) -> bytes:
         if self._block == kind:
@@ -104,8 +122,11 @@ class MessagesWriter(PartsWriter):
     def _close_block(self) -> bytes:
         if self._block is None:
             return b""
+        signing = b""
+        if self._block == _THINKING:
+            signing = self._grow_block({"type": "signature_delta", "signature": self._signature})
         self._block = None
-        return _event("content_block_stop", index=self._num_blocks - 1)
+        return signing + _event("content_block_stop", index=self._num_blocks - 1)
 
     def _fields(self, blocks: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
         return {
@@ -118,6 +139,17 @@ class MessagesWriter(PartsWriter):
         }
 
 
+def _explain(error: ApiError) -> str:
+    """Return the message. Agents know by its first words, which are Anthropic's, what they must shorten."""
+    if error.code != _TOO_LONG:
+        return error.message
+    found = _TOO_MUCH.search(error.message)
+    if found is None:
+        return f"prompt is too long: {error.message}"
+    too_much = "{} + {} > {}".format(*found.groups())
+    return f"input length and `max_tokens` exceed context limit: {too_much}: {error.message}"
+
+
 def _encode_usage(usage: Usage) -> dict[str, int]:
     """Return Anthropic's usage: its three counts of input tokens are apart, and their sum is the prompt."""
     return {
@@ -126,15 +158,6 @@ def _encode_usage(usage: Usage) -> dict[str, int]:
         "cache_read_input_tokens": usage.num_cached_tokens,
         "output_tokens": usage.num_completion_tokens,
     }
-
-
-def _encode_block(part: Text | Call) -> dict[str, Any]:
-    """Return a whole block."""
-    if isinstance(part, Call):
-        return _encode_call(part) | {"input": _parse(part.json)}
-    if part.kind == "reasoning":
-        return {"type": "thinking", "thinking": part.text, "signature": ""}
-    return {"type": "text", "text": part.text}
 
 
 def _encode_call(call: Call) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import orjson
 from millrace_runtime.api.answer.choice import Delta
 from millrace_runtime.api.answer.logprobs import ChatLogprobs
 from millrace_runtime.api.answer.message import Call, Message
-from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_reason
+from millrace_runtime.api.answer.writer import AnswerSpec, OpenAiWriter, WholeChoice, encode_ending
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import AnswerDelta
 from millrace_runtime.protocol.messages import FINISH_STOP
@@ -50,12 +50,12 @@ class ChatWriter(OpenAiWriter):
                 return None
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
-        return b'%b{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
+        return b'%b{"index":%d,"delta":%b,"logprobs":%b,%b%b}%b' % (
             self._head,
             delta.index,
             orjson.dumps(fields),
             b"".join(logprobs.encode()),
-            encode_reason(finish),
+            encode_ending(finish, delta.stop_reason),
             self._encode_ids(delta.token_ids),
             self.tail,
         )
@@ -94,7 +94,7 @@ class ChatWriter(OpenAiWriter):
         return [
             b'{"index":%d,"message":%b,"logprobs":' % (index, orjson.dumps(fields)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b%b}' % (encode_reason(finish), self._encode_ids(choice.token_ids)),
+            b",%b%b}" % (encode_ending(finish, choice.stop_reason), self._encode_ids(choice.token_ids)),
         ]
 
 

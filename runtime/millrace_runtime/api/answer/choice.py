@@ -26,10 +26,17 @@ class Delta:
     """Tokens of the choice so far."""
     stop_string: str | None = None
     """The stop string that ended the choice."""
+    stop_token: int | None = None
+    """The token of the client's that ended the choice."""
     scores: Sequence[ScoredToken] = ()
     """The new tokens of the prompt after its first, if the client asked for `prompt_logprobs`."""
     token_ids: list[int] = field(default_factory=list)
     """The new tokens, if the client asked for them, with one that ends the sequence."""
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """What of the client's ended the choice; None for anything else, as the model's own end."""
+        return self.stop_token if self.stop_string is None else self.stop_string
 
 
 class Choice:
@@ -48,9 +55,11 @@ class Choice:
         markers: Mapping[int, str] = NONE_SHOWN,
         reader: PromptReader | None = None,
         returns_token_ids: bool = False,
+        client_ends: frozenset[int] = frozenset(),
     ) -> None:
         """`ends` are the tokens that are no text where they end the sequence.
 
+        `client_ends` are those that only the client has named, whether they are text or not.
         `markers` are the special tokens that a parser of the answer looks for, with their texts.
         `reader` is for an answer that has something of its prompt.
         """
@@ -71,6 +80,7 @@ class Choice:
         self._unmark = {ord(mark): None for mark in stops.marks.values()}
         """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
+        self._client_end_ids = client_ends
         self._returns_token_ids = returns_token_ids
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
@@ -101,8 +111,20 @@ class Choice:
             return None
         self.finish_reason = finish
         return Delta(
-            self.index, text, positions, finish, self.num_tokens, self._stop.matched, token_ids=token_ids
+            self.index,
+            text,
+            positions,
+            finish,
+            self.num_tokens,
+            self._stop.matched,
+            self._find_stop_token(output),
+            token_ids=token_ids,
         )
+
+    def _find_stop_token(self, output: SequenceOutput) -> int | None:
+        if output.finish_reason != FINISH_STOP or not output.tokens:
+            return None
+        return output.tokens[-1] if output.tokens[-1] in self._client_end_ids else None
 
     def _read_tokens(self, output: SequenceOutput, positions: list[Position]) -> Iterator[str]:
         """Count the tokens, and yield each one's certain text. Its position goes to `positions`.

@@ -23,6 +23,11 @@ class Envelope:
     """The tools of the request, which some dialects repeat."""
     has_prompt_logprobs: bool = False
     """Whether a whole answer has its prompts' log-probabilities."""
+    echo: bytes = b"{}"
+    """The fields of the request that some dialects repeat, as JSON."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    """How the tokens are drawn, for a request that does not say."""
     prompt_ids: tuple[bytes, ...] | None = None
     """The tokens of each choice's prompt as JSON, if the answer has token ids; None: it has none."""
 

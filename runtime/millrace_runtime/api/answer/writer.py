@@ -31,6 +31,7 @@ class WholeChoice:
     def __init__(self, logprobs: Logprobs) -> None:
         self.logprobs = logprobs
         self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
         self.token_ids: list[int] = []
         self._texts: list[str] = []
 
@@ -43,7 +44,7 @@ class WholeChoice:
         """Append the choice's next delta. Return how many bytes it takes, as far as characters are bytes."""
         self._texts.append(delta.text)
         self.token_ids += delta.token_ids
-        self.finish_reason = delta.finish_reason
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
         num_bytes = len(delta.text) + TOKEN_BYTES * len(delta.token_ids)
         return num_bytes + self.logprobs.add(delta.positions)
 
@@ -231,12 +232,12 @@ class CompletionWriter(OpenAiWriter):
         is_first = has_begun and delta.num_tokens == len(delta.token_ids)
         logprobs = self._open_logprobs()
         logprobs.add(delta.positions)
-        return b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b%b}%b' % (
+        return b'%b{"index":%d,"text":%b,"logprobs":%b,%b%b}%b' % (
             self._head,
             delta.index,
             orjson.dumps(delta.text),
             b"".join(logprobs.encode()),
-            encode_reason(delta.finish_reason),
+            encode_ending(delta.finish_reason, delta.stop_reason),
             self._encode_ids(delta.token_ids) + (self._encode_prompt(delta.index) if is_first else b""),
             self.tail,
         )
@@ -245,12 +246,14 @@ class CompletionWriter(OpenAiWriter):
         return [
             b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
             *choice.logprobs.encode(),
-            b',"finish_reason":%b' % encode_reason(choice.finish_reason),
+            b"," + encode_ending(choice.finish_reason, choice.stop_reason),
             *self._encode_scores(index),
             self._encode_ids(choice.token_ids) + self._encode_prompt(index) + b"}",
         ]
 
 
-def encode_reason(reason: str | None) -> bytes:
-    """Return a finish reason as JSON."""
-    return b"null" if reason is None else b'"' + reason.encode() + b'"'
+def encode_ending(finish: str | None, stop: str | int | None) -> bytes:
+    """Return a choice's fields that say why it has ended; a chunk before its end has no `stop_reason`."""
+    if finish is None:
+        return b'"finish_reason":null'
+    return b'"finish_reason":"%b","stop_reason":%b' % (finish.encode(), orjson.dumps(stop))

@@ -160,8 +160,11 @@ def _list_tools(wish: AnswerWish) -> list[CallableTool]:
 
 def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     all_tools = request.answer.tools or []
+    strict = request.answer.strict
     tools = [
-        _read_tool(tool, all_tools, is_strict=True) for tool in all_tools if forced in ("", _name_of(tool))
+        _read_tool(tool, all_tools, is_strict=True)._replace(is_strict=_name_of(tool) in strict)
+        for tool in all_tools
+        if forced in ("", _name_of(tool))
     ]
     if not tools:
         raise BadRequestError(f"`tool_choice` names `{forced}`, which is no tool", param="tool_choice")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.draws import build_sampling, read_bias
 from millrace_runtime.api.request.schema import (
     MAX_SEQUENCES,
     GenerationBody,
@@ -25,6 +26,12 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 """msgspec's message."""
 _MAX_NAME = 64
+_TOO_MANY = {
+    "n": "send the request several times, without a `seed` or with one for each",
+    "best_of": "send the request several times",
+    "stop": "send fewer, or close the stream at the others",
+}
+"""What a client does that meets a limit of a number or of a list."""
 _AUTHORS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of a request for which a model's author may recommend a value."""
 _SEED_BITS = 63
@@ -49,6 +56,8 @@ class AnswerWish:
     """Whether reasoning is no part of the content."""
     shows_reasoning: bool = True
     """Whether the client gets the reasoning."""
+    echo: bytes = b"{}"
+    """The fields of the request that its answer repeats, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ class PromptWish:
     """Whether each begins with the special tokens that the tokenizer adds before a text."""
     num_logprobs: int | None = None
     """Likely tokens beside each token of a whole answer's `prompt_logprobs`; None: it has none."""
+    shows_pieces: bool = False
+    """Whether `/tokenize` returns each token as the vocabulary spells it."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,8 @@ class GenerationRequest:
     """Those of them that are several tokens. `read_prompts` adds them; the others are in the bias."""
     max_prompt_tokens: int | None = None
     """A longer prompt loses its first tokens; -1: one that does not fit; None: none does."""
+    keeps_front: bool = False
+    """Whether it loses its last tokens instead."""
     returns_token_ids: bool = False
     """Whether the answer has the tokens of prompt and text."""
     names_tokens_by_id: bool = False
@@ -127,7 +140,7 @@ class GenerationRequest:
         most = defaults.max_new_tokens or self.default_max_tokens
         return dataclasses.replace(
             self,
-            sampling=_build_sampling(msgspec.structs.asdict(self.sampling) | said),
+            sampling=build_sampling(msgspec.structs.asdict(self.sampling) | said),
             default_max_tokens=min(self.default_max_tokens, most),
         )
 
@@ -173,7 +186,8 @@ def refuse_invalid(text: str) -> BadRequestError:
             param=f"{path}.{name}" if path else name,
             code="unknown_parameter",
         )
-    return BadRequestError(f"{message} - in `{path}`" if path else message, param=path or None)
+    hint = f": {_TOO_MANY[path]}" if path in _TOO_MANY and "<= " in message else ""
+    return BadRequestError(f"{message} - in `{path}`{hint}" if path else message, param=path or None)
 
 
 def build_request(
@@ -241,6 +255,7 @@ def build_request(
         grammar=read_grammar(body),
         bad_words=tuple(body.bad_words or ()),
         max_prompt_tokens=body.truncate_prompt_tokens,
+        keeps_front=body.truncation_side == "right",
         returns_token_ids=bool(body.return_token_ids),
         names_tokens_by_id=bool(body.return_tokens_as_token_ids),
         prompt=prompt,
@@ -267,26 +282,11 @@ def _sampling(body: GenerationBody, num_logprobs: int | None, prompt: PromptWish
         for name in (*_AUTHORS, "frequency_penalty", "presence_penalty")
         if (value := getattr(body, name)) is not None
     }
-    bias = _read_bias(body.logit_bias or {})
+    bias = read_bias(body.logit_bias or {})
     wanted = [prompt.num_logprobs, num_logprobs if prompt.is_echoed else None]
     of_prompt = max((number for number in wanted if number is not None), default=None)
     numbers = {"num_logprobs": num_logprobs, "num_prompt_logprobs": of_prompt}
-    return _build_sampling(said | numbers | {"bias": bias})
-
-
-def _read_bias(bias: dict[str, float]) -> dict[int, float]:
-    """Return what is added to the logits, by token id. In JSON the ids are keys, so they are texts."""
-    try:
-        return {int(token): value for token, value in bias.items()}
-    except ValueError:
-        raise BadRequestError("`logit_bias` has token ids as its keys", param="logit_bias") from None
-
-
-def _build_sampling(fields: dict[str, Any]) -> Sampling:
-    """Return the sampling with what clients write in several ways in one."""
-    if fields.get("top_p") == 0:  # of the smallest set of tokens, at least one is left: the most likely one
-        fields = fields | {"temperature": 0.0, "top_p": 1.0}
-    return Sampling(**fields | {"top_k": max(0, fields.get("top_k", 0))})
+    return build_sampling(said | numbers | {"bias": bias})
 
 
 def encode_request(request: GenerationRequest) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.effort import choose_variables
 from millrace_runtime.api.request.intent import (
     AnswerWish,
     PromptWish,
@@ -20,12 +21,14 @@ from millrace_runtime.api.request.intent import (
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (
     MAX_SEQUENCES,
+    AllowedChoice,
     ChatBody,
     CompletionBody,
     NamedTool,
     Tool,
-    refuse_unsupported,
+    ToolChoice,
 )
+from millrace_runtime.api.request.unsupported import refuse_unsupported
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat
 
 _COMPLETION_TOKENS = 16
@@ -68,7 +71,8 @@ def _read_prompts(body: CompletionBody) -> tuple[EncodeTexts | list[list[int]], 
         raise BadRequestError("`prompt` mixes strings and token ids: send one kind", param="prompt")
     if len(prompt) > MAX_SEQUENCES:
         raise BadRequestError(
-            f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}", param="prompt"
+            f"`prompt` has {len(prompt)} items, and the limit is {MAX_SEQUENCES}: split the request",
+            param="prompt",
         )
     if kinds != {str}:
         return cast("list[list[int]]", prompt), len(prompt)
@@ -82,20 +86,16 @@ def _read_prompts(body: CompletionBody) -> tuple[EncodeTexts | list[list[int]], 
 def read_chat(data: bytes | bytearray) -> Reading:
     """Return the request and the prompt of a body of POST /v1/chat/completions. Raises BadRequestError."""
     body = decode_body(data, ChatBody)
-    if body.echo:
-        raise BadRequestError(
-            "`echo` is a field of /v1/completions: leave it out, or ask for `prompt_logprobs`", param="echo"
-        )
     refuse_unsupported(body)
     if body.top_logprobs and not body.logprobs:
         raise BadRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    tools = _read_tools(body)
+    tools = read_tools(body)
     answer = AnswerWish(
         is_chat=True,
         tools=tools,
-        strict=list_strict(body.tools),
+        strict=list_strict(tools),
         forced=_read_forced(body),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=body.separate_reasoning is not False,
@@ -103,35 +103,61 @@ def read_chat(data: bytes | bytearray) -> Reading:
     )
     prompt = PromptWish(num_logprobs=body.prompt_logprobs)
     request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer, prompt=prompt)
-    return Reading(request, _read_conversation(body, tools))
+    return Reading(request, read_conversation(body, tools))
 
 
-def _read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
+def read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
     """Return the tools that the model may call, or None. Raises BadRequestError naming what is wrong."""
     choice = body.tool_choice
     if not body.tools:
         if choice not in (None, "none", "auto"):
             raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
         return None
-    check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
-    try:
-        names = [tool.function.name for tool in msgspec.convert(body.tools, list[Tool])]
-    except msgspec.ValidationError as error:
-        raise refuse_invalid(str(error).replace("`$", "`$.tools")) from error
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise BadRequestError(
-            f"`tool_choice` names `{choice.function.name}`, and the tools are {names}", param="tool_choice"
-        )
+    names = _read_names(body.tools)
+    named = _list_named(choice)
+    for tool in named:
+        if tool not in names:
+            raise BadRequestError(
+                f"`tool_choice` names `{tool}`, and the tools are {names}", param="tool_choice"
+            )
+    if isinstance(choice, AllowedChoice):
+        return [tool for tool, name in zip(body.tools, names, strict=True) if name in named]
     return None if choice == "none" else body.tools
 
 
+def _read_names(tools: list[dict[str, Any]]) -> list[str]:
+    """Return the tools' names. Raises BadRequestError for what is no tool."""
+    check_depth(tools, "tools", MAX_SCHEMA_DEPTH)
+    for place, tool in enumerate(tools):
+        if tool.get("type") == "custom":
+            raise BadRequestError(
+                "tools of type `custom` are not supported: make it a `function` that takes one text",
+                param=f"tools[{place}].type",
+                code="unsupported_parameter",
+            )
+    try:
+        return [tool.function.name for tool in msgspec.convert(tools, list[Tool])]
+    except msgspec.ValidationError as error:
+        raise refuse_invalid(str(error).replace("`$", "`$.tools")) from error
+
+
+def _list_named(choice: ToolChoice) -> list[str]:
+    if isinstance(choice, AllowedChoice):
+        return [tool.function.name for tool in choice.allowed_tools.tools]
+    return [choice.function.name] if isinstance(choice, NamedTool) else []
+
+
 def _read_forced(body: ChatBody) -> str | None:
-    if isinstance(body.tool_choice, NamedTool):
-        return body.tool_choice.function.name
-    return "" if body.tool_choice == "required" else None
+    choice = body.tool_choice
+    if isinstance(choice, NamedTool):
+        return choice.function.name
+    if isinstance(choice, AllowedChoice):
+        choice = choice.allowed_tools.mode
+    return "" if choice == "required" else None
 
 
-def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:
+def read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> RenderChat:
+    """Return the job that makes the prompt of a body's conversation. Raises BadRequestError."""
     if body.continue_final_message and body.add_generation_prompt:
         raise BadRequestError(
             "`continue_final_message` and `add_generation_prompt` exclude each other: send one",
@@ -145,7 +171,7 @@ def _read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Re
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
-        variables=body.chat_template_kwargs or {},
+        variables=choose_variables(body.reasoning_effort) | (body.chat_template_kwargs or {}),
         adds_special_tokens=bool(body.add_special_tokens),
         is_cut=body.truncate_prompt_tokens is not None,
     )

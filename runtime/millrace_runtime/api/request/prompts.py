@@ -127,9 +127,10 @@ async def _await_job(job: Awaitable[Result], *, is_large: bool) -> Result:
 
 
 def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer) -> Prompted:
-    """Return the last tokens of prompts that the client wants cut. Raises BadRequestError.
+    """Return what is kept of prompts that the client wants cut: their last tokens. Raises BadRequestError.
 
     A cut text keeps the special tokens before it, as with transformers, and its echo is what is left of it.
+    A client may keep the first tokens instead, by `truncation_side`.
     -1 leaves room for the tokens that are asked for; without a limit, and at least, for one.
     """
     request, prompts = prompted
@@ -150,7 +151,8 @@ def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer)
     texts, cut = list(request.prompt.texts), list(prompts)
     for place, prompt in enumerate(prompts):
         if len(prompt) > kept:
-            rest = prompt[len(prompt) - kept + num_front :]
+            begin = num_front if request.keeps_front else len(prompt) - kept + num_front
+            rest = prompt[begin : begin + kept - num_front]
             cut[place] = [*prompt[:num_front], *rest]
             if texts:
                 texts[place] = tokenizer.decode(rest, hides_special=False)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from millrace_runtime.api.request.anthropic import read_anthropic, read_anthropic_prompt
+from millrace_runtime.api.request.anthropic.body import read_anthropic, read_anthropic_prompt
 from millrace_runtime.api.request.intent import Reading
 from millrace_runtime.api.request.openai import read_chat, read_completion
-from millrace_runtime.api.request.responses import read_responses
+from millrace_runtime.api.request.responses.body import read_responses
 from millrace_runtime.api.request.tokenizing import read_detokenize, read_tokenize
 
 READERS: dict[str, Callable[[bytes | bytearray], Reading]] = {

@@ -2,26 +2,24 @@
 
 - Fields with a type are supported.
 - `Unsupported` has fields that would change the answer, but that clients also send with a harmless default.
-  The server accepts these defaults (`_INERT`) and refuses any other value.
+  `unsupported.py` knows these defaults, and refuses any other value.
 - `Harmless` has fields that change no answer. The server ignores them.
 - The server refuses any other field by name, as OpenAI's own servers do. A client that asks for a grammar or
   a sampler in the spelling of vLLM, SGLang, llama.cpp or TGI must learn that it gets none, and a list of all
   their spellings would never be complete.
 """
 
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.structured import GrammarFields
 
-MAX_CHOICES = 16
 MAX_SEQUENCES = 128
-"""Prompts times choices of one request."""
+"""Prompts times choices of one request. It bounds the memory of an answer; OpenAI takes as many choices."""
 MAX_STOPS = 16
+"""OpenAI and vLLM take four. So many of the longest ones are an automaton of 1.3 MB."""
 MAX_TOP_LOGPROBS = 20
 MAX_TOOLS = 128
 MAX_BIASED = 1024
@@ -38,6 +36,15 @@ FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Repetition = Annotated[float, Meta(ge=0.01, le=100)]
+"""vLLM takes any above 0. Beyond these bounds a logit could leave the numbers of a float."""
+Messages = Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
+Documents = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
+Variables = Annotated[dict[str, Any], Meta(max_length=64)]
+"""Of the chat template."""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""What OpenAI's type and vLLM's have."""
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
@@ -54,7 +61,10 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Harmless(GrammarFields, kw_only=True):
-    """Fields that change no answer: names of the user, notes, and hints for faster serving."""
+    """Fields that change no answer: names of the user, notes, and hints for faster serving.
+
+    `verbosity` is one that only models of OpenAI's know.
+    """
 
     user: Any = None
     metadata: Any = None
@@ -66,6 +76,12 @@ class Harmless(GrammarFields, kw_only=True):
     prompt_cache_retention: Any = None
     prediction: Any = None
     request_id: Any = None
+    session_id: Any = None
+    verbosity: Any = None
+    guided_decoding_backend: Any = None
+    stream_interval: Any = None
+    return_mm_kwargs: Any = None
+    return_token_offsets: Any = None
 
 
 class Unsupported(Harmless, kw_only=True):
@@ -77,26 +93,30 @@ class Unsupported(Harmless, kw_only=True):
     chat_template_kwargs: Any = None
     continue_final_message: Any = None
     documents: Any = None
-    echo: Any = None
     early_stopping: Any = None
+    ec_transfer_params: Any = None
+    echo: Any = None
     function_call: Any = None
     functions: Any = None
-    guided_decoding_backend: Any = None
     guided_whitespace_pattern: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
     logits_processors: Any = None
+    logprob_token_ids: Any = None
+    media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
     modalities: Any = None
     moderation: Any = None
     prompt_embeds: Any = None
     reasoning_effort: Any = None
+    repetition_detection: Any = None
+    return_prompt_text: Any = None
     structural_tag: Any = None
     suffix: Any = None
+    thinking_token_budget: Any = None
     tool_choice: Any = None
     tools: Any = None
     use_beam_search: Any = None
-    verbosity: Any = None
     vllm_xargs: Any = None
     web_search_options: Any = None
 
@@ -111,8 +131,8 @@ class GenerationBody(Unsupported, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-_INT63, le=_INT63)] | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
     ignore_eos: bool | None = None
@@ -124,8 +144,10 @@ class GenerationBody(Unsupported, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=_INT31)] | None = None
-    """The prompt's last tokens that are kept; -1: as many as fit."""
-    repetition_penalty: Annotated[float, Meta(ge=0.01, le=2)] | None = None
+    """The prompt's tokens that are kept; -1: as many as fit."""
+    truncation_side: Literal["left", "right"] | None = None
+    """Where the others are cut off; usually on the left."""
+    repetition_penalty: Repetition | None = None
     logit_bias: Annotated[dict[str, LogitBias], Meta(max_length=MAX_BIASED)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_ALLOWED)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=_INT31)] | None = None
@@ -153,11 +175,27 @@ class NamedFunction(msgspec.Struct):
     name: FunctionName
 
 
-class NamedTool(msgspec.Struct):
+class NamedTool(msgspec.Struct, tag_field="type", tag="function"):
     """A `tool_choice` that names a function."""
 
-    type: Literal["function"]
     function: NamedFunction
+
+
+class AllowedTools(msgspec.Struct):
+    """Some of the tools, and whether one of them must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+    """A `tool_choice` that names the tools that may be called."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedTool | AllowedChoice | None
+"""Whether tools are called, and which."""
 
 
 class Function(NamedFunction):
@@ -177,59 +215,17 @@ class Tool(msgspec.Struct):
 class ChatBody(GenerationBody, kw_only=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    messages: Messages
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
-    documents: Annotated[list[dict[str, Any]], Meta(max_length=1024)] | None = None
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    chat_template_kwargs: Variables | None = None
+    documents: Documents | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-
-
-_Inert = Callable[[Any], bool]
-
-
-def _is_one_of(*values: Any) -> _Inert:
-    return lambda value: any(value is item or value == item for item in values)
-
-
-_INERT: dict[str, _Inert] = {
-    "add_generation_prompt": lambda value: value is True,
-    "chat_template_kwargs": _is_one_of({}),
-    "continue_final_message": lambda value: value is False,
-    "documents": _is_one_of([]),
-    "early_stopping": lambda value: value is False,
-    "echo": lambda value: value is False,
-    "function_call": _is_one_of("none", "auto"),
-    "functions": _is_one_of([]),
-    "length_penalty": _is_one_of(1),
-    "logits_processors": _is_one_of([]),
-    "mm_processor_kwargs": _is_one_of({}),
-    "modalities": _is_one_of(["text"]),
-    "reasoning_effort": _is_one_of("none"),
-    "suffix": _is_one_of(""),
-    "tool_choice": _is_one_of("none", "auto"),
-    "tools": _is_one_of([]),
-    "use_beam_search": lambda value: value is False,
-    "verbosity": _is_one_of("medium"),
-    "vllm_xargs": _is_one_of({}),
-}
-"""Defaults that clients send and that change nothing. null changes nothing in any known field."""
-
-
-def refuse_unsupported(body: GenerationBody) -> None:
-    """Raise BadRequestError for the first field with an unsupported value."""
-    for name in Unsupported.__annotations__.keys() - type(body).__annotations__.keys():
-        value = getattr(body, name)
-        if value is not None and not _INERT.get(name, lambda _: False)(value):
-            raise BadRequestError(
-                f"`{name}` is not supported by this server: leave it out",
-                param=name,
-                code="unsupported_parameter",
-            )

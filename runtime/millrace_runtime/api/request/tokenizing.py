@@ -1,28 +1,44 @@
 """Reads the bodies of POST /tokenize and POST /detokenize, in vLLM's spelling."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import Reading, build_request, decode_body
-from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
-from millrace_runtime.api.request.schema import GenerationBody, Name, TokenId
-from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, TextJob
+from millrace_runtime.api.request.intent import PromptWish, Reading, build_request, decode_body
+from millrace_runtime.api.request.openai import read_conversation, read_tools
+from millrace_runtime.api.request.schema import (
+    ChatBody,
+    Documents,
+    Effort,
+    GenerationBody,
+    Messages,
+    Name,
+    TokenId,
+    Tools,
+    Variables,
+)
+from millrace_runtime.api.request.unsupported import refuse_unsupported
+from millrace_runtime.chat.jobs import EncodeTexts, TextJob
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /tokenize: a text, or a conversation."""
+    """POST /tokenize: a text, or a conversation with the fields that make the prompt of a chat."""
 
     model: Name | None = None
     prompt: str | None = None
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    documents: Documents | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    add_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template: Any = None
+    chat_template_kwargs: Variables | None = None
+    reasoning_effort: Effort | None = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
 
 
 class DetokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -41,17 +57,16 @@ def read_tokenize(data: bytes | bytearray) -> Reading:
     if body.prompt is not None:
         job = EncodeTexts([body.prompt], adds_special_tokens=body.add_special_tokens is not False)
     else:
-        check_depth(body.tools, "tools", MAX_SCHEMA_DEPTH)
-        check_depth(body.chat_template_kwargs, "chat_template_kwargs")
-        job = RenderChat(
-            messages=read_messages(body.messages or ()),
-            tools=body.tools or None,
-            add_generation_prompt=body.add_generation_prompt is not False,
-            continue_final_message=bool(body.continue_final_message),
-            variables=body.chat_template_kwargs or {},
-            adds_special_tokens=bool(body.add_special_tokens),
-        )
-    return Reading(build_request(GenerationBody(model=body.model), 1, 1, 1, None), job)
+        chat = _as_chat(body)
+        refuse_unsupported(chat)
+        job = read_conversation(chat, read_tools(chat))
+    wish = PromptWish(shows_pieces=bool(body.return_token_strs))
+    return Reading(build_request(GenerationBody(model=body.model), 1, 1, 1, None, prompt=wish), job)
+
+
+def _as_chat(body: TokenizeBody) -> ChatBody:
+    own = {"prompt", "return_token_strs"}
+    return ChatBody(**{name: getattr(body, name) for name in body.__struct_fields__ if name not in own})
 
 
 def read_detokenize(data: bytes | bytearray) -> Reading:

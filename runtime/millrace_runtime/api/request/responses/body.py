@@ -1,0 +1,241 @@
+"""Reads a body of POST /v1/responses.
+
+Nothing is stored: each request brings its whole conversation.
+"""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.intent import (
+    AnswerWish,
+    GenerationRequest,
+    Reading,
+    build_request,
+    decode_body,
+)
+from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
+from millrace_runtime.api.request.responses.items import list_messages, list_tools
+from millrace_runtime.api.request.responses.tools import choose_tools, read_tools
+from millrace_runtime.api.request.schema import (
+    MAX_ALLOWED,
+    MAX_BAD_WORDS,
+    MAX_BIASED,
+    MAX_STOPS,
+    CacheSalt,
+    Effort,
+    GenerationBody,
+    LogitBias,
+    Name,
+    Penalty,
+    Priority,
+    Repetition,
+    StopString,
+    TokenCount,
+    TokenId,
+    Tools,
+    TopLogprobs,
+    Variables,
+)
+from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat, StructuredOutputs
+from millrace_runtime.chat.jobs import RenderChat
+
+_AS_MANY_AS_FIT = 2**31 - 1
+
+
+class Format(msgspec.Struct, omit_defaults=True):
+    """What the text must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    """As in JsonSchema."""
+
+
+class Text(msgspec.Struct):
+    """How the answer is written."""
+
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Ignored."""
+
+
+class Reasoning(msgspec.Struct):
+    """How much the model reasons. Further fields are ignored."""
+
+    effort: Effort | None = None
+    summary: str | None = None
+    """Ignored."""
+
+
+class Ignored(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Who asks, and what only OpenAI's servers have."""
+
+    client_metadata: Any = None
+    include: Any = None
+    max_tool_calls: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    request_id: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    session_id: Any = None
+    stream_options: Any = None
+    user: Any = None
+
+
+class ResponsesBody(Ignored, kw_only=True):
+    """POST /v1/responses."""
+
+    model: Name | None = None
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=4096)]
+    instructions: str | None = None
+    max_output_tokens: TokenCount | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63 - 1), le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=64)] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Repetition | None = None
+    logit_bias: Annotated[dict[str, LogitBias], Meta(max_length=MAX_BIASED)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_ALLOWED)] | None = None
+    bad_words: Annotated[list[StopString], Meta(max_length=MAX_BAD_WORDS)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    top_logprobs: TopLogprobs | None = None
+    tools: Tools | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: Variables | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    stream: bool | None = None
+    cache_salt: CacheSalt | None = None
+    priority: Priority | None = None
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    """The last two are only repeated."""
+
+
+_SHARED = tuple(
+    name
+    for name in ResponsesBody.__struct_fields__
+    if name in GenerationBody.__struct_fields__ and name != "stream_options"
+)
+"""Fields that mean the same in OpenAI's older dialects."""
+
+
+def read_responses(data: bytes | bytearray) -> Reading:
+    """Return the request and the prompt of a body of POST /v1/responses. Raises BadRequestError."""
+    body = decode_body(data, ResponsesBody)
+    _refuse_unsupported(body)
+    check_depth(body.chat_template_kwargs, "chat_template_kwargs")
+    declared = [*(body.tools or ()), *list_tools(body.input)]
+    tools, forced = choose_tools(read_tools(declared), body.tool_choice)
+    answer = AnswerWish(
+        is_chat=True,
+        tools=tools,
+        strict=tuple([tool["function"]["name"] for tool in tools or () if tool["declared"].get("strict")]),
+        forced=forced,
+        is_one_call=body.parallel_tool_calls is False,
+        splits_reasoning=True,
+        shows_reasoning=body.include_reasoning is not False,
+        echo=_write_echo(body),
+    )
+    effort = None if body.reasoning is None else body.reasoning.effort
+    prompt = RenderChat(
+        messages=read_messages(list_messages(body.instructions, body.input)),
+        tools=tools and [{"type": "function", "function": tool["function"]} for tool in tools],
+        variables=choose_variables(effort) | (body.chat_template_kwargs or {}),
+        is_cut=body.truncation == "auto",
+    )
+    return Reading(_build_request(body, answer), prompt)
+
+
+def _build_request(body: ResponsesBody, answer: AnswerWish) -> GenerationRequest:
+    shared = GenerationBody(
+        truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
+        response_format=_read_format(body),
+        **{name: getattr(body, name) for name in _SHARED},
+    )
+    request = build_request(shared, 1, body.max_output_tokens, _AS_MANY_AS_FIT, None, answer=answer)
+    if shared.response_format is None or request.grammar is None:
+        return request
+    return dataclasses.replace(request, grammar=dataclasses.replace(request.grammar, field="text.format"))
+
+
+def _write_echo(body: ResponsesBody) -> bytes:
+    """Return the fields that an answer repeats as they were sent, with OpenAI's defaults for the others."""
+    text = body.text or Text()
+    check_depth(body.tool_choice, "tool_choice")
+    check_depth(text.format and text.format.schema, "text.format.schema", MAX_SCHEMA_DEPTH)
+    drawn = {name: value for name in ("temperature", "top_p") if (value := getattr(body, name)) is not None}
+    others = {
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": body.reasoning or Reasoning(),
+        "service_tier": "default",
+        "text": {"format": text.format or Format("text"), "verbosity": text.verbosity or "medium"},
+        "tool_choice": body.tool_choice or "auto",
+        "top_logprobs": 0,
+        "truncation": body.truncation or "disabled",
+    }
+    return msgspec.json.encode(others | drawn)
+
+
+def _refuse_unsupported(body: ResponsesBody) -> None:
+    """Raise BadRequestError for what needs a server that remembers, and for log-probabilities."""
+    for name in ("store", "background", "previous_response_id", "conversation", "prompt"):
+        if getattr(body, name):
+            raise BadRequestError(
+                f"`{name}` is not supported by this server, which stores no response: leave it out, and send "
+                "the whole conversation as `input`",
+                param=name,
+                code="unsupported_parameter",
+            )
+    if body.top_logprobs:
+        raise BadRequestError(
+            "`top_logprobs` is not supported here: leave it out, or ask /v1/chat/completions",
+            param="top_logprobs",
+            code="unsupported_parameter",
+        )
+
+
+def _read_format(body: ResponsesBody) -> ResponseFormat | None:
+    wanted = None if body.text is None else body.text.format
+    if wanted is None or wanted.type == "text":
+        return None
+    if body.structured_outputs is not None:
+        raise BadRequestError(
+            "`text.format` and `structured_outputs` exclude each other: send one", param="structured_outputs"
+        )
+    if wanted.type == "json_object":
+        return ResponseFormat(wanted.type)
+    if wanted.schema is None:
+        raise BadRequestError("`text.format` of type `json_schema` needs a `schema`", param="text.format")
+    return ResponseFormat("json_schema", JsonSchema(wanted.schema, strict=wanted.strict))
