@@ -68,7 +68,14 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt
 	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/clients/requirements.txt
 	@touch $@
 
-test-clients: venv $(CLIENTS)/.installed  ## other people's clients, unchanged, against a replica that says given texts
+# Without npm their tests are skipped. Claude Code's own script puts its program into place.
+$(CLIENTS)/agents/.installed: tests/clients/package.json $(CLIENTS)/.installed
+	@mkdir -p $(CLIENTS)/agents && cp tests/clients/package.json $(CLIENTS)/agents/
+	@if command -v npm >/dev/null; then cd $(CLIENTS)/agents && npm install --silent --no-audit --no-fund --ignore-scripts \
+	  && node node_modules/@anthropic-ai/claude-code/install.cjs; fi
+	@touch $@
+
+test-clients: venv $(CLIENTS)/.installed $(CLIENTS)/agents/.installed  ## other people's clients, unchanged, against a replica that says given texts
 	@$(CLIENTS)/bin/python -m pytest -q -c tests/clients/pytest.ini $(ARGS) tests/clients
 
 lint: venv  ## style, formatting and the layers

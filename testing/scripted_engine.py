@@ -90,17 +90,19 @@ class Script:
 
 
 @contextlib.contextmanager
-def run_engine(model_path: Path, answers: Mapping[str, str]) -> Iterator[socket.socket]:
+def run_engine(
+    model_path: Path, answers: Mapping[str, str], max_model_length: int = MAX_MODEL_LENGTH
+) -> Iterator[socket.socket]:
     """Run an engine in a thread, and yield the HTTP side's socket. Its close ends the engine."""
     tokenizer = Tokenizer.load(model_path)
     vocabulary = Vocabulary(tokenizer)
-    num_blocks = _NUM_SEQUENCES * MAX_MODEL_LENGTH // _BLOCK_SIZE
+    num_blocks = _NUM_SEQUENCES * max_model_length // _BLOCK_SIZE
     limits = Limits(
         groups=(KvGroup(num_blocks),),
         block_size=_BLOCK_SIZE,
         num_slots=_NUM_SEQUENCES,
         depth=1,
-        max_model_length=MAX_MODEL_LENGTH,
+        max_model_length=max_model_length,
         vocabulary_size=vocabulary.size,
         max_batched_tokens=2048,
     )

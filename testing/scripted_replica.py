@@ -1,7 +1,7 @@
-"""`python -m testing.scripted_replica SCRIPT FOLDER`: a replica whose model says what a script says.
+"""`python -m testing.scripted_replica SCRIPT FOLDER [TOKENS]`: a replica whose model says what a script says.
 
-SCRIPT is a JSON object of cues and answers. FOLDER, which may be empty, gets the model's tokenizer. When the
-replica is ready, the command prints its URL. It ends with its standard input.
+SCRIPT is a JSON object of cues and answers. FOLDER, which may be empty, gets the model's tokenizer. A request
+may have TOKENS in all. When the replica is ready, the command prints its URL. It ends with its input.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
 from testing.http_replica import HttpReplica, serve_http
-from testing.scripted_engine import START_TOKEN, run_engine
+from testing.scripted_engine import MAX_MODEL_LENGTH, START_TOKEN, run_engine
 from testing.text_model import build_byte_level, write_model
 
 SERVED_NAME = "scripted"
@@ -41,7 +41,9 @@ Call a tool by <tool_call>{"name": …, "arguments": …}</tool_call>:
 
 
 @contextlib.asynccontextmanager
-async def serve_script(folder: Path, answers: Mapping[str, str]) -> AsyncIterator[HttpReplica]:
+async def serve_script(
+    folder: Path, answers: Mapping[str, str], max_model_length: int = MAX_MODEL_LENGTH
+) -> AsyncIterator[HttpReplica]:
     """Write the model's tokenizer to a folder, and serve it until the context ends."""
     native = build_byte_level()
     native.add_special_tokens([START_TOKEN])
@@ -51,24 +53,24 @@ async def serve_script(folder: Path, answers: Mapping[str, str]) -> AsyncIterato
         tool_format=choose_tool_format(TEMPLATE),
         reasoning_format=choose_reasoning_format(TEMPLATE),
     )
-    with run_engine(model, answers) as engine:
+    with run_engine(model, answers, max_model_length) as engine:
         async with serve_http(model, engine, settings) as replica:
             await replica.wait_ready()
             yield replica
 
 
-async def run(folder: Path, answers: Mapping[str, str]) -> None:
+async def run(folder: Path, answers: Mapping[str, str], max_model_length: int) -> None:
     """Serve until the standard input ends."""
-    async with serve_script(folder, answers) as replica:
+    async with serve_script(folder, answers, max_model_length) as replica:
         print(replica.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
-def main(script: Path, folder: Path) -> None:
+def main(script: str, folder: str, max_model_length: str = str(MAX_MODEL_LENGTH)) -> None:
     """Run the command."""
-    folder.mkdir(parents=True, exist_ok=True)
-    asyncio.run(run(folder, json.loads(script.read_text())))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    asyncio.run(run(Path(folder), json.loads(Path(script).read_text()), int(max_model_length)))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*sys.argv[1:])

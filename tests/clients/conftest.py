@@ -1,9 +1,10 @@
-"""One scripted replica for all clients. It runs in the repository's environment, and they in their own."""
+"""Scripted replicas for all clients. They run in the repository's environment, and clients in theirs."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ def pytest_configure() -> None:
     sys.addaudithook(refuse_other_hosts)
 
 
-@pytest.fixture(scope="session")
-def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
-    folder = tmp_path_factory.mktemp("model")
-    command = [ROOT / ".venv" / "bin" / "python", "-m", "testing.scripted_replica", SCRIPT, folder]
+@contextmanager
+def serve(script: Path, folder: Path, *flags: str) -> Iterator[Replica]:
+    """Run a replica that says what the script says."""
+    command = [ROOT / ".venv" / "bin" / "python", "-m", "testing.scripted_replica", script, folder, *flags]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -48,3 +49,16 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
         yield Replica(process.stdout.readline().strip(), folder)
         process.stdin.close()
         assert process.wait(30) == 0, "the replica failed"
+
+
+@pytest.fixture(scope="session")
+def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    with serve(SCRIPT, tmp_path_factory.mktemp("model")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def long_replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+    """One for the prompts of coding agents: a byte is a token here, and their own rules are 100 KB."""
+    with serve(SCRIPT, tmp_path_factory.mktemp("model"), "400000") as found:
+        yield found

@@ -1,6 +1,7 @@
 """Public names are in the docs, each of them, and what the docs name exists."""
 
 import importlib
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -345,8 +346,10 @@ def test_what_ends_the_cluster_is_shown_in_its_order(tmp_path: Path) -> None:
 
 
 def test_each_client_has_its_locked_version() -> None:
-    locked = (ROOT / "tests" / "clients" / "requirements.txt").read_text().splitlines()
+    folder = ROOT / "tests" / "clients"
+    locked = (folder / "requirements.txt").read_text().splitlines()
     versions = dict(line.split(" ;")[0].split("==") for line in locked)
+    versions |= json.loads((folder / "package.json").read_text())["dependencies"]
     documented = rows(sections("requests.md")["Clients"])
     assert documented
     for name, row in documented.items():
