@@ -165,6 +165,20 @@ def test_each_layer_has_the_window_that_transformers_gives_it(
     assert set(shape.windows) == set(windows)
 
 
+def test_the_text_part_of_qwen_vl_is_qwens() -> None:
+    """The published config.json of 2.5 has the text's fields at its top."""
+    text = RAW | FOUR_KV_HEADS
+    published = text | {"rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}, "vision_config": {}}
+    flat = published | {"architectures": ["Qwen2_5_VLForConditionalGeneration"]}
+    nested = {"architectures": flat["architectures"], "text_config": published}
+    plain = declare(text | {"architectures": ["Qwen2ForCausalLM"]}).shape
+    assert declare(flat).shape == declare(nested).shape == plain
+    with pytest.raises(ArchitectureError, match='has rope_type "mrope"'):
+        declare(flat | {"architectures": ["Qwen2ForCausalLM"]})
+    with pytest.raises(ArchitectureError, match="text_config"):
+        declare(flat | {"architectures": ["Qwen3VLForConditionalGeneration"]})
+
+
 def test_what_says_nothing_is_no_error() -> None:
     silent = {"quantization_config": None, "rope_scaling": None, "partial_rotary_factor": 1.0}
     silent["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000, "attention_factor": None}

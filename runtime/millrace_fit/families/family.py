@@ -50,6 +50,8 @@ class Family(NamedTuple):
     """The beginnings of the names of other parts' tensors, such as a vision tower's."""
     text_field: str | None = None
     """The field of config.json that has the text model's config; None: config.json itself has it."""
+    may_be_flat: bool = False
+    """Whether config.json itself may have it, too: the published ones of Qwen 2.5 VL do."""
 
 
 def name_part(names: Names, part: Part, layer: int | None, expert: int | None = None) -> str:

@@ -11,6 +11,7 @@ from millrace_fit.families.mixtral import MIXTRAL
 from millrace_fit.families.qwen2 import QWEN2
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.qwen3_moe import QWEN3_MOE
+from millrace_fit.families.qwen_vl import QWEN3_VL, QWEN25_VL
 from millrace_fit.families.smollm3 import SMOLLM3
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
@@ -27,6 +28,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN2,
         QWEN3,
         QWEN3_MOE,
+        QWEN25_VL,
+        QWEN3_VL,
         SMOLLM3,
     )
 }
@@ -94,7 +97,7 @@ _OUTER: Final = ("quantization_config", "compression_config", "tie_word_embeddin
 def declare(raw: Mapping[str, Any]) -> Declared:
     """Return what a config.json describes. Raises ArchitectureError, which names the field."""
     family = find_family(raw)
-    if family.text_field is None:
+    if family.text_field is None or (family.may_be_flat and family.text_field not in raw):
         return Declared(family, family.parse(Fields(raw)), read_quantization(raw))
     text = raw.get(family.text_field)
     if not isinstance(text, Mapping):

@@ -13,6 +13,8 @@ from tests.runtime.execution.random_models import find_class, write_random
 from tests.runtime.execution.sizes import SIZES
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+WITHOUT_HEAD_DIM = {name: value for name, value in SIZES.items() if name != "head_dim"}
+TOWER = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 48, "patch_size": 8}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama, yarn": {"model_type": "llama", "rope_scaling": YARN},
     "qwen2, yarn of a few whole dimensions": {
@@ -29,6 +31,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
             "num_attention_heads": 2, "head_dim": 16, "image_size": 32, "patch_size": 8,
         },
+    },
+    "qwen2.5 vl, with a vision tower beside": {
+        "model_type": "qwen2_5_vl",
+        "text_config": WITHOUT_HEAD_DIM | {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
+        "vision_config": TOWER | {"num_heads": 2},
+    },
+    "qwen3 vl, with a vision tower beside": {
+        "model_type": "qwen3_vl",
+        "text_config": SIZES
+        | {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}},
+        "vision_config": TOWER | {"num_heads": 2, "deepstack_visual_indexes": [0]},
     },
     "mistral, windowed": {"model_type": "mistral", "sliding_window": 40},
     "qwen2, windows in the later layers": {
