@@ -55,8 +55,14 @@ def _kind(value: Any) -> Any:
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launches]:
-    """What is launched, on the GPU's path; the kernels themselves need not compute."""
+    """What is launched, on the GPU's path; the kernels themselves need not compute.
+
+    What they leave unwritten is zero here: a trial refuses what else was in memory, if that is no number.
+    """
     noted = Launches()
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, getattr(torch, name.replace("empty", "zeros")))
+    monkeypatch.setattr(torch.Tensor, "new_empty", torch.Tensor.new_zeros)
     monkeypatch.setattr(model_runner, "select_kernels", lambda _: select_triton())
     monkeypatch.setattr(model_runner, "MIN_GEMM_ROWS", 0)
     monkeypatch.setattr(
