@@ -2,6 +2,7 @@
 
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -59,6 +60,17 @@ def test_what_claude_code_writes_anew_in_each_request_is_no_beginning(*, compact
     assert ask("x-anthropic-billing-header: what is it?", "a ") != ask(
         "x-anthropic-billing-header: who?", "a "
     )
+
+
+def test_a_long_line_that_looks_like_it_takes_no_memory() -> None:
+    """8 MiB of it took 600 MB, and the loop for a second."""
+    begin = b'{"messages":[{"role":"system","content":"x-anthropic-billing-header:'
+    body = begin + b"a=;" * 350_000
+    tracemalloc.start()
+    hash_prefix(body, b"")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_texts_share_their_first_name_by_their_first_bytes() -> None:

@@ -25,11 +25,15 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     tool: str = ""
     path: str = ROOT
     """Where it stands in the schema of the tool."""
+    inner: str = ROOT
+    """Where that stands in it, if it is the larger one."""
     is_strict: bool = False
     """Whether the client wants nothing to be left out."""
 
     def tell(self, message: str) -> str:
         """Return a message about the schema as the client reads it."""
+        if self.inner != ROOT and message[1:].startswith(f"{self.inner}/"):
+            message = f"`{ROOT}{message[1 + len(self.inner) :]}"
         if self.path != ROOT and message.startswith(f"`{ROOT}") and not message[1:].startswith(_DEFINITIONS):
             message = f"`{self.path}{message[2:]}"
         return f"in `{self.tool}`, {message}" if self.tool else message

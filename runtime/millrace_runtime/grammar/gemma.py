@@ -74,7 +74,7 @@ class _ValueWriter:
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             is_closed = schema.get("additionalProperties") is False
-            return '"{" "}"' if is_closed else self._write_any_object()
+            return '"{" "}"' if is_closed else self._write_any("any_object")
         required = schema.get("required")
         required = required if isinstance(required, list) else []
         first, later = "", ""
@@ -94,16 +94,13 @@ class _ValueWriter:
             return f"{self._quote} {write_text(value)} {self._quote}"
         return write_json({"const": value}, self._origin)
 
-    def _write_any(self) -> str:
-        return self._lark.define(
+    def _write_any(self, name: str = "any_value") -> str:
+        """Return the rule of any value, or of any object: each needs the other."""
+        self._lark.define(
             "any_value", f'{self._text} | {_SCALAR} | "[" (any_value ("," any_value)*)? "]" | any_object'
         )
-
-    def _write_any_object(self) -> str:
-        self._write_any()
-        return self._lark.define(
-            "any_object", f'"{{" ({_KEY} ":" any_value ("," {_KEY} ":" any_value)*)? "}}"'
-        )
+        self._lark.define("any_object", f'"{{" ({_KEY} ":" any_value ("," {_KEY} ":" any_value)*)? "}}"')
+        return name
 
 
 def _read_list(schema: Mapping[str, Any], key: str) -> list[Any]:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from millrace_runtime.grammar.documents import Origin, write_json
-from millrace_runtime.grammar.json_schema.places import ROOT, escape_key, has_reference
+from millrace_runtime.grammar.json_schema.places import ROOT, change_references, escape_key, has_reference
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_text
 
 _DEFINITIONS = ("$defs", "definitions")
+_HERE, _OTHERS = _DEFINITIONS[0], "millrace-parameters"
+_PARAMETERS = f"{ROOT}/properties"
 
 
 class TextValues(Protocol):
@@ -67,23 +69,31 @@ def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) 
         return "" if is_closed else f"({lark.add('parameter', f'{form.begin_any} {form.text}')})*"
     required = schema.get("required")
     required = required if isinstance(required, list) else []
-    definitions = {key: schema[key] for key in _DEFINITIONS if key in schema}
     written = []
     for key, known in properties.items():
-        value = _write_value(key, _define(known, definitions), tool, form)
+        value = _write_value(key, _define(known, schema), tool, form)
         written.append(lark.add("parameter", f"{form.begin(key)} {value}") + "?" * (key not in required))
     return " ".join(written)
 
 
-def _define(known: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a parameter's schema as a document of its own, with the definitions if it refers to any."""
+def _define(known: Any, tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a parameter's schema as a document of its own, with what it refers to.
+
+    It may refer to definitions, and to other parameters: those become definitions.
+    """
     schema = known if isinstance(known, dict) else {}
-    return {**definitions, **schema} if has_reference(schema) else schema
+    if not has_reference(schema):
+        return schema
+    own = {key: tool[key] for key in _DEFINITIONS if key in tool}
+    if not has_reference(schema, _PARAMETERS):
+        return {**own, **schema}
+    own |= {_HERE: {**tool.get(_HERE, {}), _OTHERS: tool["properties"]}}
+    return dict(change_references({**own, **schema}, _PARAMETERS, f"{ROOT}/{_HERE}/{_OTHERS}"))
 
 
 def _write_value(key: str, schema: Mapping[str, Any], tool: CallableTool, form: ParameterForm) -> str:
     if not tool.values.is_text(key):
-        origin = Origin(tool.name, f"{ROOT}/properties/{escape_key(key)}", tool.is_strict)
+        origin = Origin(tool.name, f"{ROOT}/properties/{escape_key(key)}", is_strict=tool.is_strict)
         return f"{write_json(schema, origin)} {form.end}"
     texts = tool.values.list_texts(key)
     return form.text if texts is None else f"{write_choice(list(map(write_text, texts)))} {form.end}"

@@ -1,5 +1,7 @@
 """Writes the grammar of answers with tool calls, in the format of the model. Pure."""
 
+import msgspec
+
 from millrace_runtime.grammar import harmony
 from millrace_runtime.grammar.call_formats import (
     CallFormat,
@@ -85,10 +87,11 @@ def _write_llama_json(tool: CallableTool) -> str:
     The compiler reads the longest word, so the pattern of a call's beginning would hide the same beginning
     of the client's own JSON.
     """
-    parameters = move_references(tool.schema, "#/properties/parameters")
+    inner = "#/properties/parameters"
+    parameters = move_references(tool.schema, inner)
     keys = {"name": {"const": tool.name}, "parameters": parameters}
     call = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
-    return write_json(call, tool.origin)
+    return write_json(call, msgspec.structs.replace(tool.origin, inner=inner))
 
 
 def _write_llama_answer(lark: LarkWriter, tools: Tools) -> str:

@@ -251,6 +251,35 @@ def test_what_leaves_takes_no_place_of_what_stays_with_two_gateways_either() -> 
     assert window.find_size(24, 0.1) == 24 + 1
 
 
+def test_with_more_gateways_than_places_one_place_is_still_a_place() -> None:
+    turnstile = Turnstile(lambda: 0.0)
+    turnstile.window.num_gateways = 2
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 1), 0)
+    first, second = turnstile.arrive("a", 10), turnstile.arrive("b", 10)
+    assert (first.is_released, second.is_released) == (True, False)
+    assert turnstile.leave(first) == [second]
+
+
+def test_a_slow_readers_end_gives_its_place_once() -> None:
+    now = 0.0
+    turnstile = Turnstile(lambda: now)
+    turnstile.note_replicas(stand(p=0))
+    turnstile.note_load("p", Load(0, 0, 16), 0)
+    slow, ada = (
+        [turnstile.arrive(name, 10) for _ in range(num)] for name, num in (("slow", 16), ("ada", 99))
+    )
+    for step in range(1, 12):
+        now, inside = step / 4, sum(one.is_released for one in ada)
+        turnstile.note_replicas(stand(p=16 + inside))
+        turnstile.note_load("p", Load(0, inside, 16), 16 + inside)
+    assert sum(one.is_released for one in ada) == 16
+    for left in range(15, -1, -1):
+        turnstile.note_replicas(stand(p=left + 16))
+        turnstile.leave(slow[left])
+    assert sum(one.is_released for one in ada) == 16
+
+
 def test_a_new_replica_beside_one_that_hangs_has_its_full_room() -> None:
     window = open_window(hung=16)
     window.note_load("hung", Load(0, 16, 16), 16, 0.0)

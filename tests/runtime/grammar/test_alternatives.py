@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.json_schema.alternatives import Alternatives
 from millrace_runtime.grammar.json_schema.patterns import split_pattern
+from tests.runtime.grammar.fitting import open_schema
 from tests.runtime.grammar.validity import TYPES, fits
 
 TAG = {"type": "object", "properties": {"k": {"const": 1}}}
@@ -90,3 +92,28 @@ def test_a_number_of_pydantics_has_no_look_ahead_left() -> None:
     decimal = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
     assert split_pattern(decimal) == [r"^[+-]?0*\d*\.?\d*$", "[^-+.]"]
     assert split_pattern("^a(?=b)") == ["^a(?=b)"]
+
+
+def test_many_values_are_alternatives() -> None:
+    options = [{"const": f"c{number}", "title": "x"} for number in range(300)]
+    assert open_schema({"oneOf": options}).fits('"c299"')
+
+
+def test_what_is_no_tag_stays_optional() -> None:
+    text, unit = {"type": "string"}, {"enum": ["C", "F"]}
+    one = {"type": "object", "properties": {"unit": unit, "of": text}, "required": ["of"]}
+    assert open_schema({"oneOf": [one]}).fits('{"of":"a"}')
+    kinds = [
+        {"type": "object", "properties": {"unit": values, "type": {"const": kind}}, "required": ["type"]}
+        for kind, values in (("temp", unit), ("mass", {"enum": ["g"]}))
+    ]
+    assert open_schema({"oneOf": kinds}).fits('{"type":"temp"}')
+
+
+def test_a_tag_of_one_union_proves_nothing_about_another() -> None:
+    first, second = ({"type": "object", "properties": {"k": {"const": number}}} for number in (1, 2))
+    closed = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
+    reference = {"$ref": "#/$defs/First"}
+    unions = {"p": {"oneOf": [reference, second]}, "q": {"oneOf": [reference, closed]}}
+    with pytest.raises(GrammarError, match="#/properties/q/oneOf"):
+        open_schema({"type": "object", "$defs": {"First": first}, "properties": unions})

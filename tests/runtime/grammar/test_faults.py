@@ -114,3 +114,30 @@ def test_without_strict_an_array_may_have_an_item_twice() -> None:
 )
 def test_a_schema_that_is_none_is_refused(source: str) -> None:
     assert len(why_refused(GrammarKind.SCHEMA, source)) < 700
+
+
+def test_llamas_calls_name_the_clients_place() -> None:
+    lark, tool = LarkWriter({}), open_tool(describe({"not": TEXT}))
+    either = lark.write(write_either("llama3", [tool], lark, is_one_call=True))
+    assert why_refused(GrammarKind.SCHEMA, "{}", either).startswith("in `f`, `#/properties/a/not`")
+
+
+def test_a_property_that_is_never_there_is_no_fault() -> None:
+    schema = {"type": "object", "properties": {"never": {"not": {}}, "x": {"type": "text"}}}
+    said = why_refused(GrammarKind.SCHEMA, msgspec.json.encode(schema).decode())
+    assert said.startswith("`#/properties/x/type`")
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "schema"),
+    [
+        ("qwen3_coder", {"start": {"type": "object"}, "end": {"$ref": "#/properties/start"}}),
+        ("glm45", {"start": {"type": "object"}, "end": {"$ref": "#/properties/start"}}),
+        ("gemma4", {"list": {"type": "array"}}),
+        ("gemma4", {"any": {}}),
+    ],
+)
+def test_parameters_of_any_kind_are_written(tool_format: str, schema: dict[str, Any]) -> None:
+    tool = open_tool({"type": "object", "properties": schema, "required": [*schema]})
+    calls = write_forced(tool_format, [tool], LarkWriter({}), is_one_call=True)
+    assert prove(load_vocabulary(), GrammarKind.LARK, calls, "")

@@ -90,6 +90,10 @@ class EndedSequences:
             recent.popleft()
         self.num = min(num for _, num in recent) if now - recent[0][0] >= _LEAST_SPAN else 0
 
+    def leave(self, num: int) -> None:
+        """Take over that so many sequences have left: until the next report, these may be they."""
+        self.num = max(0, self.num - max(0, num))
+
 
 class Places(NamedTuple):
     """Sequences that a replica may have."""
@@ -118,6 +122,7 @@ class ReplicaRoom:
     def note_standing(self, standing: Standing, now: float) -> None:
         """Take over how the replica stands."""
         self._busy_since = min(self._busy_since, now) if standing.num_here else math.inf
+        self._ended.leave(self.standing.num_here - standing.num_here)
         self.standing = standing
 
     def note(self, load: Load, num_here: int, spare: int, now: float) -> None:
@@ -233,7 +238,8 @@ class Window:
             kept += places.kept
             shared += places.shared + self._spare
             num_elsewhere += room.num_elsewhere if places.shared and room.is_fresh(now) else 0
-        return kept + shared * self._find_part(num_inside - kept, num_elsewhere)
+        # Each gateway has a place of its own: with fewer places than gateways, all would wait for ever.
+        return kept + max(1.0, shared * self._find_part(num_inside - kept, num_elsewhere)) if opened else kept
 
     def _find_part(self, num_inside: float, num_elsewhere: int) -> float:
         """Return this gateway's part of what gateways share."""

@@ -11,9 +11,9 @@ from millrace_runtime.grammar.json_schema.places import follow
 
 _MAX_DEPTH = 6
 """Of schemas inside alternatives."""
-_MAX_STEPS = 5_000
-"""For one document: some 50 ms."""
-_MAX_COMPARED = 32
+_MAX_STEPS = 40_000
+"""For one document: some 400 ms."""
+_MAX_COMPARED = 128
 """Alternatives that are compared with each other."""
 _MAX_CONJUNCTS = 64
 _TYPE_NAMES = {"integer": "number"}
@@ -46,6 +46,8 @@ class Alternatives:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._num_steps = 0
+        self._tags: list[tuple[dict[str, Any], str]] = []
+        """Schemas that get a required property once all is proved: what is proved is of the client's own."""
 
     def separate(self, schema: dict[str, Any]) -> bool:
         """Return whether a value fits at most one alternative of a schema's `oneOf`.
@@ -54,7 +56,7 @@ class Alternatives:
         model of an object by it, leaves a tag with a default optional.
         """
         options = schema["oneOf"]
-        if self._separate_by_tag(options, schema):
+        if len(options) < 2 or self._are_known(options) or self._separate_by_tag(options, schema):
             return True
         if len(options) > _MAX_COMPARED:
             return False
@@ -64,17 +66,36 @@ class Alternatives:
             for one, other in combinations(options, 2)
         )
 
+    def require_tags(self) -> None:
+        """Make each tag required that is not, where `separate` has found one."""
+        for schema, name in self._tags:
+            _require(schema, name)
+
+    def _are_known(self, options: Sequence[Any]) -> bool:
+        """Whether all alternatives are values, and none is there twice."""
+        values = [self._list_values(option) for option in options]
+        return all(values) and _are_distinct(values)
+
     def _separate_by_tag(self, options: Sequence[Any], outer: Mapping[str, Any]) -> bool:
-        for name in self._list_names(options[0], _MAX_DEPTH):
-            tagged = [self._list_tagged(option, name, _MAX_DEPTH) for option in options]
-            values = [frozenset[Hashable]().union(*(one.values for one in found)) for found in tagged]
-            schemas = [one.schema for found in tagged for one in found]
-            are_distinct = all(tagged) and sum(map(len, values)) == len(frozenset().union(*values))
-            if are_distinct and all("object" in (outer.get("type"), one.get("type")) for one in schemas):
-                for schema in schemas:
-                    _require(schema, name)
-                return True
-        return False
+        names = dict.fromkeys(self._list_names(options[0], _MAX_DEPTH))
+        found = (self._find_tagged(options, name, outer) for name in names)
+        tags = [(name, schemas) for name, schemas in zip(names, found, strict=True) if schemas]
+        if not tags:
+            return False
+        # A tag that is required already changes nothing.
+        name, schemas = next((tag for tag in tags if all(_requires(one, tag[0]) for one in tag[1])), tags[0])
+        self._tags += [(schema, name) for schema in schemas]
+        return True
+
+    def _find_tagged(
+        self, options: Sequence[Any], name: str, outer: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the objects of alternatives that a property tells apart; none if it does not."""
+        tagged = [self._list_tagged(option, name, _MAX_DEPTH) for option in options]
+        values = [frozenset[Hashable]().union(*(one.values for one in found)) for found in tagged]
+        schemas = [one.schema for found in tagged for one in found]
+        are_objects = all("object" in (outer.get("type"), one.get("type")) for one in schemas)
+        return schemas if all(tagged) and are_objects and _are_distinct(values) else []
 
     def _list_names(self, option: Any, depth: int) -> Iterator[str]:
         """Yield the properties of an alternative, or of its first one."""
@@ -125,7 +146,7 @@ class Alternatives:
         values, others = self._intersect_values(one), self._intersect_values(other)
         if values and others and not values & others:
             return True
-        if types == other_types == {"object"} and any(
+        if types & other_types == {"object"} and any(
             self._are_disjoint(_list_inner(one, key), _list_inner(other, key), depth - 1)
             for key in sorted(_list_required(one) | _list_required(other))
         ):
@@ -181,10 +202,17 @@ def name_value(value: Any) -> Hashable:
     return ("string", value) if isinstance(value, str) else None
 
 
+def _are_distinct(values: Sequence[frozenset[Hashable]]) -> bool:
+    return sum(map(len, values)) == len(frozenset().union(*values))
+
+
+def _requires(schema: Mapping[str, Any], name: str) -> bool:
+    return name in _as_list(schema.get("required"))
+
+
 def _require(schema: dict[str, Any], name: str) -> None:
-    required = _as_list(schema.get("required"))
-    if name not in required:
-        schema["required"] = [*required, name]
+    if not _requires(schema, name):
+        schema["required"] = [*_as_list(schema.get("required")), name]
 
 
 def _list_types(schemas: Conjuncts) -> frozenset[str]:

@@ -61,11 +61,15 @@ class _Search:
         """Return the innermost part that is refused."""
         for _ in range(_MAX_DEPTH):
             parts = list_parts(place)
-            part = next((one for one in parts if self.compile(one.schema) is not None), None)
+            part = next((one for one in parts if self._is_at_fault(one)), None)
             if part is None:
                 break
             place = part
         return place
+
+    def _is_at_fault(self, place: Place) -> bool:
+        """Whether a part is refused alone. One that no value fits may be a property that is never there."""
+        return place.schema.get("enum") != [] and self.compile(place.schema) is not None
 
     def name_keyword(self, place: Place) -> str:
         """Return the pointer of the keyword without which a schema is not refused."""

@@ -97,6 +97,7 @@ class _Rewriting:
                 if keyword in place.schema and (rule := _RULES.get(keyword)) is not None:
                     rule(self, place)
             self._drop_annotations(place)
+        self._alternatives.require_tags()
 
     def bind_reference(self, place: Place) -> None:
         if follow(self._root, place.schema) is None and not self._has_names:

@@ -88,16 +88,21 @@ def _enter(value: Any, key: str) -> Any:
 
 def move_references(schema: Mapping[str, Any], place: str) -> Any:
     """Return a copy whose references hold where it stands at this place, `#/…`, of another document."""
+    return change_references(schema, ROOT, place)
+
+
+def change_references(schema: Mapping[str, Any], before: str, after: str) -> Any:
+    """Return a copy whose references begin with another pointer, where they begin with `before`."""
     copy = msgspec.json.decode(msgspec.json.encode(schema))
     for inner in iterate_all(copy):
-        if isinstance(reference := inner.get("$ref"), str) and reference.startswith(ROOT):
-            inner["$ref"] = place + reference[1:]
+        if isinstance(reference := inner.get("$ref"), str) and f"{reference}/".startswith(f"{before}/"):
+            inner["$ref"] = after + reference[len(before) :]
     return copy
 
 
-def has_reference(schema: Mapping[str, Any]) -> bool:
-    """Whether it refers to a definition."""
-    return any("$ref" in inner for inner in iterate_all(schema))
+def has_reference(schema: Mapping[str, Any], begin: str = "") -> bool:
+    """Whether it refers to anything, by a reference that begins so."""
+    return any(str(inner["$ref"]).startswith(begin) for inner in iterate_all(schema) if "$ref" in inner)
 
 
 def iterate_all(schema: Any) -> Iterator[dict[str, Any]]:

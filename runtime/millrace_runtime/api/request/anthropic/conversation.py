@@ -19,7 +19,7 @@ from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth,
 _Side = Literal["user", "assistant"]
 _SIDES: Mapping[str, _Side] = {"user": "user", "ctx": "user", "msg": "user", "assistant": "assistant"}
 """The side of each role. Agents are reported to send `ctx` and `msg`, and servers to take them so."""
-_BILLING = re.compile(r"x-anthropic-billing-header:(?: ?\w+=[^;\s]*;)+\s*")
+_BILLING = re.compile(r"x-anthropic-billing-header:(?: ?\w{1,64}=[^;\s]{0,256};){1,16}\s*")
 """What Claude Code writes before a system prompt. Its hash is another in each request."""
 _TEXT_ALONE = "this server reads text alone: send what it says as `text`"
 
