@@ -56,8 +56,17 @@ def find_family(raw: Mapping[str, Any]) -> Family:
         if name in FAMILIES:
             return FAMILIES[name]
     asked = ", ".join(names) or "none"
-    known = f"supported are {', '.join(sorted(FAMILIES))}"
-    raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{known}")
+    raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{_list_known()}")
+
+
+_WITH_TEXT: Final = "ForConditionalGeneration"
+
+
+def _list_known() -> str:
+    """Return which architectures are served, briefly: a termination message has few letters."""
+    parts = [name.removesuffix(_WITH_TEXT) for name in sorted(FAMILIES) if name.endswith(_WITH_TEXT)]
+    whole = [name for name in sorted(FAMILIES) if not name.endswith(_WITH_TEXT)]
+    return f"supported are {', '.join(whole)}, and the text parts of {', '.join(parts)}"
 
 
 _DENSE, _MIXTURE = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
