@@ -312,6 +312,8 @@ def test_a_custom_tool_is_a_function_with_one_text_for_the_model() -> None:
         ('{ "input" : "a\\/\\u00e9\\ud83d\\ude00\t" , "x": 1}', "a/é😀\t"),
         ('{"input": "a\\ud83d b"}', "a\ufffd b"),
         ('{"input": "cut \\u00', "cut "),
+        (r'{"input": "it\'s \d END"}', r"it\'s \d END"),
+        (r'{"input": "echo "hi" > C:\Users\me"} ', r'echo "hi" > C:\Users\me'),
         ('{"text": "a"}', '{"text": "a"}'),
         ('{"x": 1, "input": "a"}', "a"),
         ("", ""),

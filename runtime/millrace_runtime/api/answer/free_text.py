@@ -12,6 +12,8 @@ _CHARACTERS = re.compile(
     rf'(?:[^"\\]+|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|{_PAIR})*',
 )
 """Whole characters of a JSON string: a piece may end inside an escape."""
+_CUT_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?")
+_CLOSING = re.compile(r'"\s*\}\s*$')
 
 
 class FreeTextReader:
@@ -48,9 +50,13 @@ class FreeTextReader:
     def _read_whole(self, arguments: str) -> str:
         try:
             read: Any = json.loads(arguments, strict=False)
-        except (ValueError, RecursionError):  # it was cut
-            return self.text if self._is_open else arguments
+        except (ValueError, RecursionError):
+            return self.text + self._read_broken() if self._is_open else arguments
         text = read.get(TEXT) if isinstance(read, dict) else None
         if not isinstance(text, str):
             return arguments
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # half a pair is no text
+
+    def _read_broken(self) -> str:
+        """Return the rest as it stands: models write bare quotes and other escapes, and none may be lost."""
+        return "" if _CUT_ESCAPE.fullmatch(self._rest) else _CLOSING.sub("", self._rest)
