@@ -181,6 +181,7 @@ class Exchange:
             prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
             has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )
+        self._booking.hold_events(envelope.num_bytes)
         return self._dialect.writer(
             AnswerSpec(
                 envelope,

@@ -22,6 +22,8 @@ class RenderChat(msgspec.Struct, frozen=True, array_like=True, tag="render"):
     """Whether the special tokens that the model puts around a prompt are added to those of the template."""
     is_cut: bool = False
     """Whether a prompt that is too long is cut, so that none is refused for its length."""
+    is_adaptable: bool = False
+    """Whether the messages come from another dialect: they may take another form for the template."""
 
 
 class EncodeTexts(msgspec.Struct, frozen=True, array_like=True, tag="encode"):

@@ -14,6 +14,7 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
+import msgspec
 
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jobs import RenderChat
@@ -44,7 +45,14 @@ class ChatTemplate:
         what no template can do, and BrokenTemplateError for any other failure of the template.
         """
         _refuse_variables(chat.variables)
-        return self._choose(chat).render(chat)
+        template = self._choose(chat)
+        try:
+            return template.render(chat)
+        except TemplateError:
+            adapted = _join_results(chat.messages) if chat.is_adaptable else chat.messages
+            if adapted == chat.messages:
+                raise
+        return template.render(msgspec.structs.replace(chat, messages=adapted))
 
     def _choose(self, chat: RenderChat) -> "_NamedTemplate":
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self._templates else "default"
@@ -78,6 +86,7 @@ class _NamedTemplate:
         """Whether its messages' content is a list of parts, even where a client sends text."""
         if failure is not None and not self._takes_parts:
             raise failure
+        self._reads_text_arguments = self._try_text_arguments()
 
     def render(self, chat: RenderChat) -> str:
         messages = [self._prepare(message) for message in chat.messages]
@@ -98,9 +107,11 @@ class _NamedTemplate:
             prepared["role"] = "system"
         content = prepared.get("content")
         if isinstance(content, list) and not self._takes_parts:
-            prepared["content"] = "\n".join(part["text"] for part in content)
+            prepared["content"] = _read_text(content)
         elif isinstance(content, str) and self._needs_parts:
             prepared["content"] = [{"type": "text", "text": content}]
+        if "tool_calls" in prepared and not self._reads_text_arguments:
+            prepared["tool_calls"] = [_wrap_arguments(call) for call in prepared["tool_calls"]]
         return prepared
 
     def _run(self, messages: Sequence[Mapping[str, Any]], chat: RenderChat) -> str:
@@ -130,12 +141,24 @@ class _NamedTemplate:
         One that refuses it by `raise_exception` has its reasons: it may want a system message first.
         """
         try:
-            text = self._run([{"role": "user", "content": _PROBE}], RenderChat([]))
+            text = self._run([_ask()], RenderChat([]))
         except BrokenTemplateError as error:
             return error, False
         except TemplateError:
             return None, True
         return None, _PROBE in text
+
+    def _try_text_arguments(self) -> bool:
+        """Whether a call whose arguments are no object can be rendered."""
+        call = {"id": _PROBE, "type": "function", "function": {"name": _PROBE, "arguments": _PROBE}}
+        messages = [_ask(), {"role": "assistant", "content": "", "tool_calls": [call]}]
+        try:
+            self._run(messages, RenderChat([]))
+        except BrokenTemplateError:
+            return False
+        except TemplateError:
+            pass
+        return True
 
     def _reads_parts(self) -> bool:
         """Whether the template reads a list of parts, as OpenAI's clients send, and not text alone."""
@@ -145,6 +168,39 @@ class _NamedTemplate:
         except (TemplateError, BrokenTemplateError):
             return False
         return _PROBE in text and "'text'" not in text and '"text"' not in text
+
+
+def _ask() -> dict[str, Any]:
+    return {"role": "user", "content": _PROBE}
+
+
+def _wrap_arguments(call: Any) -> Any:
+    """Return a call with an object as its arguments. A model's own may be a text that is no JSON."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(text := function.get("arguments"), str):
+        return call
+    return call | {"function": function | {"arguments": {"arguments": text}}}
+
+
+def _join_results(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with a user's text behind a tool's result as the end of this result.
+
+    Mistral's templates want the user's and the assistant's messages in turns, and count no results.
+    """
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == "tool" and message["role"] == "user":
+            texts = (_read_text(joined[-1].get("content")), _read_text(message.get("content")))
+            joined[-1] = joined[-1] | {"content": "\n".join(filter(None, texts))}
+        else:
+            joined.append(message)
+    return joined
+
+
+def _read_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part["text"] for part in content)
 
 
 def _refuse_variables(variables: Mapping[str, Any]) -> None:

@@ -202,6 +202,38 @@ def test_a_result_that_refers_to_a_tool_loads_it() -> None:
     assert (json.loads(description), name) == ((request.answer.tools or [])[1], "find")
 
 
+def test_a_tool_is_written_out_once() -> None:
+    found = [{"type": "tool_reference", "tool_name": "later"}] * 2
+    turn = [model(USE), user([RESULT | {"content": found}, RESULT | {"content": found}])]
+    job = read_job(messages=[USER, *turn, *turn], tools=[FIND, LATER])
+    texts = "\n".join(message["content"] for message in job.messages if message["role"] == "tool").split("\n")
+    assert json.loads(texts[0])["function"]["name"] == "later"
+    assert texts[1:] == ["later"] * 7
+
+
+def test_the_input_of_a_call_is_as_deep_as_a_schema() -> None:
+    for depth, name in ((60, "arguments"), (70, None)):
+        nested: dict[str, Any] = {}
+        for _ in range(depth):
+            nested = {"x": nested}
+        messages = [USER, model(USE | {"input": nested})]
+        if name is None:
+            with pytest.raises(BadRequestError, match="goes more than 64 levels deep"):
+                read_job(messages=messages)
+        else:
+            assert read_job(messages=messages).messages[1]["tool_calls"][0]["function"][name] == nested
+
+
+def test_a_refused_format_is_named_as_it_was_sent() -> None:
+    for fields, name in (
+        ({"output_config": {"format": FORMAT}}, "output_config.format"),
+        ({"output_format": FORMAT}, "output_format"),
+    ):
+        grammar = read_anthropic(json.dumps(ASK | fields).encode()).request.grammar
+        assert grammar is not None
+        assert grammar.field == name
+
+
 @pytest.mark.parametrize(
     ("fields", "variables"),
     [
@@ -240,7 +272,13 @@ GIVEN = [USER, SAID]
         ({"messages": [user([RESULT | {"content": [{"type": "image"}]}])]}, "as `text`"),
         ({"messages": [user([{"type": "server_tool_use"}])]}, "only text, thinking"),
         ({"system": [{"type": "tool_addition"}]}, "'tool_addition' is not supported here, only text"),
+        (
+            {"messages": [model({"type": "tool_use", "id": "1", "name": "find"})]},
+            "`tool_use` has `id`, `name` and an object `input`",
+        ),
+        ({"messages": [user([{"type": "text"}])]}, "`text` has a text `text`"),
         ({"tools": [FIND | {"name": "x" * 129}]}, "`tools[0]`"),
+        ({"tools": [FIND, FIND | {"description": "x"}]}, "two `tools` are `find`"),
         ({"tools": [{"type": "function", "function": FIND}]}, "`name` and an `input_schema`"),
         ({"tools": [BASH], "tool_choice": {"type": "any"}}, "has none of Anthropic's"),
         ({"tools": [FIND, BASH], "tool_choice": {"type": "tool", "name": "bash"}}, "names `bash`"),

@@ -13,6 +13,7 @@ from openai.types.responses import Response
 
 from millrace_runtime.api.answer.free_text import FreeTextReader
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.intent import encode_request
 from millrace_runtime.api.request.responses.body import Ignored, ResponsesBody, read_responses
 from millrace_runtime.api.request.schema import GenerationBody
 from millrace_runtime.chat.jobs import RenderChat
@@ -147,6 +148,22 @@ async def test_reasoning_text_and_calls_are_items_whole_and_streamed(tmp_path: P
         assert [item.type for item in hidden.output] == ["message"]
 
 
+async def test_a_call_that_was_cut_is_incomplete(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, f"I look. {CALL}") as served:
+        ask: dict[str, Any] = {"input": "hi", "tools": [FIND]}
+        whole = Response.model_validate((await served.client.post("/v1/responses", json=ask)).json())
+        assert whole.usage is not None
+        ask["max_output_tokens"] = whole.usage.output_tokens - 25
+        answer = (await served.client.post("/v1/responses", json=ask)).json()
+        cut = Response.model_validate(answer)
+        streamed = (await served.client.post("/v1/responses", json=ask | {"stream": True})).text
+        last = json.loads(streamed.strip().split("data: ")[-1])["response"]
+    assert [item["status"] for item in answer["output"]] == ["completed", "incomplete"]
+    assert [(item.type, item.status) for item in whole.output][1] == ("function_call", "completed")
+    assert cut.incomplete_details is not None
+    assert [item["status"] for item in last["output"]] == ["completed", "incomplete"]
+
+
 async def test_codex_works_in_its_loop_of_calls(tmp_path: Path) -> None:
     """Each turn sends the items of the former ones, as they came in the events."""
     arguments = json.dumps({"input": DIFF})
@@ -215,11 +232,10 @@ def test_items_become_the_messages_that_templates_know() -> None:
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
         {
             "role": "assistant",
-            "content": "b",
+            "content": "b\nc",
             "reasoning_content": "Hm.\nSo.",
             "tool_calls": write(1, "mcp__files__read", {"who": "x"}),
         },
-        {"role": "assistant", "content": "c"},
         {"role": "tool", "tool_call_id": "1", "content": "none"},
         {"role": "assistant", "content": "", "tool_calls": write(2, "apply_patch", {"input": DIFF})},
         {"role": "tool", "tool_call_id": "2", "content": "ok"},
@@ -237,6 +253,7 @@ def test_items_become_the_messages_that_templates_know() -> None:
         (None, "sdau", ["system s0\n\nd1", "assistant a2", "user u3"]),
         (None, "uads", ["user u0", "assistant a1", "user d2\n\ns3"]),
         ("S", "audua", ["system S", "assistant a0", "user u1\n\nd2\n\nu3", "assistant a4"]),
+        (None, "uaau", ["user u0", "assistant a1\na2", "user u3"]),
     ],
 )
 def test_a_template_gets_one_message_of_the_system_and_one_in_each_turn(
@@ -356,6 +373,9 @@ def test_fields_that_all_dialects_share_have_the_same_types() -> None:
         ({"tool_choice": "required"}, "needs `tools`"),
         ({"truncation": "some"}, "truncation"),
         ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {str(number): "a" for number in range(17)}}, "in `metadata`"),
+        ({"metadata": {"a": "x" * 513}}, "in `metadata"),
+        ({"prompt_cache_key": "x" * 513}, "in `prompt_cache_key`"),
         (
             {"tools": [FIND], "tool_choice": name("function", "find") | {"x": DEEP}},
             "`tool_choice` goes more than",
@@ -387,6 +407,8 @@ def test_the_page_has_each_field_that_is_ignored() -> None:
 
 def test_a_namespace_holds_so_many_functions() -> None:
     many = [FIND | {"name": f"f{number}"} for number in range(512)]
-    assert len(read(tools=[FILES | {"tools": many}])[1].tools or ()) == 512
+    request, prompt = read(tools=[FILES | {"tools": many, "description": "x" * 4096}])
+    assert len(prompt.tools or ()) == 512
+    assert len(encode_request(request)) < 1 << 20, "its description is there once"
     with pytest.raises(BadRequestError, match="has 513 functions"):
         read(tools=[FIND, FILES | {"tools": many}])

@@ -146,6 +146,36 @@ def test_text_reaches_a_template_that_knows_parts_alone() -> None:
     assert render(source, {"conversation": USER}) == "<hé>1"
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_that_the_model_wrote_wrong_is_read_again(name: str) -> None:
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": '{"who": Zo'}}
+    messages = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, TOOL]
+    try:
+        prompt = render(TEMPLATES[name], {"conversation": messages})
+    except TemplateError:
+        return  # it refuses every result
+    assert "Zo" in prompt or "find" not in prompt, "some templates write no calls"
+
+
+TOOL = {"role": "tool", "tool_call_id": "abcdefghi", "name": "find", "content": "none"}
+
+
+def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns() -> None:
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": {}}}
+    asked = {"role": "user", "content": [{"type": "text", "text": "So?"}]}
+    said = {"role": "assistant", "content": "No."}
+    messages = [*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, TOOL, asked, said, *USER]
+    mistral = compile_template(TEMPLATES["mistral"])
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        mistral.render(RenderChat(messages))
+    prompt = mistral.render(RenderChat(messages, is_adaptable=True))
+    assert '{"content": none\nSo?, "call_id": "abcdefghi"}' in prompt
+    chatml = compile_template(TEMPLATES["chatml"]).render(RenderChat(messages, is_adaptable=True))
+    assert "<|im_start|>user\nSo?" in chatml
+    with pytest.raises(TemplateError, match="roles must alternate"):
+        mistral.render(RenderChat([*USER, *USER], is_adaptable=True))
+
+
 def test_a_second_template_is_for_tools() -> None:
     template = ChatTemplate({"default": "plain", "tool_use": "with tools"}, {})
     assert template.render(RenderChat(USER)) == "plain"

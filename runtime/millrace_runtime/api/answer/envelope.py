@@ -31,6 +31,11 @@ class Envelope:
     prompt_ids: tuple[bytes, ...] | None = None
     """The tokens of each choice's prompt as JSON, if the answer has token ids; None: it has none."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that an answer holds beside its own text."""
+        return len(self.echo) + sum(map(len, self.prompt_ids or ()))
+
     def chunk_head(self, object_name: str) -> bytes:
         """Return the beginning of a chunk, up to its first choice."""
         return b"data: " + orjson.dumps(self._fields(object_name))[:-1] + b',"choices":['

@@ -29,10 +29,10 @@ class PartsWriter(Writer):
         return len(delta.text)
 
     def _accept(self, delta: Delta) -> Iterator[bytes]:
-        self._finish = delta.finish_reason
-        self._stop_string = delta.stop_string
         for part in self._message.accept(delta).parts:
             yield self._encode_part(part)
+        self._finish = delta.finish_reason
+        self._stop_string = delta.stop_string
 
     @abstractmethod
     def _encode_part(self, part: Part) -> bytes:

@@ -10,7 +10,7 @@ from millrace_runtime.api.answer.message import Call
 from millrace_runtime.api.answer.parts import PartsWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import ApiError
-from millrace_runtime.api.request.responses.tools import find_tool, write_tools
+from millrace_runtime.api.request.responses.tools import find_tool
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.parsers.answer import CallDelta, Part
 from millrace_runtime.protocol.messages import FINISH_LENGTH
@@ -28,7 +28,6 @@ class ResponsesWriter(PartsWriter):
 
     def __init__(self, spec: AnswerSpec) -> None:
         super().__init__(spec)
-        self._echo: dict[str, Any] = orjson.loads(spec.envelope.echo)
         self._num_events = len(_OPENING)
         """Those of the opening count first, although it may be written after the first text."""
         self._items: list[dict[str, Any]] = []
@@ -110,14 +109,14 @@ class ResponsesWriter(PartsWriter):
         elif kind in _PARTS:
             done = self._close_text(kind, item, "".join(self._pieces))
         else:
-            item["status"], item["arguments"] = "completed", "".join(self._pieces)
+            item["status"], item["arguments"] = self._status, "".join(self._pieces)
             fields = {name: item[name] for name in ("name", "arguments")}
             done = self._event("response.function_call_arguments.done", **fields)
         return done + self._event("response.output_item.done", item=item)
 
     def _close_text(self, kind: str, item: dict[str, Any], text: str) -> bytes:
         part = _part(kind, text)
-        item["status"], item["content"] = "completed", [part]
+        item["status"], item["content"] = self._status, [part]
         logprobs: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         done = self._event(f"response.{_PARTS[kind]}.done", content_index=0, text=text, **logprobs)
         return done + self._event("response.content_part.done", content_index=0, part=part)
@@ -145,13 +144,10 @@ class ResponsesWriter(PartsWriter):
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "model": self._envelope.model,
             "output": self._items if status != "in_progress" else [],
-            "parallel_tool_calls": True,
             "temperature": self._envelope.temperature,
-            "tool_choice": "auto",
-            "tools": write_tools(self._envelope.tools or ()),
             "top_p": self._envelope.top_p,
             "store": False,
-            **self._echo,
+            **orjson.loads(self._envelope.echo),
             "usage": None if usage is None else _encode_usage(usage, self._message.num_reasoning_tokens),
         }
 
@@ -172,7 +168,7 @@ def _begin_call(call: Call, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any
     tool = find_tool(tools, call.name) or {}
     declared = tool.get("declared", {"name": call.name})
     named = {"call_id": call.call_id, "name": declared["name"]}
-    named |= {"namespace": tool["namespace"]["name"]} if "namespace" in tool else {}
+    named |= {"namespace": tool["namespace"]} if "namespace" in tool else {}
     if declared.get("type") == "custom":
         return {"type": "custom_tool_call", **named, "input": ""}
     return {"type": "function_call", "status": "in_progress", **named, "arguments": ""}

@@ -144,6 +144,12 @@ class GenerationRequest:
             default_max_tokens=min(self.default_max_tokens, most),
         )
 
+    def with_grammar_of(self, field: str) -> "GenerationRequest":
+        """Return the request with its grammar, if it has one, as that of a field."""
+        if self.grammar is None:
+            return self
+        return dataclasses.replace(self, grammar=dataclasses.replace(self.grammar, field=field))
+
     def seed_of(self, choice: int) -> int:
         """Return the seed of a prompt's choice: the client's plus the choice's number, or a random one."""
         if self.seed is None:

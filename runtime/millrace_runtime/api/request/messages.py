@@ -1,6 +1,7 @@
 """Reads a conversation's messages. The chat template gets each as the client sent it.
 
 Only what the template can't be trusted with is checked: the role, the kinds of parts, and how deep it goes.
+The arguments of a call are the model's own, so they may be as deep as a schema.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from millrace_runtime.api.errors import BadRequestError
 MAX_DEPTH = 16
 """Of objects and lists inside one another: a template that calls itself for each must end."""
 MAX_SCHEMA_DEPTH = 64
-"""Of a tool's JSON schema, which the template writes as it is."""
+"""Of a tool's JSON schema and of a call's arguments, which the template writes as they are."""
+_MAX_CALLS_DEPTH = MAX_SCHEMA_DEPTH + 3
+"""Arguments lie in a function, a call and the list of calls."""
 _MAX_ROLE = 64
 _TEXT_PARTS = ("text", "input_text", "output_text")
 
@@ -45,7 +48,8 @@ def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
         raise BadRequestError(
             f"`{where}.role` is a text of 1 to {_MAX_ROLE} letters, such as `user`", param=f"{where}.role"
         )
-    check_depth(message, where)
+    check_depth({name: value for name, value in message.items() if name != "tool_calls"}, where)
+    check_depth(message.get("tool_calls"), f"{where}.tool_calls", _MAX_CALLS_DEPTH)
     read = dict(message)
     if "content" in message:
         read["content"] = _read_content(message["content"], f"{where}.content")
@@ -86,5 +90,5 @@ def _read_call(call: Any) -> Any:
         arguments = msgspec.json.decode(function["arguments"] or "{}", type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
         return call  # what the model wrote wrong, it may read again
-    check_depth(arguments, "tool_calls")
+    check_depth(arguments, "tool_calls", MAX_SCHEMA_DEPTH)
     return call | {"function": function | {"arguments": arguments}}

@@ -89,6 +89,12 @@ class PromptBody(Ignored, kw_only=True):
     """Refused: see _NOT_HERE."""
 
     @property
+    def format_field(self) -> str:
+        """The field that says what the text must be."""
+        is_older = self.output_config is None or self.output_config.format is None
+        return "output_format" if is_older else "output_config.format"
+
+    @property
     def format(self) -> OutputFormat | None:
         """What the text must be."""
         wanted = None if self.output_config is None else self.output_config.format
@@ -129,7 +135,7 @@ def read_anthropic(data: bytes | bytearray) -> Reading:
         shows_reasoning=body.thinking is None or body.thinking.type != "disabled",
     )
     request = build_request(shared, 1, body.max_tokens, body.max_tokens, None, answer=answer)
-    return Reading(request, _plan_prompt(body, tools))
+    return Reading(request.with_grammar_of(body.format_field), _plan_prompt(body, tools))
 
 
 def read_anthropic_prompt(data: bytes | bytearray) -> Reading:
@@ -164,6 +170,7 @@ def _plan_prompt(body: PromptBody, tools: Tools) -> RenderChat:
         variables=_choose_variables(body),
         add_generation_prompt=not is_continued,
         continue_final_message=is_continued,
+        is_adaptable=True,
     )
 
 

@@ -22,6 +22,14 @@ _SIDES: Mapping[str, _Side] = {"user": "user", "ctx": "user", "msg": "user", "as
 _BILLING = re.compile(r"x-anthropic-billing-header:(?: ?\w{1,64}=[^;\s]{0,256};){1,16}\s*")
 """What Claude Code writes before a system prompt. Its hash is another in each request."""
 _TEXT_ALONE = "this server reads text alone: send what it says as `text`"
+_FIELDS: Mapping[str, str] = {
+    "text": "a text `text`",
+    "thinking": "a text `thinking`",
+    "tool_use": "`id`, `name` and an object `input`",
+    "tool_result": "`tool_use_id`",
+    "tool_reference": "`tool_name`",
+}
+"""What each supported block has."""
 
 
 class Conversation(NamedTuple):
@@ -54,8 +62,11 @@ class _Turn:
         """Whether it is a text of the model's that may have more. Templates write calls behind the text."""
         return self.side == "assistant" and bool(self.texts) and not self.calls
 
-    def add(self, block: Any, deferred: Mapping[str, Described], where: str) -> None:
-        """Add a block of a message. Raises BadRequestError for one that is not supported."""
+    def add(self, block: Any, deferred: dict[str, Described], where: str) -> None:
+        """Add a block of a message. Raises BadRequestError for one that is not supported.
+
+        A tool that the block refers to is no longer deferred.
+        """
         match block:
             case {"type": "text", "text": str(text)}:
                 if text:
@@ -66,13 +77,14 @@ class _Turn:
             case {"type": "redacted_thinking"}:
                 pass
             case {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(arguments)}:
+                check_depth(arguments, where, MAX_SCHEMA_DEPTH)
                 function = {"name": name, "arguments": arguments}
                 self.calls.append({"id": call_id, "type": "function", "function": function})
             case {"type": "tool_result", "tool_use_id": str(call_id)}:
                 texts = _read_result(block.get("content") or "", deferred, where)
                 self.results.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
             case _:
-                _refuse_block(block, "text, thinking, tool_use and tool_result", where)
+                _refuse_block(block, ("text", "thinking", "tool_use", "tool_result"), where)
 
     def list_messages(self) -> list[dict[str, Any]]:
         """Return the turn's messages: a tool's result is one of its own.
@@ -98,9 +110,9 @@ def read_conversation(
     """Return the conversation; `deferred` has tools by their names. Raises BadRequestError."""
     leading = list(_read_system("" if system is None else system, "system"))
     turns: list[_Turn] = []
+    waiting = dict(deferred)
     for place, message in enumerate(messages):
         role, content, where = message.get("role"), message.get("content"), f"messages[{place}].content"
-        check_depth(content, where, MAX_SCHEMA_DEPTH)
         if role == "system":
             texts = list(_read_system(content, where))
             if not turns:
@@ -113,7 +125,7 @@ def read_conversation(
             raise BadRequestError(f"`{param}` is `user`, `assistant` or `system`", param=param)
         turn = _open_turn(turns, side)
         for block in _list_blocks(content, where):
-            turn.add(block, deferred, where)
+            turn.add(block, waiting, where)
     return _join_turns(leading, turns)
 
 
@@ -144,19 +156,19 @@ def _read_system(content: Any, where: str) -> Iterator[str]:
                 if text[begin:]:
                     yield text[begin:]
             case _:
-                _refuse_block(block, "text", where)
+                _refuse_block(block, ("text",), where)
 
 
-def _read_result(content: Any, deferred: Mapping[str, Described], where: str) -> Iterator[str]:
-    """Yield the texts of a tool's result. A tool that it refers to is written as in a list of tools."""
+def _read_result(content: Any, deferred: dict[str, Described], where: str) -> Iterator[str]:
+    """Yield the texts of a tool's result. A tool that it refers to first is written as in a list of tools."""
     for block in _list_blocks(content, where):
         match block:
             case {"type": "text", "text": str(text)}:
                 yield text
             case {"type": "tool_reference", "tool_name": str(name)}:
-                yield json.dumps(deferred[name], ensure_ascii=False) if name in deferred else name
+                yield json.dumps(deferred.pop(name), ensure_ascii=False) if name in deferred else name
             case _:
-                _refuse_block(block, "text and tool_reference", where)
+                _refuse_block(block, ("text", "tool_reference"), where)
 
 
 def _list_blocks(content: Any, where: str) -> list[Any]:
@@ -168,7 +180,10 @@ def _list_blocks(content: Any, where: str) -> list[Any]:
     return content
 
 
-def _refuse_block(block: Any, supported: str, where: str) -> NoReturn:
+def _refuse_block(block: Any, supported: Sequence[str], where: str) -> NoReturn:
     kind = block.get("type") if isinstance(block, dict) else type(block).__name__
-    hint = f": {_TEXT_ALONE}" if kind in ("image", "document") else f", only {supported}"
+    if isinstance(kind, str) and kind in supported:
+        raise BadRequestError(f"`{where}`: a block of type `{kind}` has {_FIELDS[kind]}", param=where)
+    known = ", ".join(supported)
+    hint = f": {_TEXT_ALONE}" if kind in ("image", "document") else f", only {known}"
     raise BadRequestError(f"`{where}`: a block of type {kind!r} is not supported here{hint}", param=where)

@@ -65,6 +65,7 @@ def read_tools(tools: Sequence[dict[str, Any]] | None, choice: ToolChoice | None
         return Tools()
     check_depth(tools, "tools", MAX_SCHEMA_DEPTH)
     own = [_read_tool(tool, place) for place, tool in enumerate(tools) if not _is_published(tool)]
+    _check_names(own)
     _check_forced(forced, [tool.name for tool in own])
     if not own:
         return Tools()
@@ -113,6 +114,14 @@ def _read_tool(tool: dict[str, Any], place: int) -> AnthropicTool:
         raise BadRequestError(
             f"`tools[{place}]`: {error}. A tool has a `name` and an `input_schema`", param="tools"
         ) from error
+
+
+def _check_names(tools: Sequence[AnthropicTool]) -> None:
+    known = set[str]()
+    for tool in tools:
+        if tool.name in known:
+            raise BadRequestError(f"two `tools` are `{tool.name}`: rename or leave out one", param="tools")
+        known.add(tool.name)
 
 
 def _check_forced(forced: str | None, names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 Nothing is stored: each request brings its whole conversation.
 """
 
-import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from millrace_runtime.api.request.intent import (
 )
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.responses.items import list_messages, list_tools
-from millrace_runtime.api.request.responses.tools import choose_tools, read_tools
+from millrace_runtime.api.request.responses.tools import choose_tools, list_called, read_tools, write_tools
 from millrace_runtime.api.request.schema import (
     MAX_ALLOWED,
     MAX_BAD_WORDS,
@@ -45,6 +45,10 @@ from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat, 
 from millrace_runtime.chat.jobs import RenderChat
 
 _AS_MANY_AS_FIT = 2**31 - 1
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""As much as OpenAI's servers take: an answer holds it until its end."""
 
 
 class Format(msgspec.Struct, omit_defaults=True):
@@ -132,8 +136,8 @@ class ResponsesBody(Ignored, kw_only=True):
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None
-    metadata: dict[str, str] | None = None
-    prompt_cache_key: str | None = None
+    metadata: Metadata | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     """The last two are only repeated."""
 
 
@@ -154,13 +158,13 @@ def read_responses(data: bytes | bytearray) -> Reading:
     tools, forced = choose_tools(read_tools(declared), body.tool_choice)
     answer = AnswerWish(
         is_chat=True,
-        tools=tools,
+        tools=tools and list_called(tools),
         strict=tuple([tool["function"]["name"] for tool in tools or () if tool["declared"].get("strict")]),
         forced=forced,
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=True,
         shows_reasoning=body.include_reasoning is not False,
-        echo=_write_echo(body),
+        echo=_write_echo(body, tools or ()),
     )
     effort = None if body.reasoning is None else body.reasoning.effort
     prompt = RenderChat(
@@ -168,6 +172,7 @@ def read_responses(data: bytes | bytearray) -> Reading:
         tools=tools and [{"type": "function", "function": tool["function"]} for tool in tools],
         variables=choose_variables(effort) | (body.chat_template_kwargs or {}),
         is_cut=body.truncation == "auto",
+        is_adaptable=True,
     )
     return Reading(_build_request(body, answer), prompt)
 
@@ -179,12 +184,10 @@ def _build_request(body: ResponsesBody, answer: AnswerWish) -> GenerationRequest
         **{name: getattr(body, name) for name in _SHARED},
     )
     request = build_request(shared, 1, body.max_output_tokens, _AS_MANY_AS_FIT, None, answer=answer)
-    if shared.response_format is None or request.grammar is None:
-        return request
-    return dataclasses.replace(request, grammar=dataclasses.replace(request.grammar, field="text.format"))
+    return request if shared.response_format is None else request.with_grammar_of("text.format")
 
 
-def _write_echo(body: ResponsesBody) -> bytes:
+def _write_echo(body: ResponsesBody, tools: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the fields that an answer repeats as they were sent, with OpenAI's defaults for the others."""
     text = body.text or Text()
     check_depth(body.tool_choice, "tool_choice")
@@ -202,6 +205,7 @@ def _write_echo(body: ResponsesBody) -> bytes:
         "service_tier": "default",
         "text": {"format": text.format or Format("text"), "verbosity": text.verbosity or "medium"},
         "tool_choice": body.tool_choice or "auto",
+        "tools": write_tools(tools),
         "top_logprobs": 0,
         "truncation": body.truncation or "disabled",
     }

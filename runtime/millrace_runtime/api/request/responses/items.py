@@ -30,7 +30,7 @@ _IGNORED = (
 def list_messages(instructions: str | None, items: str | Items) -> list[dict[str, Any]]:
     """Return the conversation. An answer's reasoning, text and calls are items; they become one message.
 
-    So do the system's leading messages, and the user's neighbouring ones: many templates refuse two in a row.
+    So do the system's leading messages, and neighbouring ones of one side: templates refuse two in a row.
     """
     messages: list[dict[str, Any]] = []
     for place, item in enumerate(_list_items(items)):
@@ -115,9 +115,8 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], where: str) 
 
 
 def _add_answer(messages: list[dict[str, Any]], text: str) -> None:
-    if messages and messages[-1]["role"] == "assistant" and messages[-1]["content"]:
-        messages.append({"role": "assistant", "content": ""})  # the former one has its text
-    _open_answer(messages)["content"] = text
+    answer = _open_answer(messages)
+    answer["content"] = "\n".join(filter(None, (answer["content"], text)))
 
 
 def _read_call(item: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ A model knows functions alone. It gets a `custom` tool as a function with one te
 Tools of any other type are left out: OpenAI's servers run them, or only OpenAI's models know them.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -21,6 +22,8 @@ TEXT = "input"
 """The parameter of a `custom` tool's function."""
 _MAX_FUNCTIONS = 4 * MAX_TOOLS
 """With those in namespaces: Codex has one for each MCP server, and each of them has some ten tools."""
+_ANY = "*"
+"""Stands for a namespace that is left out. No namespace has this name."""
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 _FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
@@ -63,6 +66,14 @@ class NamespaceTool(msgspec.Struct, tag_field="type", tag="namespace"):
     description: str | None = None
 
 
+class Wish(NamedTuple):
+    """A part of `tool_choice`: a tool, or all tools of a namespace."""
+
+    kind: str
+    name: str
+    namespace: str | None
+
+
 class Choice(NamedTuple):
     """The tools that a model may call; None: none."""
 
@@ -74,8 +85,8 @@ class Choice(NamedTuple):
 def read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the tools that are not left out. Raises BadRequestError naming what is wrong.
 
-    Each is what chat templates know and two more fields: `declared`, the client's tool, and `namespace`, its
-    group.
+    Each is what chat templates know and two more fields: `declared`, the client's tool, and `namespace`, the
+    name and the description of its group.
     """
     check_depth(tools, "tools", MAX_SCHEMA_DEPTH)
     found: dict[str, dict[str, Any]] = {}
@@ -124,6 +135,19 @@ def write_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return written
 
 
+def list_called(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what a call needs of its tool: the model's function, the client's name and kind of it."""
+    return [
+        {
+            "type": "function",
+            "function": tool["function"],
+            "declared": {name: tool["declared"][name] for name in ("type", "name")},
+        }
+        | ({"namespace": tool["namespace"]["name"]} if "namespace" in tool else {})
+        for tool in tools
+    ]
+
+
 def choose_tools(tools: list[dict[str, Any]], choice: Any) -> Choice:
     """Return those of the tools that may be called, and which must be. Raises BadRequestError."""
     match choice:
@@ -142,7 +166,8 @@ def choose_tools(tools: list[dict[str, Any]], choice: Any) -> Choice:
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)} if (
             len(allowed) <= _MAX_FUNCTIONS
         ):
-            return choose_tools([tool for tool in tools if any(_fits(tool, one) for one in allowed)], mode)
+            wishes = {_write_wish(one) for one in allowed}
+            return choose_tools([tool for tool in tools if not wishes.isdisjoint(_list_wishes(tool))], mode)
         case {"type": "function" | "custom", "name": str(name)}:
             return Choice(tools, _find_forced(tools, choice, name))
         case {"type": str(kind)} if kind not in ("allowed_tools", "function", "custom"):
@@ -211,20 +236,28 @@ def _identify(tool: Mapping[str, Any]) -> tuple[str, str | None]:
     return tool["declared"]["name"], tool.get("namespace", {}).get("name")
 
 
-def _fits(tool: Mapping[str, Any], wish: Any) -> bool:
-    """Return whether a part of `tool_choice` means this tool. It may leave out the namespace."""
-    if not isinstance(wish, Mapping):
-        return False
-    kind, (name, group) = wish.get("type"), _identify(tool)
-    if kind == "namespace":
-        return group is not None and wish.get("name") == group
-    is_named = wish.get("name") in (name, tool["function"]["name"])
-    return kind == tool["declared"]["type"] and is_named and wish.get("namespace", group) == group
+def _write_wish(part: Any) -> Wish | None:
+    """Return a part of `tool_choice`, which may leave out the namespace; None for one that means no tool."""
+    match part:
+        case {"type": str(kind), "name": str(name)}:
+            group = part.get("namespace", _ANY)
+            return Wish(kind, name, group) if group is None or isinstance(group, str) else None
+    return None
+
+
+def _list_wishes(tool: Mapping[str, Any]) -> Iterator[Wish]:
+    """Yield the parts of `tool_choice` that mean this tool."""
+    name, group = _identify(tool)
+    if group is not None:
+        yield Wish("namespace", group, _ANY)
+    for known, place in itertools.product((name, tool["function"]["name"]), (group, _ANY)):
+        yield Wish(tool["declared"]["type"], known, place)
 
 
 def _find_forced(tools: Sequence[Mapping[str, Any]], choice: Any, name: str) -> str:
     """Return the model's name of the only tool that must be called."""
-    found: list[str] = [tool["function"]["name"] for tool in tools if _fits(tool, choice)]
+    wish = _write_wish(choice)
+    found: list[str] = [tool["function"]["name"] for tool in tools if wish in set(_list_wishes(tool))]
     if name in found:
         return name
     if len(found) != 1:
