@@ -18,6 +18,8 @@ from testing.scripted_engine import MAX_MODEL_LENGTH, START_TOKEN, run_engine
 from testing.text_model import build_byte_level, write_model
 
 SERVED_NAME = "scripted"
+MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+"""Tokens of their own, as in Qwen's models."""
 TEMPLATE = """\
 {%- if tools %}<|start|>system
 Call a tool by <tool_call>{"name": …, "arguments": …}</tool_call>:
@@ -47,6 +49,7 @@ async def serve_script(
     """Write the model's tokenizer to a folder, and serve it until the context ends."""
     native = build_byte_level()
     native.add_special_tokens([START_TOKEN])
+    native.add_tokens(list(MARKERS))
     model = write_model(folder, native, TEMPLATE)
     settings = ApiSettings(
         served_name=SERVED_NAME,

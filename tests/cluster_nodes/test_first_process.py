@@ -22,6 +22,8 @@ DELAYS_SECONDS = [number / 40 for number in range(16)]
     [
         ("millrace/runtime:0.1.0", ["serve", "--model", "/models/stories"]),
         ("millrace/operator:0.1.0", ["fetch", "http://127.0.0.1:9/never", "/tmp/model"]),
+        ("millrace/operator:0.1.0", ["gateway"]),
+        ("millrace/operator:0.1.0", ["operator"]),
     ],
 )
 async def test_a_pod_deleted_as_its_process_starts_ends(bench: Any, image: str, arguments: list[str]) -> None:

@@ -41,6 +41,16 @@ class BadWordMatcher:
         """Whether the grammar's next mask is being made."""
         return self._grammar is not None and self._grammar.is_busy
 
+    @property
+    def is_optimistic(self) -> bool:
+        """False: the words need masks."""
+        return False
+
+    def accepts(self, token: int) -> bool:
+        """True, as every draw has a mask."""
+        del token
+        return True
+
     def consume(self, token: int) -> None:
         """Append a token to the text."""
         self._end = [*self._end, token][-self._lengths[-1] :]

@@ -22,6 +22,13 @@ class Matcher(Protocol):
     def is_busy(self) -> bool:
         """Whether that thread is making its next mask. Until it has, no draw may be planned."""
 
+    @property
+    def is_optimistic(self) -> bool:
+        """Whether draws have masks only after one that did not fit."""
+
+    def accepts(self, token: int) -> bool:
+        """Whether a token may follow that was drawn without a mask."""
+
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 

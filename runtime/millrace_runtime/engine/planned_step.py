@@ -43,7 +43,7 @@ class PlannedStep:
             self.begun.append(Begun(sequence.new.sequence_id, sequence.num_computed))
         sequence.num_computed += num_tokens
         emit = sequence.num_computed == sequence.num_known and sequence.draws_next
-        is_masked = emit and sequence.matcher is not None
+        is_masked = emit and sequence.masks_next
         if emit:
             if sequence.next_draft and not is_masked:
                 self.offers.append((len(self.rows), sequence))

@@ -49,6 +49,13 @@ class RowPlanner:
             self.waiting.remove(sequence)
         sequence.move_to(State.ENDED)
 
+    def send_back(self, sequence: Sequence) -> None:
+        """Take a running sequence from the device. It keeps its tokens, and waits at its old place."""
+        self.running.remove(sequence)
+        self._residency.evict(sequence)
+        sequence.move_to(State.WAITING)
+        self.waiting.add(sequence)
+
     def check_integrity(self) -> None:
         """Assert that every sequence is in the queue of its state."""
         assert all(s.state is State.WAITING and not s.tables for s in self.waiting)
@@ -154,10 +161,7 @@ class RowPlanner:
         candidates = (sequence for sequence in self.running if sequence is not oldest)
         victim = max(candidates, key=lambda s: (s.age.priority, -s.num_computed, s.age.arrival), default=None)
         assert victim is not None, "the oldest sequence alone has no room: it should never have been admitted"
-        self.running.remove(victim)
-        self._residency.evict(victim)
-        victim.move_to(State.WAITING)
-        self.waiting.add(victim)
+        self.send_back(victim)
         self.num_preemptions += 1
         self._is_crowded = True
 

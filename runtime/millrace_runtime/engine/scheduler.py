@@ -221,9 +221,11 @@ class Scheduler:
     def _commit_row(self, sequence: Sequence, row: RowResult) -> SequenceOutput | None:
         """Add a row's result to its sequence. Return the output; None if it has nothing for the client."""
         sequence.append_scores(row)
-        tokens, finish_reason = sequence.append_tokens(row)
+        tokens, finish_reason, is_refused = sequence.append_tokens(row)
         if row.num_computed >= sequence.next_named or row.fault is not None:
             self._name_computed(sequence, row)
+        if is_refused:
+            self._planner.send_back(sequence)  # its rows in flight follow the refused token
         if not tokens and finish_reason is None and row.prompt_logprobs is None:
             return None
         if finish_reason is not None:

@@ -13,6 +13,10 @@ from millrace_runtime.protocol.encoding import TOKEN_BYTES, count_tokens, pack_t
 from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINISH_STOP, Generate, NewSequence
 from millrace_runtime.protocol.step import RowResult
 
+MASKED_DRAWS = 16
+"""After a draw that did not fit an optimistic grammar so many have masks. A name that the model has wrong is
+some tokens long, and each new draw costs a preemption."""
+
 
 class State(enum.Enum):
     """The state of a sequence."""
@@ -101,6 +105,8 @@ class Sequence:
     """Rows in flight that draw."""
     next_draft: int = 0
     """Draft tokens in the executor's last offer."""
+    masked_until: int = 0
+    """With an optimistic grammar: the draws before this one have masks."""
     has_begun: bool = False
     """Whether a step has had a row of it, even before a preemption."""
 
@@ -129,12 +135,12 @@ class Sequence:
         With max_tokens 0 it draws none, and its prompt alone is computed.
 
         A draft depends on how much of the last draft was accepted. So a sequence with a draft has at most one
-        drawing row in flight, whatever the executor's depth. A masked one has no drafts.
+        drawing row in flight, whatever the executor's depth. A masked row has no draft.
         A sequence with slow masks sits out the steps until its mask is there: no other one waits for it.
         """
         if self.matcher is not None and (self.matcher.is_busy or (self.num_pending and self.matcher.is_slow)):
             return False
-        if self.num_pending and self.next_draft and self.matcher is None:
+        if self.num_pending and self.next_draft and not self.masks_next:
             return False
         return self.num_known < self.max_length or self.num_computed < self.num_prompt
 
@@ -142,6 +148,13 @@ class Sequence:
     def draws_next(self) -> bool:
         """Whether the row with its last known token draws another one."""
         return self.num_known < self.max_length
+
+    @property
+    def masks_next(self) -> bool:
+        """Whether its next draw has a mask."""
+        if self.matcher is None:
+            return False
+        return not self.matcher.is_optimistic or self.num_known - self.num_prompt < self.masked_until
 
     @property
     def is_decoding(self) -> bool:
@@ -206,6 +219,9 @@ class Sequence:
         exact = self.num_pending or row.fault or row.num_computed == self.num_computed
         assert exact, f"the executor computed {row.num_computed} tokens, not {self.num_computed}"
         for number, token in enumerate(row.tokens, 1):
+            if not self._accepts(token):
+                self.masked_until = len(self.outputs) + MASKED_DRAWS
+                return Appended(row.tokens[: number - 1], None, is_refused=True)
             self.outputs.append(token)
             if token in self.request.stop_token_ids:
                 return Appended(row.tokens[:number], FINISH_STOP)
@@ -217,12 +233,21 @@ class Sequence:
                 return Appended(row.tokens[:number], FINISH_LENGTH)
         return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
 
+    def _accepts(self, token: int) -> bool:
+        """Whether the grammar takes a drawn token. One that was drawn with a mask fits."""
+        is_unmasked = self.matcher is not None and self.matcher.is_optimistic
+        if self.matcher is None or not is_unmasked or len(self.outputs) < self.masked_until:
+            return True
+        return self.matcher.accepts(token)
+
 
 class Appended(NamedTuple):
     """The tokens that a row added to its sequence."""
 
     tokens: list[int]
     finish_reason: str | None
+    is_refused: bool = False
+    """Whether the grammar refuses the row's next token, so that it is drawn again with a mask."""
 
 
 _age = attrgetter("age")

@@ -1,11 +1,10 @@
 """How the formats that begin a call with a marker write it. Pure."""
 
-import json
 from collections.abc import Callable
 from typing import NamedTuple
 
 from millrace_runtime.grammar import gemma
-from millrace_runtime.grammar.lark import SPACE, LarkWriter, escape, write_regex, write_text
+from millrace_runtime.grammar.lark import SPACE, LarkWriter, write_regex, write_text
 from millrace_runtime.grammar.parameters import (
     CallableTool,
     ParameterForm,
@@ -14,6 +13,8 @@ from millrace_runtime.grammar.parameters import (
 )
 
 _SPACE = f"({SPACE})?"
+_BREAK = r"/[ \n]{0,2}/"
+"""One line break in Qwen's own template; others leave it out."""
 _END_OBJECT = write_regex(rf"{_SPACE}\}}")
 
 
@@ -30,32 +31,31 @@ class CallFormat(NamedTuple):
     """What stands before the first call and behind the last one; None where each has an opening."""
 
 
-def write_object(tool: CallableTool, arguments: str) -> str:
+def write_object(lark: LarkWriter, tool: CallableTool, arguments: str) -> str:
     """Return the expression of a call as JSON, whose arguments have this name.
 
     The tool's schema stays a document of its own, where its references hold.
     """
     head = f'{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
-    return f"{write_regex(head)} {write_arguments(tool)} {_END_OBJECT}"
+    return f"{write_regex(head)} {write_arguments(lark, tool)} {_END_OBJECT}"
 
 
 def match_name(tool: CallableTool) -> str:
     """Return the regular expression of such an object's beginning, up to its name."""
-    name = escape(json.dumps(tool.name, ensure_ascii=False))
-    return rf'\{{{_SPACE}"name"{_SPACE}:{_SPACE}{name}'
+    return rf'\{{{_SPACE}"name"{_SPACE}:{_SPACE}"{tool.pattern}"'
 
 
 def _write_hermes(lark: LarkWriter, tool: CallableTool) -> str:
-    return f'"\\n" {write_object(tool, "arguments")} "\\n" {lark.mark("</tool_call>")}'
+    return f"{_BREAK} {write_object(lark, tool, 'arguments')} {_BREAK} {lark.mark('</tool_call>')}"
 
 
-def _write_element(_: LarkWriter, tool: CallableTool) -> str:
-    return write_object(tool, "arguments")
+def _write_element(lark: LarkWriter, tool: CallableTool) -> str:
+    return write_object(lark, tool, "arguments")
 
 
 def _write_named(lark: LarkWriter, tool: CallableTool) -> str:
     call_id = f"({lark.mark('[CALL_ID]')} /[0-9A-Za-z]{{9}}/)?" if lark.knows("[CALL_ID]") else ""
-    return f"{write_text(tool.name)} {call_id} {lark.mark('[ARGS]')} {write_arguments(tool)}"
+    return f"{write_regex(tool.pattern)} {call_id} {lark.mark('[ARGS]')} {write_arguments(lark, tool)}"
 
 
 def _write_qwen3_coder(lark: LarkWriter, tool: CallableTool) -> str:
@@ -66,7 +66,7 @@ def _write_qwen3_coder(lark: LarkWriter, tool: CallableTool) -> str:
         text=lark.add("value[lazy]", rf'{value} "\n</parameter>\n"'),
         end=r'"\n</parameter>\n"',
     )
-    begin = write_text(f"\n<function={tool.name}>\n")
+    begin = write_regex(rf"\n<function={tool.pattern}>\n")
     return f'{begin} {write_parameters(lark, tool, form)} "</function>\\n" {lark.mark("</tool_call>")}'
 
 
@@ -79,26 +79,27 @@ def _write_glm(lark: LarkWriter, tool: CallableTool) -> str:
         text=f'{lark.until("</arg_value>")} "\\n"',
         end=f'{lark.mark("</arg_value>")} "\\n"',
     )
-    begin = write_text(f"{tool.name}\n")
+    begin = write_regex(rf"{tool.pattern}\n")
     return f"{begin} {write_parameters(lark, tool, form)} {lark.mark('</tool_call>')}"
 
 
 def _write_deepseek_v3(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
-    fenced = f"{tool.name}\n```json\n"
-    name = f'"function" {lark.mark("<｜tool▁sep｜>")} {write_text(fenced)}'
-    return f'{begin} {name} {write_arguments(tool)} "\\n```" {end}'
+    fenced = write_regex(rf"{tool.pattern}\n```json\n")
+    name = f'"function" {lark.mark("<｜tool▁sep｜>")} {fenced}'
+    return f'{begin} {name} {write_arguments(lark, tool)} "\\n```" {end}'
 
 
 def _write_deepseek_v31(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<｜tool▁call▁begin｜>"), lark.mark("<｜tool▁call▁end｜>")
-    return f"{begin} {write_text(tool.name)} {lark.mark('<｜tool▁sep｜>')} {write_arguments(tool)} {end}"
+    name = f"{write_regex(tool.pattern)} {lark.mark('<｜tool▁sep｜>')}"
+    return f"{begin} {name} {write_arguments(lark, tool)} {end}"
 
 
 def _write_kimi_k2(lark: LarkWriter, tool: CallableTool) -> str:
     begin, end = lark.mark("<|tool_call_begin|>"), lark.mark("<|tool_call_end|>")
-    name = f"{write_text(f'functions.{tool.name}:')} /[0-9]{{1,4}}/"
-    return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_arguments(tool)} {end}"
+    name = write_regex(rf"functions\.{tool.pattern}:[0-9]{{1,4}}")
+    return f"{begin} {name} {lark.mark('<|tool_call_argument_begin|>')} {write_arguments(lark, tool)} {end}"
 
 
 def _write_functiongemma(lark: LarkWriter, tool: CallableTool) -> str:

@@ -16,7 +16,7 @@ _SCALAR = write_regex(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
 def write_call(lark: LarkWriter, tool: CallableTool, quote: str) -> str:
     """Return the expression of a call. `quote` is the marker on both sides of a string."""
     values = _ValueWriter(lark, tool, quote)
-    return f"{write_text(f'call:{tool.name}')} {values.write(tool.schema)}"
+    return f"{write_regex(f'call:{tool.pattern}')} {values.write(tool.schema)}"
 
 
 class _ValueWriter:

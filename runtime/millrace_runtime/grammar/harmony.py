@@ -4,7 +4,7 @@
 the first message by `<|start|>assistant`. `<|return|>` and `<|call|>`, which end the last, are stop tokens.
 """
 
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_text
+from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex
 from millrace_runtime.grammar.parameters import Tools, write_arguments
 
 
@@ -23,7 +23,7 @@ def write_final(lark: LarkWriter) -> str:
 def write_call(lark: LarkWriter, tools: Tools) -> str:
     """Return the expression of a call of one of these tools."""
     json_type = f'{lark.mark("<|constrain|>")} "json" {lark.mark("<|message|>")}'
-    calls = [f"{write_text(f'{tool.name} ')} {json_type} {write_arguments(tool)}" for tool in tools]
+    calls = [f"{write_regex(f'{tool.pattern} ')} {json_type} {write_arguments(lark, tool)}" for tool in tools]
     return f'{lark.mark("<|channel|>")} "commentary to=functions." {write_choice(calls)}'
 
 

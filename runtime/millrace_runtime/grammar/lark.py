@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import MAX_BYTES
@@ -26,6 +26,8 @@ class LarkWriter:
         """What stands behind each rule's name."""
         self._names: dict[str, str] = {}
         """The names of the rules that `add` has added, by what stands behind them."""
+        self._written: dict[str, str] = {}
+        """What `write_once` has returned."""
         self._num_letters = 0
         self._marks: dict[str, str] = {}
         """What `mark` has returned: it compares a marker with each added token, of which Gemma has 6,000."""
@@ -75,6 +77,12 @@ class LarkWriter:
             self._names[rule] = self.reserve(name)
             self._set(self._names[rule], rule)
         return self._names[rule]
+
+    def write_once(self, name: str, write: Callable[["LarkWriter"], str]) -> str:
+        """Return the expression of this name, which `write` returns the first time."""
+        if name not in self._written:
+            self._written[name] = write(self)
+        return self._written[name]
 
     def reserve(self, name: str) -> str:
         """Return the whole name of a rule that `define` adds later."""

@@ -93,6 +93,12 @@ class Matcher:
         """Why the matcher has failed; None if it has not."""
         return self._native.get_error().strip()[:_MAX_MESSAGE] if self._native.is_error() else None
 
+    def accepts(self, token: int) -> bool:
+        """Whether a token may follow. A stop token may where the text is whole."""
+        if self._stops[token // _WORD_BITS] >> (token % _WORD_BITS) & 1:
+            return bool(self._native.is_accepting())
+        return bool(self._native.validate_tokens([token]))
+
     def consume(self, token: int) -> None:
         """Append a token to the text. A token that the mask does not allow is a fault."""
         self._native.consume_token(token)

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from millrace_runtime.grammar.any_object import ANY_OBJECT, write_any_object
 from millrace_runtime.grammar.documents import Origin, write_json
 from millrace_runtime.grammar.json_schema.places import ROOT, change_references, escape_key, has_reference
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_text
+from millrace_runtime.grammar.lark import LarkWriter, escape, write_choice, write_text
 
 _DEFINITIONS = ("$defs", "definitions")
 _HERE, _OTHERS = _DEFINITIONS[0], "millrace-parameters"
@@ -32,6 +33,19 @@ class CallableTool(NamedTuple):
     """How a format without JSON writes the arguments."""
     is_strict: bool = False
     """Whether the client calls it so: nothing of the schema may be left out then."""
+    others: Sequence[str] = ()
+    """The names of tools that are called in the same way. One expression for all keeps the parser's rows
+    short: a hundred alternatives have more items than it may have."""
+
+    @property
+    def names(self) -> list[str]:
+        """All names."""
+        return [self.name, *self.others]
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of the names."""
+        return f"({'|'.join(map(escape, self.names))})"
 
     @property
     def origin(self) -> Origin:
@@ -55,8 +69,10 @@ class ParameterForm(NamedTuple):
     """What stands behind a value that is not any text."""
 
 
-def write_arguments(tool: CallableTool) -> str:
+def write_arguments(lark: LarkWriter, tool: CallableTool) -> str:
     """Return the expression of a tool's arguments as JSON."""
+    if tool.schema == ANY_OBJECT:
+        return lark.write_once("any object", write_any_object)
     return write_json(tool.schema, tool.origin)
 
 

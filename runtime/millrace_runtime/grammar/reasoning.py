@@ -10,13 +10,24 @@ BOUND = f"@{ANSWER}"
 _BREAKS = "/\\n{0,4}/"
 
 
-def write_thought(lark: LarkWriter, opening: str, closing: str, answer: str = BOUND, *, is_open: bool) -> str:
+def write_thought(
+    lark: LarkWriter,
+    opening: str,
+    closing: str,
+    answer: str = BOUND,
+    *,
+    is_open: bool,
+    may_end: bool = False,
+) -> str:
     """Return the grammar of reasoning between two markers, with an answer behind it, an expression.
 
-    `is_open`: the prompt has opened it. Else the answer may come without.
+    `is_open`: the prompt has opened it. Else the answer may come without. With `may_end` the text may end in
+    the reasoning, where its end is a token.
     """
-    rest = f"{lark.until(closing)} {_BREAKS}"
-    return lark.write(f"{rest} {answer}" if is_open else f"({lark.mark(opening)} {rest})? {answer}")
+    rest = f"{lark.until(closing)} {_BREAKS} {answer}"
+    if may_end and lark.knows(closing):
+        rest = f"({rest} | {lark.without(closing)})"
+    return lark.write(rest if is_open else f"({lark.mark(opening)} {rest} | {answer})")
 
 
 def write_channels(lark: LarkWriter, answer: str) -> str:

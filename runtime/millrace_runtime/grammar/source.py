@@ -31,5 +31,9 @@ class GrammarSource:
     text: str
     field: str
     """The field of the request that has it."""
+    is_optional: bool = False
+    """Whether an answer without it is better than none."""
+    is_optimistic: bool = False
+    """As in the engine's Grammar."""
     before: str = ""
     """The grammar, in Lark, of a reasoning with the answer behind it, which it calls `@answer`."""

@@ -77,7 +77,7 @@ def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_
 
 
 def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
-    call = lark.add("call", write_choice([write_object(tool, "parameters") for tool in tools]))
+    call = lark.add("call", write_choice([write_object(lark, tool, "parameters") for tool in tools]))
     return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})*"
 
 
@@ -89,7 +89,7 @@ def _write_llama_json(tool: CallableTool) -> str:
     """
     inner = "#/properties/parameters"
     parameters = move_references(tool.schema, inner)
-    keys = {"name": {"const": tool.name}, "parameters": parameters}
+    keys = {"name": {"enum": tool.names}, "parameters": parameters}
     call = {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
     return write_json(call, msgspec.structs.replace(tool.origin, inner=inner))
 

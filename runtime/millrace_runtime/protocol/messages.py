@@ -29,6 +29,8 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """Of memory, once it is compiled."""
     seconds: float = 0.0
     """Of CPU time to compile it."""
+    is_optimistic: bool = False
+    """Whether draws have no mask, as most fit. One that does not is drawn again with a mask."""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):
@@ -42,7 +44,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_
     stop_token_ids: list[int]
     """Each ends a sequence and is no part of its text. Empty with ignore_eos."""
     grammar: Grammar | None = None
-    """What each text must fit: then each draw has a mask."""
+    """What each text must fit: then each draw has a mask, unless the grammar is optimistic."""
     bad_words: list[list[int]] = []
     """Tokens that may not come one after the other, two at least. Each draw has a mask then, too."""
     salt: bytes = b""

@@ -128,7 +128,10 @@ class GrammarCompiler:
             self._kept.put(waiting.grammar, root)
         stops = waiting.request.stop_token_ids
         forks = [root.fork(stops) for _ in waiting.request.sequences]
-        return [PacedMatcher(fork, self._mask_thread, self._wake) for fork in forks]
+        return [
+            PacedMatcher(fork, self._mask_thread, self._wake, is_optimistic=waiting.grammar.is_optimistic)
+            for fork in forks
+        ]
 
 
 def _start_thread(name: str, initializer: Callable[[], None] | None = None) -> ThreadPoolExecutor:

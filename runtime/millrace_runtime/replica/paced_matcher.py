@@ -23,6 +23,9 @@ class Fork(Protocol):
     def fault(self) -> str | None:
         """Why the matcher has failed; None if it has not."""
 
+    def accepts(self, token: int) -> bool:
+        """Whether a token may follow."""
+
     def consume(self, token: int) -> None:
         """Append a token to the text."""
 
@@ -39,9 +42,12 @@ class PacedMatcher:
         thread: Executor,
         wake: Callable[[], None],
         clock: Callable[[], float] = time.thread_time,
+        *,
+        is_optimistic: bool = False,
     ) -> None:
         """The thread calls `wake` after each mask. `clock` measures the calling thread."""
         self._fork, self._thread, self._wake, self._clock = fork, thread, wake, clock
+        self.is_optimistic = is_optimistic
         self._num_slow = 0
         """Masks that are still made in the thread."""
         self._ahead: Future[bytearray] | None = None
@@ -58,6 +64,10 @@ class PacedMatcher:
     def is_busy(self) -> bool:
         """Whether the thread is making its next mask."""
         return self._ahead is not None and not self._ahead.done()
+
+    def accepts(self, token: int) -> bool:
+        """Whether a token may follow that was drawn without a mask. No thread makes a mask then."""
+        return self._fork.accepts(token)
 
     def consume(self, token: int) -> None:
         """Append a token to the text. While masks take long, begin with the next one."""

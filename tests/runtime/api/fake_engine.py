@@ -32,7 +32,7 @@ READY = EngineReady(
     kv_tokens=256,
     block_size=16,
     max_sequences=8,
-    vocabulary_size=262,
+    vocabulary_size=270,
     placement=Placement("cpu", "avx2", "float32", "FromCheckpoint", 1),
     startup_seconds={"weights": 0.5},
 )

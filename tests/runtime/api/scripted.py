@@ -20,11 +20,17 @@ CALL = '<tool_call>{"name":"find","arguments":{"who":"Zoë"}}</tool_call>'
 
 @contextlib.asynccontextmanager
 async def serve_answer(
-    folder: Path, text: str, *, tool_format: str = "hermes", specials: Sequence[str] = ()
+    folder: Path,
+    text: str,
+    *,
+    tool_format: str = "hermes",
+    specials: Sequence[str] = (),
+    markers: Sequence[str] = (),
 ) -> AsyncIterator[Served]:
     """A replica of which each answer is this text."""
     native = build_byte_level()
     native.add_special_tokens(list(specials))
+    native.add_tokens(list(markers))
     model = write_model(folder, native, TEMPLATE)
     settings = ApiSettings(served_name="tiny", tool_format=tool_format, reasoning_format="think")
     async with serve(model, settings) as served:

@@ -232,7 +232,7 @@ BAD_COMPLETIONS = [
     ({"prompt": []}, "prompt", "length"),
     ({"prompt": ""}, "prompt", "without tokens"),
     ({"prompt": [1, "a"]}, "prompt", "mixes"),
-    ({"prompt": [9999]}, "prompt", "0 to 261"),
+    ({"prompt": [9999]}, "prompt", "0 to 269"),
     ({"prompt": ["a"] * 10, "n": 16}, "prompt", "128 sequences"),
     ({"prompt": "a", "echo": "yes"}, "echo", "bool"),
     ({"prompt": "a", "best_of": 3}, "best_of", "`n` is 1"),

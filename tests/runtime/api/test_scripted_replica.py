@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import openai
 from openai.types.chat import ChatCompletionMessageParam
@@ -9,7 +10,9 @@ from openai.types.chat import ChatCompletionMessageParam
 from testing.scripted_replica import SERVED_NAME, serve_script
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOL: Any = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
 ANSWERS = {
+    "wrong": 'So. <tool_call>\n{"name": "fond", "arguments": {"n": 1}}\n</tool_call>',
     "weather": "Rain, 18 °C 😀",
     "8 °C": "Take a coat.",
     "Once": " upon a time",
@@ -44,3 +47,16 @@ async def test_each_cue_gets_its_answer_in_every_turn_and_under_a_grammar(tmp_pa
             model=SERVED_NAME, prompt="x", max_tokens=80, extra_body={"ignore_eos": True}
         )
         assert "written for this. Nothing is" in endless.choices[0].text
+
+
+async def test_a_call_that_the_model_writes_wrong_is_drawn_again(tmp_path: Path) -> None:
+    async with (
+        serve_script(tmp_path, ANSWERS) as replica,
+        openai.AsyncOpenAI(base_url=replica.url + "/v1", api_key="none", max_retries=0) as client,
+    ):
+        chats = client.chat.completions
+        whole = await chats.create(model=SERVED_NAME, messages=ask("wrong"), tools=[TOOL])
+        message = whole.choices[0].message
+        [call] = message.tool_calls or ()
+        assert message.content == "So. "
+        assert (call.function.name, json.loads(call.function.arguments)) == ("find", {"n": 1})

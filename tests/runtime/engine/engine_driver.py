@@ -64,7 +64,7 @@ def request(
         prompt=pack_tokens(prompt),
         max_tokens=max_tokens,
         stop_token_ids=list(stop),
-        grammar=None if grammar is None else messages.Grammar(grammar),
+        grammar=None if grammar is None else messages.Grammar(grammar, is_optimistic=grammar == OPTIMISTIC),
         bad_words=list(bad_words),
         salt=salt,
         priority=priority,
@@ -124,6 +124,10 @@ def leave(sampling: Sampling, num_outputs: int) -> set[int]:
     return {token for token in range(VOCABULARY) if mask >> token & 1} - set(banned)
 
 
+OPTIMISTIC = "optimistic"
+"""A request's grammar whose draws have no masks before one does not fit."""
+
+
 def pack_mask(allowed: set[int]) -> bytes:
     return sum(1 << token for token in allowed).to_bytes(mask_bytes(VOCABULARY), "little")
 
@@ -138,10 +142,14 @@ class SetMatcher:
     fault: str | None = None
     is_slow: bool = False
     is_busy: bool = False
+    is_optimistic: bool = False
 
     @property
     def is_stopped(self) -> bool:
         return len(self.tokens) >= self.max_length or self.fault is not None
+
+    def accepts(self, token: int) -> bool:
+        return token in self.grammar(self.tokens)
 
     def consume(self, token: int) -> None:
         self.tokens.append(token)
@@ -190,7 +198,11 @@ class Driver:
     def add(self, generate: Generate, matchers: list[Matcher] | None = None) -> None:
         if matchers is None and generate.grammar is not None:
             prompt = unpack_tokens(generate.prompt)
-            matchers = [SetMatcher(list(prompt), self.grammar) for _ in generate.sequences]
+            is_optimistic = generate.grammar.is_optimistic
+            matchers = [
+                SetMatcher(list(prompt), self.grammar, is_optimistic=is_optimistic)
+                for _ in generate.sequences
+            ]
         self.scheduler.add(generate, matchers or ())
         for new in generate.sequences:
             self.texts[new.sequence_id] = []

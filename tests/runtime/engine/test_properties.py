@@ -14,6 +14,7 @@ from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.messages import Generate
 from millrace_runtime.protocol.step import KvGroup, Limits
 from tests.runtime.engine.engine_driver import (
+    OPTIMISTIC,
     VOCABULARY,
     Driver,
     driver,
@@ -126,7 +127,7 @@ def loads(draw: st.DrawFn, *, with_aborts: bool = False) -> Load:
                 prompts(shared),
                 st.integers(0, 30),
                 st.lists(TOKENS, max_size=2),
-                st.sampled_from([None, "a"]),
+                st.sampled_from([None, "a", OPTIMISTIC]),
                 st.integers(0, 2),
                 SAMPLINGS,
                 OPTIONS,

@@ -4,6 +4,7 @@ import pytest
 
 from millrace_runtime.engine.drafts import share_drafts
 from millrace_runtime.engine.scheduler import Scheduler
+from millrace_runtime.engine.sequence import MASKED_DRAWS
 from millrace_runtime.engine.simulated_executor import SimulatedExecutor
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Sleep, Wake
@@ -19,6 +20,7 @@ from millrace_runtime.protocol.step import (
     StepResult,
 )
 from tests.runtime.engine.engine_driver import (
+    OPTIMISTIC,
     VOCABULARY,
     Driver,
     SetMatcher,
@@ -150,6 +152,20 @@ def test_masks_bind_every_draw_and_keep_nobody_from_its_step() -> None:
     assert all(token - at in {10, 11} for at, token in enumerate(engine.texts[1]))
     assert [[row.is_masked for row in plan.rows] for plan in engine.plans if plan.rows] == [[True, False]] * 4
     assert engine.texts[2] == expected(request(2, [1], max_tokens=4), 100)[0]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_an_optimistic_grammar_has_masks_behind_a_draw_that_does_not_fit(depth: int) -> None:
+    engine = driver(limits(depth=depth, num_blocks=40))
+    asked = request(1, [1], max_tokens=40, grammar=OPTIMISTIC)
+    free = expected(request(1, [1], max_tokens=40), 100)[0]
+    engine.grammar = lambda tokens: set(range(VOCABULARY)) - ({free[5]} if len(tokens) == 6 else set())
+    engine.add(asked)
+    engine.run()
+    bound = expected(asked, 100, grammar=engine.grammar)[0]
+    assert (engine.texts[1], bound[:5], bound[5] != free[5]) == (bound, free[:5], True)
+    assert sum(row.is_masked for plan in engine.plans for row in plan.rows) == MASKED_DRAWS
+    assert engine.scheduler.stats().num_preemptions == 0
 
 
 def test_a_masked_row_is_submitted_before_its_mask_is_known() -> None:

@@ -199,6 +199,33 @@ def test_a_free_answer_is_bound_in_its_calls_alone(tool_format: str, *, has_toke
 
 
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_a_hundred_tools_are_called_with_any_object(tool_format: str, *, has_tokens: bool) -> None:
+    model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
+    tool = CallableTool("find", ANY, ParameterTypes([], "find"), others=[f"f{place}" for place in range(127)])
+    grammar = model.open(write_free(tool_format, [tool], model.lark))
+    escaped = form.write("f126", {"who": "Zoë 😀"})
+    texts = [
+        escaped,
+        escaped.replace("Zoë 😀", r"Zo\u00eb \ud83d\ude00"),
+        form.write("find", {"a": [1.5]}),
+    ]
+    assert [call for call in texts if not grammar.fits(write_calls(form, call))] == []
+    assert tool_format == "llama3" or not grammar.fits(write_calls(form, form.write("fly", {})))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_text_may_end_in_its_reasoning(*, is_open: bool) -> None:
+    model = load(has_tokens=True)
+    answer = write_free("hermes", list_tools(), model.lark)
+    ahead = write_thought(model.lark, "<think>", "</think>", is_open=is_open, may_end=True)
+    grammar = model.open(answer, ahead, GrammarKind.LARK)
+    head = "" if is_open else "<think>"
+    call = write_calls(FORMS["hermes"], FORMS["hermes"].write("find", GOOD[0]))
+    assert all(map(grammar.fits, [f"{head}Hm. <tool_call>", f"{head}</think>", f"{head}</think>\n\n{call}"]))
+    assert not grammar.fits(f"{head}</think>{call[:-20]}")
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
 def test_the_parser_reads_what_the_grammar_binds(tool_format: str, *, has_tokens: bool) -> None:
     form = form_of(tool_format, has_tokens=has_tokens)
     parser = open_parser(tool_format, None, tools=[{"function": {"name": "find", "parameters": FIND}}])

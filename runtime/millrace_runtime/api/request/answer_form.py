@@ -11,6 +11,7 @@ from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
 from millrace_runtime.chat.parsers.choose import HARMONY, REASONING_MARKERS
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
+from millrace_runtime.grammar.any_object import ANY_OBJECT
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
@@ -20,7 +21,6 @@ from millrace_runtime.grammar.tools import write_either, write_forced, write_fre
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
-_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -105,6 +105,8 @@ def choose_grammar(
             return source
         answer = _write_answer(request, form, source, lark)
     except (GrammarError, RecursionError) as error:
+        if not request.answer.strict and request.answer.forced is None and request.grammar is None:
+            return None  # the calls are free, as the client asked for no form of theirs
         why = error if isinstance(error, GrammarError) else "they are nested too deep: make them flatter"
         raise BadRequestError(
             f"`tools` can't be used: {why}", param="tools", code="invalid_grammar"
@@ -113,7 +115,10 @@ def choose_grammar(
         before = write_channels(lark, answer)
     elif name is not None and form.reasoning is not Reasoning.OVER:
         is_open = form.reasoning is Reasoning.OPEN
-        before = write_thought(lark, *REASONING_MARKERS[name], answer, is_open=is_open)
+        opening, closing = REASONING_MARKERS[name]
+        if source.is_optional and not lark.knows(closing):
+            return None  # nothing would tell a text that ends in its reasoning from another one
+        before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_optional)
     else:
         before = "" if answer == BOUND else lark.write(answer)
     return dataclasses.replace(source, before=before)
@@ -130,10 +135,10 @@ def _choose_answer(
         is_one_call = wish.is_one_call or wish.forced != ""
         lark = write_forced(tool_format, tools, LarkWriter(added_ids), is_one_call=is_one_call)
         return GrammarSource(GrammarKind.LARK, lark, "tool_choice")
-    if not wish.strict or request.grammar is not None:
+    if request.grammar is not None or (tool_format == HARMONY and not wish.strict):
         return request.grammar
     lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
-    return GrammarSource(GrammarKind.LARK, lark, "tools")
+    return GrammarSource(GrammarKind.LARK, lark, "tools", is_optional=not wish.strict, is_optimistic=True)
 
 
 def _write_answer(
@@ -154,15 +159,19 @@ def _write_answer(
 
 
 def _list_tools(wish: AnswerWish) -> list[CallableTool]:
+    """Return the strict tools, and one for all others: these are called with any object."""
     tools = wish.tools or []
-    return [_read_tool(tool, tools, is_strict=_name_of(tool) in wish.strict) for tool in tools]
+    strict = [_read_tool(tool, tools) for tool in tools if _name_of(tool) in wish.strict]
+    name, *others = [name for tool in tools if (name := _name_of(tool)) not in wish.strict] or [""]
+    free = CallableTool(name, ANY_OBJECT, ParameterTypes(tools, name), others=others)
+    return [*strict, free] if name else strict
 
 
 def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     all_tools = request.answer.tools or []
     strict = request.answer.strict
     tools = [
-        _read_tool(tool, all_tools, is_strict=True)._replace(is_strict=_name_of(tool) in strict)
+        _read_tool(tool, all_tools)._replace(is_strict=_name_of(tool) in strict)
         for tool in all_tools
         if forced in ("", _name_of(tool))
     ]
@@ -175,13 +184,11 @@ def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     return tools
 
 
-def _read_tool(
-    tool: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], *, is_strict: bool
-) -> CallableTool:
-    """Return a tool as a grammar needs it. One that is not strict may be called with any object."""
+def _read_tool(tool: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> CallableTool:
+    """Return a tool as a grammar needs it."""
     name, parameters = _name_of(tool), tool["function"].get("parameters")
-    schema = {**_ANY_OBJECT, **parameters} if parameters else _NO_ARGUMENTS
-    return CallableTool(name, schema if is_strict else _ANY_OBJECT, ParameterTypes(tools, name))
+    schema = {**ANY_OBJECT, **parameters} if parameters else _NO_ARGUMENTS
+    return CallableTool(name, schema, ParameterTypes(tools, name))
 
 
 def _name_of(tool: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
@@ -99,8 +100,11 @@ async def prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> 
     if source is None:
         return None
     try:
-        return await worker.prove(source)
+        grammar = await worker.prove(source)
+        return msgspec.structs.replace(grammar, is_optimistic=source.is_optimistic)
     except GrammarError as error:
+        if source.is_optional:
+            return None
         raise BadRequestError(
             f"`{source.field}` can't be used: {error}", param=source.field, code="invalid_grammar"
         ) from error
