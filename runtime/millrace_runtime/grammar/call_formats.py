@@ -13,7 +13,7 @@ from millrace_runtime.grammar.parameters import (
 )
 
 _SPACE = f"({SPACE})?"
-_BREAK = r"/[ \n]{0,2}/"
+_BREAK = r"[ \n]{0,2}"
 """One line break in Qwen's own template; others leave it out."""
 _END_OBJECT = write_regex(rf"{_SPACE}\}}")
 
@@ -31,12 +31,13 @@ class CallFormat(NamedTuple):
     """What stands before the first call and behind the last one; None where each has an opening."""
 
 
-def write_object(lark: LarkWriter, tool: CallableTool, arguments: str) -> str:
+def write_object(lark: LarkWriter, tool: CallableTool, arguments: str, before: str = "") -> str:
     """Return the expression of a call as JSON, whose arguments have this name.
 
-    The tool's schema stays a document of its own, where its references hold.
+    The tool's schema stays a document of its own, where its references hold. `before` is the pattern of what
+    stands before it: as an expression of its own it would take three items of a parser's row for each tool.
     """
-    head = f'{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
+    head = f'{before}{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
     return f"{write_regex(head)} {write_arguments(lark, tool)} {_END_OBJECT}"
 
 
@@ -46,7 +47,8 @@ def match_name(tool: CallableTool) -> str:
 
 
 def _write_hermes(lark: LarkWriter, tool: CallableTool) -> str:
-    return f"{_BREAK} {write_object(lark, tool, 'arguments')} {_BREAK} {lark.mark('</tool_call>')}"
+    call = write_object(lark, tool, "arguments", before=_BREAK)
+    return f"{call} {write_regex(_BREAK)} {lark.mark('</tool_call>')}"
 
 
 def _write_element(lark: LarkWriter, tool: CallableTool) -> str:

@@ -199,6 +199,16 @@ def test_a_free_answer_is_bound_in_its_calls_alone(tool_format: str, *, has_toke
 
 
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
+def test_a_hundred_tools_are_called_by_their_schemas(tool_format: str, *, has_tokens: bool) -> None:
+    model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
+    schema = {**ANY, "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    known = [{"function": {"name": f"f{place}", "parameters": schema}} for place in range(128)]
+    tools = [CallableTool(f"f{place}", schema, ParameterTypes(known, f"f{place}")) for place in range(128)]
+    grammar = model.open(write_forced(tool_format, tools, model.lark, is_one_call=False))
+    assert grammar.fits(write_calls(form, form.write("f126", {"n": 1})))
+
+
+@pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
 def test_a_hundred_tools_are_called_with_any_object(tool_format: str, *, has_tokens: bool) -> None:
     model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
     tool = CallableTool("find", ANY, ParameterTypes([], "find"), others=[f"f{place}" for place in range(127)])
