@@ -94,10 +94,13 @@ class Matcher:
         return self._native.get_error().strip()[:_MAX_MESSAGE] if self._native.is_error() else None
 
     def accepts(self, token: int) -> bool:
-        """Whether a token may follow. A stop token may where the text is whole."""
-        if self._stops[token // _WORD_BITS] >> (token % _WORD_BITS) & 1:
+        """Whether a token may follow, as the mask has it: a stop token may where the text is whole."""
+        word, bit = divmod(token, _WORD_BITS)
+        if self._stops[word] >> bit & 1:
             return bool(self._native.is_accepting())
-        return bool(self._native.validate_tokens([token]))
+        if self._vocabulary.end_bits[word] >> bit & 1:
+            return False
+        return bool(self._native.validate_tokens([token]) == 1)
 
     def consume(self, token: int) -> None:
         """Append a token to the text. A token that the mask does not allow is a fault."""

@@ -31,8 +31,8 @@ class GrammarSource:
     text: str
     field: str
     """The field of the request that has it."""
-    is_optional: bool = False
-    """Whether an answer without it is better than none."""
+    is_ours: bool = False
+    """Whether no client asked for it, and none wrote any of it but names."""
     is_optimistic: bool = False
     """As in the engine's Grammar."""
     before: str = ""

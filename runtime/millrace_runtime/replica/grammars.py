@@ -65,6 +65,8 @@ class _WaitingRequest:
         if error is not None:
             return Compiled(request, [], error)
         matchers = self.matchers.result()
+        if not matchers:
+            return Compiled(msgspec.structs.replace(request, grammar=None), [])
         return Compiled(request, [matchers[place] for place in places])
 
 
@@ -121,10 +123,16 @@ class GrammarCompiler:
                 yield waiting.finish(error)
 
     def _fork(self, waiting: _WaitingRequest) -> list[PacedMatcher]:
+        """Return a matcher for each sequence; none where an optional grammar can't be compiled."""
         waiting.began_at = self._clock()
         root = self._kept.get(waiting.grammar)
         if root is None:
-            root = self._compile(waiting.grammar.text)
+            try:
+                root = self._compile(waiting.grammar.text)
+            except GrammarError:
+                if waiting.grammar.is_optional:
+                    return []
+                raise
             self._kept.put(waiting.grammar, root)
         stops = waiting.request.stop_token_ids
         forks = [root.fork(stops) for _ in waiting.request.sequences]

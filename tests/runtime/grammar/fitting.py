@@ -26,7 +26,9 @@ class Fitting:
         matcher, mask = self._root.fork([end]), bytearray(self._num_bytes)
         for token in [*tokens, end]:
             matcher.fill(mask)
-            if not mask[token // 8] >> token % 8 & 1:
+            is_allowed = bool(mask[token // 8] >> token % 8 & 1)
+            assert matcher.accepts(token) == is_allowed, "the mask says otherwise"
+            if not is_allowed:
                 return False
             if token != end:
                 matcher.consume(token)

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from millrace_runtime.protocol.messages import Grammar
-from millrace_runtime.replica.grammars import COMPILE_SECONDS, STACK_BYTES, GrammarCompiler
+from millrace_runtime.replica.grammars import COMPILE_SECONDS, STACK_BYTES, Compiled, GrammarCompiler
 from millrace_runtime.replica.kept_grammars import KeptGrammars
 from testing.polling import wait_until
-from tests.runtime.engine.engine_driver import AnyRoot, request
+from tests.runtime.engine.engine_driver import AnyRoot, build_grammar, request
 
 
 @dataclass
@@ -92,6 +92,17 @@ def test_a_grammar_that_nobody_waits_for_is_not_compiled(gate: Gate) -> None:
     gate.opened["a"].set()
     wait_until("the rest is compiled", lambda: gate.pop() == [0, 2])
     assert gate.begun == ["a", "c"]
+
+
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_without_an_optional_grammar_the_text_is_free(*, is_optional: bool) -> None:
+    compiler = GrammarCompiler(build_grammar, lambda: None)
+    wanted = Grammar("wrong", is_optional=is_optional)
+    compiler.begin(msgspec.structs.replace(request(1, [1]), grammar=wanted))
+    done: list[Compiled] = []
+    wait_until("it is tried", lambda: done.extend(compiler.pop_compiled()) or done)
+    assert (done[0].request.grammar, done[0].matchers) == (None if is_optional else wanted, [])
+    assert (done[0].error is None) == is_optional
 
 
 def test_the_grammars_that_were_used_last_are_kept_within_both_bounds() -> None:

@@ -116,9 +116,9 @@ def choose_grammar(
     elif name is not None and form.reasoning is not Reasoning.OVER:
         is_open = form.reasoning is Reasoning.OPEN
         opening, closing = REASONING_MARKERS[name]
-        if source.is_optional and not lark.knows(closing):
+        if source.is_ours and not lark.knows(closing):
             return None  # nothing would tell a text that ends in its reasoning from another one
-        before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_optional)
+        before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_ours)
     else:
         before = "" if answer == BOUND else lark.write(answer)
     return dataclasses.replace(source, before=before)
@@ -138,7 +138,7 @@ def _choose_answer(
     if request.grammar is not None or (tool_format == HARMONY and not wish.strict):
         return request.grammar
     lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
-    return GrammarSource(GrammarKind.LARK, lark, "tools", is_optional=not wish.strict, is_optimistic=True)
+    return GrammarSource(GrammarKind.LARK, lark, "tools", is_ours=not wish.strict, is_optimistic=True)
 
 
 def _write_answer(

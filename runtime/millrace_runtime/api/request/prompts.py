@@ -26,11 +26,14 @@ from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import GrammarSource
+from millrace_runtime.grammar.unproven import write_unproven
 from millrace_runtime.protocol.messages import EngineReady, Grammar
 
 Prompts = Sequence[Sequence[int]]
 Result = TypeVar("Result")
 _RETRY_SECONDS = 5
+_SHARE = 4
+"""A prompt that is cut for an answer without a limit leaves it one of so many parts of the model's length."""
 _SCORE_BYTES = 75
 """Of one log-probability of a prompt's token in an answer's JSON: measured with 20 likely tokens."""
 
@@ -99,12 +102,12 @@ async def prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> 
     """Return the grammar as the engine takes it. Raises BadRequestError and UnavailableError."""
     if source is None:
         return None
+    if source.is_ours:
+        return write_unproven(source.text, source.before, is_optimistic=source.is_optimistic)
     try:
         grammar = await worker.prove(source)
         return msgspec.structs.replace(grammar, is_optimistic=source.is_optimistic)
     except GrammarError as error:
-        if source.is_optional:
-            return None
         raise BadRequestError(
             f"`{source.field}` can't be used: {error}", param=source.field, code="invalid_grammar"
         ) from error
@@ -135,7 +138,8 @@ def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer)
 
     A cut text keeps the special tokens before it, as with transformers, and its echo is what is left of it.
     A client may keep the first tokens instead, by `truncation_side`.
-    -1 leaves room for the tokens that are asked for; without a limit, and at least, for one.
+    -1 leaves room for the tokens that are asked for, at least for one; without a limit, for a quarter of the
+    model's length: an agent that sends none would get a single token in each turn.
     """
     request, prompts = prompted
     if request.max_prompt_tokens is None:
@@ -143,7 +147,9 @@ def cut_prompts(prompted: Prompted, max_model_length: int, tokenizer: Tokenizer)
     kept, asked = request.max_prompt_tokens, request.max_tokens
     if asked is None:  # a default takes what is left
         asked = request.default_max_tokens if kept == -1 else 1
-    most = max_model_length - (max(1, asked) if asked < max_model_length else 1)
+    is_endless = request.max_tokens is None and kept == -1 and asked >= max_model_length
+    room = max_model_length // _SHARE if is_endless else asked if asked < max_model_length else 1
+    most = max_model_length - max(1, room)
     if kept > most:
         raise BadRequestError(
             f"`truncate_prompt_tokens` is {kept}, and beside the answer this model takes {most} tokens: ask "
