@@ -1,4 +1,4 @@
-"""Gateways are replaced and a replica dies in mid-stream: who is served elsewhere notices nothing."""
+"""The release is upgraded and a replica dies in mid-stream: who is served elsewhere notices nothing."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from e2e.cluster.errors import PartFailedError
 from e2e.cluster.local_cluster import LocalCluster
-from e2e.cluster.product import NAMESPACE
+from e2e.cluster.product import NAMESPACE, install_chart
 from e2e.host_processes import kill_pod_processes
 from e2e.load import NUM_AT_TWO, assert_unharmed, load_beside, long_streams_beside
 from e2e.replica_metrics import read_running
@@ -41,14 +41,25 @@ def pair(product: LocalCluster) -> Iterator[Service]:
         yield found
 
 
-def test_new_gateways_take_over_and_no_stream_is_cut(pair: Service) -> None:
-    gateway = ("-n", NAMESPACE, "rollout")
+def list_containers(service: Service) -> set[str]:
+    """The ids of the replicas' containers: a restart changes one."""
+    return {each["containerID"] for pod in service.pods() for each in pod["status"]["containerStatuses"]}
+
+
+def test_an_upgrade_of_the_release_and_the_way_back_cut_no_stream(pair: Service) -> None:
+    """Helm replaces gateways and operators, whose flags change, and no replica."""
+    replicas = list_containers(pair)
+    short_name = f"gateway.shortNames.upgraded={pair.namespace}/{pair.name}"
     with long_streams_beside(pair, NUM_AT_TWO) as load:
-        find_busiest(pair)
-        pair.cluster.kubectl(*gateway, "restart", "deployment", "millrace-gateway")
-        pair.cluster.kubectl(*gateway, "status", "deployment", "millrace-gateway", "--timeout=110s")
+        for settings in ((short_name,), ()):
+            find_busiest(pair)
+            install_chart(pair.cluster, *settings)
+            for name in ("millrace-gateway", "millrace-operator"):
+                rollout = ("rollout", "status", "deployment", name, "--timeout=110s")
+                pair.cluster.kubectl("-n", NAMESPACE, *rollout)
         find_busiest(pair)
     assert_unharmed(load)
+    assert list_containers(pair) == replicas
 
 
 def test_a_killed_replicas_streams_say_so_and_all_others_go_on(pair: Service) -> None:

@@ -6,6 +6,7 @@ Jinja's sandbox bounds what a template can reach, not how long it runs: call it 
 import json
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ import jinja2.parser
 import jinja2.sandbox
 import msgspec
 
+from millrace_runtime.chat.adaptation import list_forms, read_text
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jobs import RenderChat
 
@@ -49,10 +51,10 @@ class ChatTemplate:
         try:
             return template.render(chat)
         except TemplateError:
-            adapted = _join_results(chat.messages) if chat.is_adaptable else chat.messages
-            if adapted == chat.messages:
-                raise
-        return template.render(msgspec.structs.replace(chat, messages=adapted))
+            for messages in list_forms(chat.messages, may_join=chat.is_adaptable):
+                with suppress(TemplateError, BrokenTemplateError):
+                    return template.render(msgspec.structs.replace(chat, messages=list(messages)))
+            raise
 
     def _choose(self, chat: RenderChat) -> "_NamedTemplate":
         wanted = "tool_use" if chat.tools is not None and "tool_use" in self._templates else "default"
@@ -107,12 +109,26 @@ class _NamedTemplate:
             prepared["role"] = "system"
         content = prepared.get("content")
         if isinstance(content, list) and not self._takes_parts:
-            prepared["content"] = _read_text(content)
+            prepared["content"] = read_text(content)
         elif isinstance(content, str) and self._needs_parts:
             prepared["content"] = [{"type": "text", "text": content}]
-        if "tool_calls" in prepared and not self._reads_text_arguments:
-            prepared["tool_calls"] = [_wrap_arguments(call) for call in prepared["tool_calls"]]
+        if isinstance(calls := prepared.get("tool_calls"), list):
+            prepared["tool_calls"] = [self._prepare_call(call) for call in calls]
         return prepared
+
+    def _prepare_call(self, call: Any) -> Any:
+        """Return a call with an object as its arguments: clients send a text, and templates read an object.
+
+        A model's own may be a text that is no JSON.
+        """
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(text := function.get("arguments"), str):
+            return call
+        arguments = _parse_object(text)
+        if arguments is None and self._reads_text_arguments:
+            return call
+        known = {"arguments": text} if arguments is None else arguments
+        return call | {"function": function | {"arguments": known}}
 
     def _run(self, messages: Sequence[Mapping[str, Any]], chat: RenderChat) -> str:
         try:
@@ -174,33 +190,13 @@ def _ask() -> dict[str, Any]:
     return {"role": "user", "content": _PROBE}
 
 
-def _wrap_arguments(call: Any) -> Any:
-    """Return a call with an object as its arguments. A model's own may be a text that is no JSON."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(text := function.get("arguments"), str):
-        return call
-    return call | {"function": function | {"arguments": {"arguments": text}}}
-
-
-def _join_results(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with a user's text behind a tool's result as the end of this result.
-
-    Mistral's templates want the user's and the assistant's messages in turns, and count no results.
-    """
-    joined: list[dict[str, Any]] = []
-    for message in messages:
-        if joined and joined[-1]["role"] == "tool" and message["role"] == "user":
-            texts = (_read_text(joined[-1].get("content")), _read_text(message.get("content")))
-            joined[-1] = joined[-1] | {"content": "\n".join(filter(None, texts))}
-        else:
-            joined.append(message)
-    return joined
-
-
-def _read_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(part["text"] for part in content)
+def _parse_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is; None if it is none. Python's own reader keeps every digit."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _refuse_variables(variables: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """POST /v1/messages as Anthropic's clients speak it, and the requests for tokens alone."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,15 @@ async def test_the_blocks_of_an_answer_keep_its_order(tmp_path: Path) -> None:
         whole = (await served.client.post("/v1/messages", json=ask)).json()
         shown = [block.get("text") or block["name"] for block in whole["content"]]
         assert shown == ["First. ", "find", "Then. ", "find"]
+
+
+async def test_a_number_keeps_its_digits_whole_and_streamed(tmp_path: Path) -> None:
+    digits = "25000000000000000001"
+    async with serve_answer(tmp_path, CALL.replace('"Zoë"', digits)) as served:
+        ask = ASK | {"tools": [FIND]}
+        for streams in (False, True):
+            answer = await served.client.post("/v1/messages", json=ask | {"stream": streams})
+            assert digits in re.sub(r'"}}\n\n.*?"partial_json":"', "", answer.text, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,18 @@ def test_a_tool_is_written_out_once() -> None:
     assert texts[1:] == ["later"] * 7
 
 
+def test_what_is_no_text_in_a_result_is_left_out_and_said() -> None:
+    seen = [{"type": "text", "text": "See"}, {"type": "image", "source": {}}, {"type": "document"}]
+    searched = [{"type": "server_tool_use", "id": "2"}, {"type": "web_search_tool_result", "content": []}]
+    job = read_job(messages=[USER, model(*searched, USE), user([RESULT | {"content": seen}])])
+    assert job.messages[1] == CALLED
+    assert job.messages[2]["content"].split("\n") == [
+        "See",
+        "[image left out: this model reads text alone]",
+        "[document left out: this model reads text alone]",
+    ]
+
+
 def test_the_input_of_a_call_is_as_deep_as_a_schema() -> None:
     for depth, name in ((60, "arguments"), (70, None)):
         nested: dict[str, Any] = {}
@@ -269,8 +281,7 @@ GIVEN = [USER, SAID]
         ({"messages": [{"role": ["user"], "content": "x"}]}, "`assistant` or `system`"),
         ({"messages": [{"role": "user"}]}, "a text or a list of blocks"),
         ({"messages": [user([{"type": "document"}])]}, "send what it says as `text`"),
-        ({"messages": [user([RESULT | {"content": [{"type": "image"}]}])]}, "as `text`"),
-        ({"messages": [user([{"type": "server_tool_use"}])]}, "only text, thinking"),
+        ({"messages": [user([{"type": "container_upload"}])]}, "only text, thinking"),
         ({"system": [{"type": "tool_addition"}]}, "'tool_addition' is not supported here, only text"),
         (
             {"messages": [model({"type": "tool_use", "id": "1", "name": "find"})]},

@@ -246,10 +246,10 @@ async def test_what_a_request_asks_of_the_draw_reaches_the_engine(served: Served
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logit_bias": {"262": 1}}, "logit_bias"),
+        ({"logit_bias": {"270": 1}}, "logit_bias"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"1": 101}}, "logit_bias[...]"),
-        ({"allowed_token_ids": [262]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [270]}, "allowed_token_ids"),
         ({"allowed_token_ids": [999_999]}, "allowed_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),

@@ -230,7 +230,10 @@ def test_a_template_shows_its_format() -> None:
     assert {name: found for name, found in reasoning.items() if found} == expected
     assert choose_reasoning_format("[THINK]") == "mistral"
     assert choose_reasoning_format("<|channel>thought") == "gemma4"
-    assert choose_tool_format(r"{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
+    assert choose_tool_format(r"{{ tools }}{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
+    assert choose_tool_format("{{ message.tool_calls }}<｜tool▁call▁begin｜>```json") is None, (
+        "no tools are read"
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, source in TEMPLATES.items() if choose_tool_format(source)])

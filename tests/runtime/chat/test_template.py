@@ -1,6 +1,8 @@
 """Prompts are what transformers' `apply_chat_template` renders, for templates in served models' idioms."""
 
 import json
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_runtime.api.request.messages import read_messages
+from millrace_runtime.chat.adaptation import list_forms
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import read_text_config
@@ -86,6 +90,15 @@ def render_by_transformers(source: str, chat: dict[str, Any]) -> str:
     return str(prompt).replace("CONTINUE_FINAL_MESSAGE_TAG ", "")  # left where a message is written twice
 
 
+def render_in_any_form(source: str, chat: dict[str, Any]) -> str:
+    """The first form of a conversation that transformers renders."""
+    messages = chat["conversation"]
+    for form in [messages, *list_forms(messages, may_join=False)]:
+        with suppress(Exception):
+            return render_by_transformers(source, chat | {"conversation": form})
+    raise AssertionError("each form is refused")
+
+
 def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
     """The prompt, or None where it is refused."""
     try:
@@ -98,7 +111,7 @@ def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
 def test_prompts_are_those_of_transformers(name: str) -> None:
     source = TEMPLATES[name]
     assert {chat: outcome(render, source, fields) for chat, fields in CHATS.items()} == {
-        chat: outcome(render_by_transformers, source, fields) for chat, fields in CHATS.items()
+        chat: outcome(render_in_any_form, source, fields) for chat, fields in CHATS.items()
     }
 
 
@@ -115,7 +128,7 @@ def test_prompts_are_those_of_transformers(name: str) -> None:
 )
 def test_any_messages_are_rendered_as_by_transformers(name: str, messages: list[dict[str, Any]]) -> None:
     chat = {"conversation": messages}
-    assert outcome(render, TEMPLATES[name], chat) == outcome(render_by_transformers, TEMPLATES[name], chat)
+    assert outcome(render, TEMPLATES[name], chat) == outcome(render_in_any_form, TEMPLATES[name], chat)
 
 
 def test_a_developer_is_the_system_unless_the_template_names_one() -> None:
@@ -174,6 +187,34 @@ def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns
     assert "<|im_start|>user\nSo?" in chatml
     with pytest.raises(TemplateError, match="roles must alternate"):
         mistral.render(RenderChat([*USER, *USER], is_adaptable=True))
+
+
+def test_calls_that_a_template_refuses_are_written_in_another_form() -> None:
+    calls = [
+        {"id": f"toolu_{name}", "type": "function", "function": {"name": name, "arguments": {}}}
+        for name in "fg"
+    ]
+    results = [{"role": "tool", "tool_call_id": f"toolu_{name}", "content": f"of {name}"} for name in "gf"]
+    messages = [*USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    chat = {"conversation": messages}
+    llama = render(TEMPLATES["headers"], chat)
+    assert re.findall(r'"name": "(\w)"|"of (\w)"', llama) == [("f", ""), ("", "f"), ("g", ""), ("", "g")]
+    mistral = render(TEMPLATES["mistral"], chat)
+    ids = re.findall(r'"(?:call_)?id": "(\w{9})"', mistral)
+    assert ids[:2] == ids[:1:-1], "each result has the id of its call"
+
+
+def test_every_digit_of_a_calls_arguments_reaches_the_template() -> None:
+    text = '{"wei": 25000000000000000001}'
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": text}}
+    messages = read_messages([*USER, {"role": "assistant", "content": "", "tool_calls": [call]}, TOOL])
+    assert "25000000000000000001" in render(TEMPLATES["headers"], {"conversation": messages})
+
+
+def test_an_empty_list_of_calls_is_none() -> None:
+    messages = read_messages([*USER, {"role": "assistant", "content": None, "tool_calls": []}, *USER])
+    assert messages[1] == {"role": "assistant", "content": ""}
+    assert render(TEMPLATES["headers"], {"conversation": messages})
 
 
 def test_a_second_template_is_for_tools() -> None:

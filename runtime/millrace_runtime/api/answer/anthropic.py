@@ -165,11 +165,15 @@ def _encode_call(call: Call) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Any:
-    """Return the arguments as an object. A call that the answer's end cut short may be no JSON."""
+    """Return the arguments as an object. A call that the answer's end cut short may be no JSON.
+
+    They are written as the model has them: orjson would round a number of more than 64 bits.
+    """
     try:
-        return orjson.loads(text or "{}")
+        orjson.loads(text or "{}")
     except orjson.JSONDecodeError:
         return {"invalid_json": text}
+    return orjson.Fragment(text or "{}")
 
 
 def _event(kind: str, **fields: Any) -> bytes:

@@ -4,6 +4,7 @@ Only what the template can't be trusted with is checked: the role, the kinds of 
 The arguments of a call are the model's own, so they may be as deep as a schema.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,14 @@ _TEXT_PARTS = ("text", "input_text", "output_text")
 def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the messages as the chat template gets them. Raises BadRequestError naming the field."""
     return [_read_message(message, f"messages[{place}]") for place, message in enumerate(messages)]
+
+
+def write_left_out(kind: str) -> str:
+    """Return the text instead of a part of a tool's result that is none.
+
+    A refusal would end the agent's conversation: the part is in every later request.
+    """
+    return f"[{kind} left out: this model reads text alone]"
 
 
 def check_depth(value: Any, where: str, most: int = MAX_DEPTH) -> None:
@@ -52,15 +61,18 @@ def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     check_depth(message.get("tool_calls"), f"{where}.tool_calls", _MAX_CALLS_DEPTH)
     read = dict(message)
     if "content" in message:
-        read["content"] = _read_content(message["content"], f"{where}.content")
-    if isinstance(calls := message.get("tool_calls"), list):
-        read["tool_calls"] = [_read_call(call) for call in calls]
-    elif read.get("content") is None:
+        read["content"] = read_content(message["content"], f"{where}.content")
+    if calls := message.get("tool_calls"):
+        read["tool_calls"] = [_read_call(call) for call in calls] if isinstance(calls, list) else calls
+    else:
+        read.pop("tool_calls", None)  # templates take an empty list for calls
+    if "tool_calls" not in read and read.get("content") is None:
         read["content"] = ""  # templates add it to other text
     return read
 
 
-def _read_content(content: Any, where: str) -> str | list[dict[str, Any]] | None:
+def read_content(content: Any, where: str) -> str | list[dict[str, Any]] | None:
+    """Return a message's content. Raises BadRequestError for parts that are no text."""
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -82,13 +94,30 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
 
 
 def _read_call(call: Any) -> Any:
-    """Return a call with its arguments as an object: clients send a text, and templates read an object."""
+    """Return a call with its arguments as an object, where they are one whose numbers have 64 bits.
+
+    What the model wrote wrong, it may read again. A longer number reaches the text worker as text alone.
+    """
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict):
         return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            return call
+        check_depth(arguments, "tool_calls", MAX_SCHEMA_DEPTH)
+        return call if _is_beyond(arguments) else call | {"function": function | {"arguments": arguments}}
+    if isinstance(arguments, dict) and _is_beyond(arguments):
+        return call | {"function": function | {"arguments": json.dumps(arguments, ensure_ascii=False)}}
+    return call
+
+
+def _is_beyond(arguments: dict[str, Any]) -> bool:
+    """Whether a whole number has more than 64 bits."""
     try:
-        arguments = msgspec.json.decode(function["arguments"] or "{}", type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
-        return call  # what the model wrote wrong, it may read again
-    check_depth(arguments, "tool_calls", MAX_SCHEMA_DEPTH)
-    return call | {"function": function | {"arguments": arguments}}
+        msgspec.msgpack.encode(arguments)
+    except OverflowError:
+        return True
+    return False

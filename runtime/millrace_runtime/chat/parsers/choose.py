@@ -78,7 +78,12 @@ _SIGNS = {
 
 
 def choose_tool_format(template: str) -> str | None:
-    """Return the format that a chat template teaches, by its source; None if it knows no tools."""
+    """Return the format that a chat template teaches, by its source; None if it knows no tools.
+
+    The templates of DeepSeek's distilled models write calls and read no tools.
+    """
+    if not re.search(r"\btools\b", template):
+        return None
     for name, signs in _SIGNS.items():
         if all(re.search(sign, template) for sign in signs):
             return name

@@ -14,13 +14,20 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.anthropic.tools import Described
-from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
+from millrace_runtime.api.request.messages import (
+    MAX_SCHEMA_DEPTH,
+    check_depth,
+    read_messages,
+    write_left_out,
+)
 
 _Side = Literal["user", "assistant"]
 _SIDES: Mapping[str, _Side] = {"user": "user", "ctx": "user", "msg": "user", "assistant": "assistant"}
 """The side of each role. Agents are reported to send `ctx` and `msg`, and servers to take them so."""
 _BILLING = re.compile(r"x-anthropic-billing-header:(?: ?\w{1,64}=[^;\s]{0,256};){1,16}\s*")
 """What Claude Code writes before a system prompt. Its hash is another in each request."""
+_OF_SERVERS = re.compile(r"(server|mcp)_tool_use|\w+_tool_result")
+"""What Anthropic's servers did before. The text after it says what came of it."""
 _TEXT_ALONE = "this server reads text alone: send what it says as `text`"
 _FIELDS: Mapping[str, str] = {
     "text": "a text `text`",
@@ -75,6 +82,8 @@ class _Turn:
             case {"type": "thinking", "thinking": str(text)}:
                 self.thoughts += [text] if text else []
             case {"type": "redacted_thinking"}:
+                pass
+            case {"type": str(kind)} if _OF_SERVERS.fullmatch(kind):
                 pass
             case {"type": "tool_use", "id": str(call_id), "name": str(name), "input": dict(arguments)}:
                 check_depth(arguments, where, MAX_SCHEMA_DEPTH)
@@ -165,6 +174,8 @@ def _read_result(content: Any, deferred: dict[str, Described], where: str) -> It
         match block:
             case {"type": "text", "text": str(text)}:
                 yield text
+            case {"type": "image" | "document" as kind}:
+                yield write_left_out(kind)
             case {"type": "tool_reference", "tool_name": str(name)}:
                 yield json.dumps(deferred.pop(name), ensure_ascii=False) if name in deferred else name
             case _:

@@ -82,6 +82,7 @@ class Ignored(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Who asks, and what only OpenAI's servers have."""
 
     client_metadata: Any = None
+    context_management: Any = None
     include: Any = None
     max_tool_calls: Any = None
     prompt_cache_options: Any = None
@@ -135,6 +136,7 @@ class ResponsesBody(Ignored, kw_only=True):
     background: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
+    moderation: Any = None
     prompt: Any = None
     metadata: Metadata | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
@@ -213,7 +215,13 @@ def _write_echo(body: ResponsesBody, tools: Sequence[Mapping[str, Any]]) -> byte
 
 
 def _refuse_unsupported(body: ResponsesBody) -> None:
-    """Raise BadRequestError for what needs a server that remembers, and for log-probabilities."""
+    """Raise BadRequestError for what needs a server that remembers, for log-probabilities and moderation."""
+    if body.moderation is not None:
+        raise BadRequestError(
+            "`moderation` is not supported by this server: let a model of your own judge the texts",
+            param="moderation",
+            code="unsupported_parameter",
+        )
     for name in ("store", "background", "previous_response_id", "conversation", "prompt"):
         if getattr(body, name):
             raise BadRequestError(

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth
+from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_content, write_left_out
 from millrace_runtime.api.request.responses.tools import TEXT, join_name
 
 Items: TypeAlias = Sequence[dict[str, Any]]
@@ -94,7 +94,7 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], where: str) 
             "call_id": str(call_id),
             "output": output,
         }:
-            text = _read_text(output, where)
+            text = _read_text(_leave_out(output), where)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         case {"type": "reasoning"}:
             # that which only OpenAI's servers can read has no text
@@ -109,7 +109,7 @@ def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], where: str) 
         case {"role": "assistant", "content": content}:
             _add_answer(messages, _read_text(content, where))
         case {"role": str(role), "content": content} if item.get("type", "message") == "message":
-            messages.append({"role": role, "content": content})
+            messages.append({"role": role, "content": read_content(content, f"{where}.content")})
         case _:
             _refuse_item(item.get("type"), where)
 
@@ -155,6 +155,18 @@ def _read_text(content: Any, where: str) -> str:
     if not all(isinstance(text, str) for text in texts):
         raise BadRequestError(f"`{where}`: only parts with a `text` are supported", param=where)
     return "\n".join(text for text in texts if text)
+
+
+def _leave_out(output: Any) -> Any:
+    """Return a tool's output with texts instead of the parts that are none."""
+    if not isinstance(output, list):
+        return output
+    return [
+        {"text": write_left_out(kind.removeprefix("input_"))}
+        if isinstance(part, dict) and (kind := part.get("type")) in ("input_image", "input_file")
+        else part
+        for part in output
+    ]
 
 
 def _encode(value: Any) -> str:

@@ -1,0 +1,111 @@
+"""Other forms of a conversation, for a chat template that refuses the first one. Pure.
+
+A template refuses what its model never saw: Mistral's wants ids of nine letters, and the user's and the
+assistant's messages in turns; Llama 3's wants one call in a message. Clients can't know, and a conversation
+would end for ever by what the model itself has written, or another model before it.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import combinations
+from typing import Any
+
+Messages = Sequence[dict[str, Any]]
+_ID_LETTERS = 9
+_ID_BYTES = 8
+
+
+def list_forms(messages: Messages, *, may_join: bool) -> Iterator[Messages]:
+    """Yield other forms of the messages, those with the fewest changes first.
+
+    With `may_join` a user's text may become a part of the result before it. That changes who says it, so it
+    is only for messages of another dialect, where both are one message.
+    """
+    rewrites: list[Callable[[Messages], Messages]] = [shorten_ids, split_calls]
+    rewrites += [join_results] if may_join else []
+    known = [messages]
+    for number in range(1, len(rewrites) + 1):
+        for chosen in combinations(rewrites, number):
+            form = reduce(lambda before, rewrite: rewrite(before), chosen, messages)
+            if form not in known:
+                known.append(form)
+                yield form
+
+
+def shorten_ids(messages: Messages) -> Messages:
+    """Return the messages with an id of nine letters for each call and its result."""
+    return [_shorten(message) for message in messages]
+
+
+def split_calls(messages: Messages) -> Messages:
+    """Return the messages with one call in each, and its results behind it."""
+    split: list[dict[str, Any]] = []
+    place = 0
+    while place < len(messages):
+        message, place = messages[place], place + 1
+        calls = _read_calls(message)
+        if len(calls) < 2:
+            split.append(message)
+            continue
+        end = place
+        while end < len(messages) and messages[end]["role"] == "tool":
+            end += 1
+        split += _give_results(message, calls, messages[place:end])
+        place = end
+    return split
+
+
+def join_results(messages: Messages) -> Messages:
+    """Return the messages with a user's text behind a tool's result as the end of this result."""
+    joined: list[dict[str, Any]] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == "tool" and message["role"] == "user":
+            texts = (read_text(joined[-1].get("content")), read_text(message.get("content")))
+            joined[-1] = {**joined[-1], "content": "\n".join(filter(None, texts))}
+        else:
+            joined.append(message)
+    return joined
+
+
+def read_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
+    """Return a content's text, or that of its parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part["text"] for part in content)
+
+
+def _give_results(message: dict[str, Any], calls: Sequence[Any], results: Messages) -> Messages:
+    """Return a message for each call, the first one with all else, and behind it the results of its id."""
+    given: list[dict[str, Any]] = []
+    left = list(results)
+    for number, call in enumerate(calls):
+        own = message if number == 0 else {"role": message["role"], "content": ""}
+        given.append({**own, "tool_calls": [call]})
+        is_last = number == len(calls) - 1
+        mine = left if is_last else [each for each in left if each.get("tool_call_id") == call.get("id")]
+        given += mine
+        left = [each for each in left if each not in mine]
+    return given
+
+
+def _shorten(message: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    if calls := _read_calls(message):
+        changed["tool_calls"] = [_shorten_field(call, "id") for call in calls]
+    return _shorten_field(message | changed, "tool_call_id")
+
+
+def _shorten_field(known: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a call or a message with nine letters and digits as its id; one that has nine keeps it."""
+    call_id = known.get(name)
+    if not isinstance(call_id, str) or len(call_id) == _ID_LETTERS:
+        return known
+    letters = base64.b32encode(hashlib.blake2b(call_id.encode(), digest_size=_ID_BYTES).digest()).decode()
+    return known | {name: letters[:_ID_LETTERS]}
+
+
+def _read_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else []
