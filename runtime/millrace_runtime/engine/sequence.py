@@ -227,11 +227,17 @@ class Sequence:
                 return Appended(row.tokens[:number], FINISH_STOP)
             if self.matcher is not None:
                 self.matcher.consume(token)
-                if self.matcher.is_stopped:
+                if self.matcher.fault is not None and self._has_optional_grammar:
+                    self.matcher = None
+                elif self.matcher.is_stopped:
                     return Appended(row.tokens[:number], FINISH_STOP if self.fault is None else FINISH_ERROR)
             if self.num_prompt + len(self.outputs) >= self.max_length:
                 return Appended(row.tokens[:number], FINISH_LENGTH)
         return Appended(row.tokens, FINISH_ERROR if row.fault is not None else None)
+
+    @property
+    def _has_optional_grammar(self) -> bool:
+        return self.request.grammar is not None and self.request.grammar.is_optional
 
     def _accepts(self, token: int) -> bool:
         """Whether the grammar takes a drawn token. One that was drawn with a mask fits."""

@@ -32,8 +32,6 @@ class GrammarSource:
     field: str
     """The field of the request that has it."""
     is_ours: bool = False
-    """Whether no client asked for it, and none wrote any of it but names."""
-    is_optimistic: bool = False
-    """As in the engine's Grammar."""
+    """Whether no client asked for it, and none wrote any of it."""
     before: str = ""
     """The grammar, in Lark, of a reasoning with the answer behind it, which it calls `@answer`."""

@@ -73,12 +73,13 @@ def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_
         return call
     before, behind = known.section
     more = "" if is_one_call else f"({write_text(known.between)} {call})*"
-    return f"{write_text(before)} {call} {more} {lark.mark(behind)}"
+    last = f"({write_text(known.between)})?" if known.between else ""
+    return f"{write_text(before)} {call} {more} {last} {lark.mark(behind)}"
 
 
 def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
     call = lark.add("call", write_choice([write_object(lark, tool, "parameters") for tool in tools]))
-    return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})*"
+    return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})* /[ \\n;]{{1,8}}/?"
 
 
 def _write_llama_json(tool: CallableTool) -> str:

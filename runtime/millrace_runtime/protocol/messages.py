@@ -32,7 +32,7 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     is_optimistic: bool = False
     """Whether draws have no mask, as most fit. One that does not is drawn again with a mask."""
     is_optional: bool = False
-    """Whether the text is free if the engine can't compile it."""
+    """Whether the text is free where the engine fails with it."""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate", kw_only=True):

@@ -62,11 +62,11 @@ class _WaitingRequest:
         sequences = self.request.sequences
         places = [place for place, new in enumerate(sequences) if new.sequence_id not in self.aborted]
         request = msgspec.structs.replace(self.request, sequences=[sequences[place] for place in places])
+        if error is not None and self.grammar.is_optional:
+            return Compiled(msgspec.structs.replace(request, grammar=None), [])
         if error is not None:
             return Compiled(request, [], error)
         matchers = self.matchers.result()
-        if not matchers:
-            return Compiled(msgspec.structs.replace(request, grammar=None), [])
         return Compiled(request, [matchers[place] for place in places])
 
 
@@ -123,16 +123,10 @@ class GrammarCompiler:
                 yield waiting.finish(error)
 
     def _fork(self, waiting: _WaitingRequest) -> list[PacedMatcher]:
-        """Return a matcher for each sequence; none where an optional grammar can't be compiled."""
         waiting.began_at = self._clock()
         root = self._kept.get(waiting.grammar)
         if root is None:
-            try:
-                root = self._compile(waiting.grammar.text)
-            except GrammarError:
-                if waiting.grammar.is_optional:
-                    return []
-                raise
+            root = self._compile(waiting.grammar.text)
             self._kept.put(waiting.grammar, root)
         stops = waiting.request.stop_token_ids
         forks = [root.fork(stops) for _ in waiting.request.sequences]

@@ -57,8 +57,12 @@ class PacedMatcher:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its masks take long."""
-        return self._num_slow > 0
+        """Whether its masks take long.
+
+        Those of an optimistic grammar never do: it is ours. A thread would make masks that no draw has, and
+        meanwhile the tokens of a draft would come.
+        """
+        return self._num_slow > 0 and not self.is_optimistic
 
     @property
     def is_busy(self) -> bool:

@@ -12,7 +12,7 @@ from testing.scripted_replica import SERVED_NAME, serve_script
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOL: Any = {"type": "function", "function": {"name": "find", "parameters": SCHEMA}}
 ANSWERS = {
-    "wrong": 'So. <tool_call>\n{"name": "fond", "arguments": {"n": 1}}\n</tool_call>',
+    "wrong": 'So. <tool_call>\n{"name": "find", "arguments": {"n": 01}}\n</tool_call>',
     "weather": "Rain, 18 °C 😀",
     "8 °C": "Take a coat.",
     "Once": " upon a time",
@@ -56,7 +56,5 @@ async def test_a_call_that_the_model_writes_wrong_is_drawn_again(tmp_path: Path)
     ):
         chats = client.chat.completions
         whole = await chats.create(model=SERVED_NAME, messages=ask("wrong"), tools=[TOOL])
-        message = whole.choices[0].message
-        [call] = message.tool_calls or ()
-        assert message.content == "So. "
-        assert (call.function.name, json.loads(call.function.arguments)) == ("find", {"n": 1})
+        [call] = whole.choices[0].message.tool_calls or ()
+        assert (call.function.name, json.loads(call.function.arguments)["n"]) == ("find", 0)

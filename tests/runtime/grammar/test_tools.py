@@ -24,7 +24,9 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.tools import write_either, write_forced, write_free
+from millrace_runtime.grammar.well_formed import write_well_formed
 from testing.text_model import build_byte_level, write_model
+from tests.runtime.chat.answers import ANSWERS
 from tests.runtime.grammar.fitting import Fitting
 
 FIND = {
@@ -223,10 +225,48 @@ def test_a_hundred_tools_are_called_with_any_object(tool_format: str, *, has_tok
     assert tool_format == "llama3" or not grammar.fits(write_calls(form, form.write("fly", {})))
 
 
+WELL_FORMED = {
+    "hermes": "<tool_call>{}</tool_call>",
+    "mistral": "[TOOL_CALLS]f[ARGS]{}",
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+    "<｜tool▁calls▁end｜>",
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
+    "<|tool_call_end|><|tool_calls_section_end|>",
+}
+
+
+@pytest.mark.parametrize("tool_format", sorted(TOOL_FORMATS))
+def test_the_json_of_calls_is_well_formed_and_all_else_is_free(tool_format: str) -> None:
+    model = load(has_tokens=True)
+    written = write_well_formed(tool_format, model.lark)
+    assert (written is not None) == (tool_format in WELL_FORMED)
+    if written is None:
+        return
+    grammar, form = model.open(written), WELL_FORMED[tool_format]
+    head, tail = form.split("{}")
+    objects = ['{"arguments": {"a": "\\u00eb"}, "name": "f"}', "\n\n{}\n", "[]", '{"a": [1, {"b": null}]} {}']
+    calls = [f"{head}{text}{tail}" for text in objects]
+    mentions = [f"{head}{text}" for text in ("", "` and more", " no", "\n", "<think>x</think>{")]
+    good = ["", "Hello {", *calls, *(text * 2 + " Done." for text in calls), *mentions]
+    assert [text for text in good if not grammar.fits(text)] == []
+    bad = ['{"a": 1', '{"a": 01}', "{a: 1}", '{"a": 1,}', "{'a': 1}", '{"a" 1}']
+    assert [text for text in bad if grammar.fits(f"{head}{text}{tail}")] == []
+
+
+def test_what_the_parser_of_hermes_reads_whole_is_well_formed() -> None:
+    model = load(has_tokens=True)
+    grammar = model.open(write_well_formed("hermes", model.lark) or "")
+    texts = [text for name, text, *_ in ANSWERS if name == "hermes" and "[<tool_call>" not in text]
+    texts = [text for text in texts if text.endswith(("}</tool_call>", "Done."))]
+    assert len(texts) > 2
+    assert [text for text in texts if not grammar.fits(text)] == []
+
+
 @pytest.mark.parametrize("is_open", [True, False])
 def test_a_text_may_end_in_its_reasoning(*, is_open: bool) -> None:
     model = load(has_tokens=True)
-    answer = write_free("hermes", list_tools(), model.lark)
+    answer = write_well_formed("hermes", model.lark)
+    assert answer is not None
     ahead = write_thought(model.lark, "<think>", "</think>", is_open=is_open, may_end=True)
     grammar = model.open(answer, ahead, GrammarKind.LARK)
     head = "" if is_open else "<think>"

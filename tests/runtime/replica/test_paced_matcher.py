@@ -76,3 +76,13 @@ def test_a_matcher_is_slow_until_some_masks_were_fast(thread: ThreadPoolExecutor
         paced.fill(mask)
     assert not paced.is_slow
     assert slow.tokens == [1, *range(SLOW_MASKS)]
+
+
+def test_no_thread_makes_masks_of_an_optimistic_grammar(thread: ThreadPoolExecutor) -> None:
+    slow = SlowMatcher(2 * SLOW_SECONDS)
+    paced = PacedMatcher(slow, thread, lambda: None, lambda: slow.now, is_optimistic=True)
+    paced.fill(memoryview(bytearray(8)))
+    slow.gate.clear()
+    paced.consume(1)  # a token of a draft, of which the next one comes at once
+    assert paced.accepts(2)
+    assert not (paced.is_slow or paced.is_busy)

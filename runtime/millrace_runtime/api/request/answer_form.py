@@ -18,6 +18,7 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import BOUND, write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
 from millrace_runtime.grammar.tools import write_either, write_forced, write_free
+from millrace_runtime.grammar.well_formed import write_well_formed
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
@@ -105,8 +106,6 @@ def choose_grammar(
             return source
         answer = _write_answer(request, form, source, lark)
     except (GrammarError, RecursionError) as error:
-        if not request.answer.strict and request.answer.forced is None and request.grammar is None:
-            return None  # the calls are free, as the client asked for no form of theirs
         why = error if isinstance(error, GrammarError) else "they are nested too deep: make them flatter"
         raise BadRequestError(
             f"`tools` can't be used: {why}", param="tools", code="invalid_grammar"
@@ -135,10 +134,13 @@ def _choose_answer(
         is_one_call = wish.is_one_call or wish.forced != ""
         lark = write_forced(tool_format, tools, LarkWriter(added_ids), is_one_call=is_one_call)
         return GrammarSource(GrammarKind.LARK, lark, "tool_choice")
-    if request.grammar is not None or (tool_format == HARMONY and not wish.strict):
+    if request.grammar is not None:
         return request.grammar
-    lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
-    return GrammarSource(GrammarKind.LARK, lark, "tools", is_ours=not wish.strict, is_optimistic=True)
+    if wish.strict:
+        lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
+        return GrammarSource(GrammarKind.LARK, lark, "tools")
+    ours = None if request.ignores_end else write_well_formed(tool_format, LarkWriter(added_ids))
+    return None if ours is None else GrammarSource(GrammarKind.LARK, ours, "tools", is_ours=True)
 
 
 def _write_answer(

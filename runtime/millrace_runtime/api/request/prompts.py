@@ -5,7 +5,6 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-import msgspec
 import numpy as np
 
 from millrace_runtime.api.errors import BadRequestError, GenerationError, UnavailableError
@@ -103,10 +102,9 @@ async def prove_grammar(source: GrammarSource | None, worker: GrammarWorker) -> 
     if source is None:
         return None
     if source.is_ours:
-        return write_unproven(source.text, source.before, is_optimistic=source.is_optimistic)
+        return write_unproven(source.text, source.before)
     try:
-        grammar = await worker.prove(source)
-        return msgspec.structs.replace(grammar, is_optimistic=source.is_optimistic)
+        return await worker.prove(source)
     except GrammarError as error:
         raise BadRequestError(
             f"`{source.field}` can't be used: {error}", param=source.field, code="invalid_grammar"
