@@ -85,4 +85,5 @@ def test_no_thread_makes_masks_of_an_optimistic_grammar(thread: ThreadPoolExecut
     slow.gate.clear()
     paced.consume(1)  # a token of a draft, of which the next one comes at once
     assert paced.accepts(2)
-    assert not (paced.is_slow or paced.is_busy)
+    assert not paced.is_slow
+    assert not paced.is_busy
