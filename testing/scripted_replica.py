@@ -19,7 +19,7 @@ from testing.text_model import build_byte_level, write_model
 
 SERVED_NAME = "scripted"
 MARKERS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
-"""Tokens of their own, as in Qwen's models."""
+"""Tokens of their own, as in Qwen's models: behind the first one the JSON of calls is bound."""
 TEMPLATE = """\
 {%- if tools %}<|start|>system
 Call a tool by <tool_call>{"name": …, "arguments": …}</tool_call>:

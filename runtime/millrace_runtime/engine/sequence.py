@@ -14,8 +14,8 @@ from millrace_runtime.protocol.messages import FINISH_ERROR, FINISH_LENGTH, FINI
 from millrace_runtime.protocol.step import RowResult
 
 MASKED_DRAWS = 16
-"""After a draw that did not fit an optimistic grammar so many have masks. A name that the model has wrong is
-some tokens long, and each new draw costs a preemption."""
+"""After a draw that did not fit an optimistic grammar so many have masks: what a model has wrong is some
+tokens long, and each draw that does not fit takes its sequence from the device."""
 
 
 class State(enum.Enum):
