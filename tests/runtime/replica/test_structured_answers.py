@@ -1,10 +1,17 @@
-"""The shipped model answers in JSON that a schema describes, and without bad words."""
+"""The shipped model answers in JSON that a schema describes, and without bad words; calls are well-formed."""
 
 import json
+import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import safetensors.numpy
+from tokenizers import Tokenizer
 
 pytestmark = pytest.mark.slow
 SCHEMA = {
@@ -97,3 +104,53 @@ def test_a_forced_call_fits_its_tool(
         True,
         True,
     )
+
+
+MARKER = "<tool_call>"
+TOOLS = [{"type": "function", "function": {"name": "find"}}]
+
+
+def write_with_marker(folder: Path, model_path: Path) -> Tokenizer:
+    """Write the model with one more token and its weights, and return its tokenizer."""
+    shutil.copytree(model_path, folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([MARKER])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    rows = weights["model.embed_tokens.weight"]
+    weights["model.embed_tokens.weight"] = np.concatenate([rows, rows[:1]])
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": tokenizer.get_vocab_size()}))
+    return tokenizer
+
+
+def test_calls_have_well_formed_json_in_any_company(
+    start: Callable[..., "Replica"],  # noqa: F821  conftest's
+    client: httpx.Client,
+    model_path: Path,
+    tmp_path: Path,
+) -> None:
+    """The weights are random and the cache is small: many draws do not fit, and sequences are preempted."""
+    tokenizer = write_with_marker(tmp_path / "marked", model_path)
+    likely = {MARKER: 4, "</s>": -100} | dict.fromkeys('{}[]":,', 3)
+    bias = {str(tokenizer.token_to_id(text)): value for text, value in likely.items()}
+    cache = ("--kv-cache-memory", "300000", "--speculative-tokens", "4")
+    replica = start("--model", str(tmp_path / "marked"), "--tool-parser", "hermes", *cache)
+    ask: dict[str, Any] = {"tools": TOOLS, "max_tokens": 300, "logit_bias": bias, "return_token_ids": True}
+
+    def draw(seed: int) -> list[int]:
+        messages = [{"role": "user", "content": f"Find {seed}."}]
+        body = ask | {"messages": messages, "seed": seed, "temperature": 1.0 if seed % 3 else 0.0}
+        answer = client.post(f"{replica.address}/v1/chat/completions", json=body).json()
+        return list(answer["choices"][0]["token_ids"])
+
+    with ThreadPoolExecutor(8) as threads:
+        crowded = list(threads.map(draw, range(16)))
+    assert [draw(seed) for seed in range(4)] == crowded[:4]
+    texts = [tokenizer.decode(tokens, skip_special_tokens=False) for tokens in crowded]
+    whole = [part.lstrip(" \n") for text in texts for part in text.split(MARKER)[1:-1]]
+    begun = [part for part in whole if part.startswith(("{", "["))]
+    assert len(begun) > 8
+    for part in begun:
+        json.JSONDecoder().raw_decode(part)
