@@ -2,10 +2,9 @@
 
 import dataclasses
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,16 +21,6 @@ from millrace_runtime.grammar.source import GrammarSource
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.sampling import Sampling
 
-Body = TypeVar("Body", bound=msgspec.Struct)
-_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-"""msgspec's message."""
-_MAX_NAME = 64
-_TOO_MANY = {
-    "n": "send the request several times, without a `seed` or with one for each",
-    "best_of": "send the request several times",
-    "stop": "send fewer, or close the stream at the others",
-}
-"""What a client does that meets a limit of a number or of a list."""
 _AUTHORS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of a request for which a model's author may recommend a value."""
 _SEED_BITS = 63
@@ -169,31 +158,6 @@ def list_strict(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:
     """Return the names of the strict ones. OpenAI's chats have a tool's fields in its `function`."""
     flat = [tool.get("function", tool) for tool in tools or ()]
     return tuple([str(tool["name"]) for tool in flat if tool.get("strict") is True])
-
-
-def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
-    """Return the request body as `body_type`. Raises BadRequestError naming the field."""
-    try:
-        return msgspec.json.decode(data, type=body_type)
-    except msgspec.ValidationError as error:
-        raise refuse_invalid(str(error)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
-
-
-def refuse_invalid(text: str) -> BadRequestError:
-    """Return the refusal for msgspec's message, with the field as `param`."""
-    message, _, path = text.partition(" - at `$")
-    path = path.rstrip("`").removeprefix(".")
-    if unknown := _UNKNOWN_FIELD.fullmatch(message):
-        name = unknown[1][:_MAX_NAME]
-        return BadRequestError(
-            f"`{name}` is not known to this server: leave it out",
-            param=f"{path}.{name}" if path else name,
-            code="unknown_parameter",
-        )
-    hint = f": {_TOO_MANY[path]}" if path in _TOO_MANY and "<= " in message else ""
-    return BadRequestError(f"{message} - in `{path}`{hint}" if path else message, param=path or None)
 
 
 def build_request(

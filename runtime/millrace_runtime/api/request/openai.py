@@ -8,15 +8,14 @@ from typing import Any, cast
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.decoding import decode_body, refuse_invalid
 from millrace_runtime.api.request.effort import choose_variables
 from millrace_runtime.api.request.intent import (
     AnswerWish,
     PromptWish,
     Reading,
     build_request,
-    decode_body,
     list_strict,
-    refuse_invalid,
 )
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.schema import (

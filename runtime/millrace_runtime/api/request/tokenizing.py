@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import PromptWish, Reading, build_request, decode_body
+from millrace_runtime.api.request.decoding import decode_body
+from millrace_runtime.api.request.intent import PromptWish, Reading, build_request
 from millrace_runtime.api.request.openai import read_conversation, read_tools
 from millrace_runtime.api.request.schema import (
     ChatBody,

@@ -83,8 +83,13 @@ def refuse_unsupported(body: GenerationBody) -> None:
     for name in Unsupported.__annotations__.keys() - type(body).__annotations__.keys():
         value = getattr(body, name)
         if value is not None and not _INERT.get(name, lambda _: False)(value):
-            raise BadRequestError(
-                f"`{name}` is not supported by this server: {_INSTEAD.get(name, 'leave it out')}",
-                param=name,
-                code="unsupported_parameter",
-            )
+            raise build_refusal(name)
+
+
+def build_refusal(name: str) -> BadRequestError:
+    """Return the refusal of a field, which says what a client may do instead."""
+    return BadRequestError(
+        f"`{name}` is not supported by this server: {_INSTEAD.get(name, 'leave it out')}",
+        param=name,
+        code="unsupported_parameter",
+    )

@@ -9,8 +9,9 @@ from msgspec import Meta
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.anthropic.conversation import read_conversation
 from millrace_runtime.api.request.anthropic.tools import ToolChoice, ToolList, Tools, read_tools
+from millrace_runtime.api.request.decoding import decode_body
 from millrace_runtime.api.request.effort import choose_variables
-from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request, decode_body
+from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request
 from millrace_runtime.api.request.schema import (
     MAX_STOPS,
     Effort,

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.decoding import decode_body
 from millrace_runtime.api.request.effort import choose_variables
 from millrace_runtime.api.request.intent import (
     AnswerWish,
     GenerationRequest,
     Reading,
     build_request,
-    decode_body,
 )
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth, read_messages
 from millrace_runtime.api.request.responses.items import list_messages, list_tools
@@ -42,6 +42,7 @@ from millrace_runtime.api.request.schema import (
     Variables,
 )
 from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat, StructuredOutputs
+from millrace_runtime.api.request.unsupported import build_refusal
 from millrace_runtime.chat.jobs import RenderChat
 
 _AS_MANY_AS_FIT = 2**31 - 1
@@ -217,11 +218,7 @@ def _write_echo(body: ResponsesBody, tools: Sequence[Mapping[str, Any]]) -> byte
 def _refuse_unsupported(body: ResponsesBody) -> None:
     """Raise BadRequestError for what needs a server that remembers, for log-probabilities and moderation."""
     if body.moderation is not None:
-        raise BadRequestError(
-            "`moderation` is not supported by this server: let a model of your own judge the texts",
-            param="moderation",
-            code="unsupported_parameter",
-        )
+        raise build_refusal("moderation")
     for name in ("store", "background", "previous_response_id", "conversation", "prompt"):
         if getattr(body, name):
             raise BadRequestError(

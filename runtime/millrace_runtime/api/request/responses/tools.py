@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
-from millrace_runtime.api.request.intent import refuse_invalid
+from millrace_runtime.api.request.decoding import refuse_invalid
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth
 from millrace_runtime.api.request.schema import MAX_TOOLS, FunctionName
 
