@@ -241,8 +241,7 @@ class Sequence:
 
     def _accepts(self, token: int) -> bool:
         """Whether the grammar takes a drawn token. One that was drawn with a mask fits."""
-        is_unmasked = self.matcher is not None and self.matcher.is_optimistic
-        if self.matcher is None or not is_unmasked or len(self.outputs) < self.masked_until:
+        if self.matcher is None or not self.matcher.is_optimistic or len(self.outputs) < self.masked_until:
             return True
         return self.matcher.accepts(token)
 

@@ -31,6 +31,7 @@ class PartsWriter(Writer):
     def _accept(self, delta: Delta) -> Iterator[bytes]:
         for part in self._message.accept(delta).parts:
             yield self._encode_part(part)
+        # Only now: a part may end the one before it, which the answer's end did not cut.
         self._finish = delta.finish_reason
         self._stop_string = delta.stop_string
 
