@@ -18,6 +18,7 @@ import jinja2.sandbox
 import msgspec
 
 from millrace_runtime.chat.adaptation import list_forms, read_text
+from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jobs import RenderChat
 
@@ -88,7 +89,7 @@ class _NamedTemplate:
         """Whether its messages' content is a list of parts, even where a client sends text."""
         if failure is not None and not self._takes_parts:
             raise failure
-        self._reads_text_arguments = self._try_text_arguments()
+        self._call_form = find_call_form(lambda messages: self._run(messages, RenderChat([])))
 
     def render(self, chat: RenderChat) -> str:
         messages = [self._prepare(message) for message in chat.messages]
@@ -112,23 +113,7 @@ class _NamedTemplate:
             prepared["content"] = read_text(content)
         elif isinstance(content, str) and self._needs_parts:
             prepared["content"] = [{"type": "text", "text": content}]
-        if isinstance(calls := prepared.get("tool_calls"), list):
-            prepared["tool_calls"] = [self._prepare_call(call) for call in calls]
-        return prepared
-
-    def _prepare_call(self, call: Any) -> Any:
-        """Return a call with an object as its arguments: clients send a text, and templates read an object.
-
-        A model's own may be a text that is no JSON.
-        """
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(text := function.get("arguments"), str):
-            return call
-        arguments = _parse_object(text)
-        if arguments is None and self._reads_text_arguments:
-            return call
-        known = {"arguments": text} if arguments is None else arguments
-        return call | {"function": function | {"arguments": known}}
+        return self._call_form.prepare(prepared)
 
     def _run(self, messages: Sequence[Mapping[str, Any]], chat: RenderChat) -> str:
         try:
@@ -164,18 +149,6 @@ class _NamedTemplate:
             return None, True
         return None, _PROBE in text
 
-    def _try_text_arguments(self) -> bool:
-        """Whether a call whose arguments are no object can be rendered."""
-        call = {"id": _PROBE, "type": "function", "function": {"name": _PROBE, "arguments": _PROBE}}
-        messages = [_ask(), {"role": "assistant", "content": "", "tool_calls": [call]}]
-        try:
-            self._run(messages, RenderChat([]))
-        except BrokenTemplateError:
-            return False
-        except TemplateError:
-            pass
-        return True
-
     def _reads_parts(self) -> bool:
         """Whether the template reads a list of parts, as OpenAI's clients send, and not text alone."""
         message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
@@ -188,15 +161,6 @@ class _NamedTemplate:
 
 def _ask() -> dict[str, Any]:
     return {"role": "user", "content": _PROBE}
-
-
-def _parse_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is; None if it is none. Python's own reader keeps every digit."""
-    try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _refuse_variables(variables: Mapping[str, Any]) -> None:

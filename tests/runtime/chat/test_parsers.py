@@ -225,7 +225,7 @@ def test_a_template_shows_its_format() -> None:
         name: known[name] for name in TEMPLATES if name in known
     }
     reasoning = {name: choose_reasoning_format(source) for name, source in TEMPLATES.items()}
-    think = ("deepseek_v3", "deepseek_v31", "glm45", "thinking")
+    think = ("deepseek_r1", "deepseek_v3", "deepseek_v31", "glm45", "thinking")
     expected = {HARMONY: HARMONY} | dict.fromkeys(think, "think")
     assert {name: found for name, found in reasoning.items() if found} == expected
     assert choose_reasoning_format("[THINK]") == "mistral"

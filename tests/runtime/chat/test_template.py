@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from testing.text_model import build_byte_level, write_model
 FOLDER = Path(__file__).with_name("templates")
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+WITHOUT_CALLS = {"chatml", "generation", "idioms", "model", "none", "parts"}
 USER = [{"role": "user", "content": "<hé>"}]
 TOOLS = [
     {
@@ -94,9 +96,25 @@ def render_in_any_form(source: str, chat: dict[str, Any]) -> str:
     """The first form of a conversation that transformers renders."""
     messages = chat["conversation"]
     for form in [messages, *list_forms(messages, may_join=False)]:
-        with suppress(Exception):
-            return render_by_transformers(source, chat | {"conversation": form})
+        for written in (form, write_calls(form), write_calls(form, content="")):
+            with suppress(Exception):
+                return render_by_transformers(source, chat | {"conversation": written})
     raise AssertionError("each form is refused")
+
+
+def write_calls(messages: Sequence[dict[str, Any]], **fields: str) -> list[dict[str, Any]]:
+    """The messages with arguments as JSON, and with other fields beside calls."""
+    return [
+        message | fields | {"tool_calls": [write_call(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+def write_call(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return call | {"function": call["function"] | {"arguments": arguments}}
 
 
 def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
@@ -109,10 +127,20 @@ def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_prompts_are_those_of_transformers(name: str) -> None:
-    source = TEMPLATES[name]
-    assert {chat: outcome(render, source, fields) for chat, fields in CHATS.items()} == {
-        chat: outcome(render_in_any_form, source, fields) for chat, fields in CHATS.items()
+    source, chats = TEMPLATES[name], dict(CHATS)
+    if name == "deepseek_r1":  # it asks for a null content, which transformers 5 leaves out
+        del chats["tools called"]
+    assert {chat: outcome(render, source, fields) for chat, fields in chats.items()} == {
+        chat: outcome(render_in_any_form, source, fields) for chat, fields in chats.items()
     }
+
+
+def test_a_null_content_reaches_a_template_that_asks_for_it() -> None:
+    assert render(TEMPLATES["deepseek_r1"], {"conversation": CALLED[1:]}) == (
+        "<s><｜User｜>Who?<｜Assistant｜><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>find\n"
+        '```json\n{"who": "Zoë"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜></s>'
+        "<｜tool▁output▁begin｜>none<｜tool▁output▁end｜>"
+    )
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -171,6 +199,18 @@ def test_a_call_that_the_model_wrote_wrong_is_read_again(name: str) -> None:
 
 
 TOOL = {"role": "tool", "tool_call_id": "abcdefghi", "name": "find", "content": "none"}
+
+
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}], ids=str)
+@pytest.mark.parametrize("arguments", ['{"who": "Zoë"}', {"who": "Zoë"}], ids=["text", "object"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_calls_reach_every_template_that_writes_them(
+    name: str, arguments: Any, content: dict[str, Any]
+) -> None:
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    messages = read_messages([*USER, {"role": "assistant", **content, "tool_calls": [call]}, TOOL])
+    with suppress(TemplateError):  # of a template that refuses results
+        assert "Zoë" in render(TEMPLATES[name], {"conversation": messages}) or name in WITHOUT_CALLS
 
 
 def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns() -> None:

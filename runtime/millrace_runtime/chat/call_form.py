@@ -1,0 +1,97 @@
+"""How a chat template reads the calls of an assistant's message, found by trying it. Pure.
+
+Most templates write arguments as JSON themselves, so they want an object. DeepSeek's join them with other
+text, so they want JSON already written. Those of its distilled models write calls only where `content` is
+null; others join `content` with other text, so it must not be null.
+"""
+
+import json
+from collections.abc import Callable
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
+
+_PROBE = "0d7f1c"
+_CONTENTS: tuple[dict[str, Any], ...] = ({}, {"content": None}, {"content": ""})
+"""What a message of calls alone may have, in the order in which they are tried."""
+
+
+class CallForm(NamedTuple):
+    """What a template can read of a call."""
+
+    content: dict[str, Any]
+    """The content of a message of calls without a text."""
+    reads_objects: bool
+    """Whether arguments may be an object."""
+    reads_texts: bool
+    """Whether arguments may be a text."""
+
+    @property
+    def needs_null(self) -> bool:
+        """Whether a message of calls must have no text, not even an empty one."""
+        return "content" in self.content and self.content["content"] is None
+
+    def prepare(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message with its calls, if it has any, as the template reads them."""
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list):
+            return message
+        prepared = message | {"tool_calls": [self._prepare_call(call) for call in calls]}
+        has_text = message.get("content") if self.needs_null else "content" in message
+        return prepared if has_text or not calls else prepared | self.content
+
+    def _prepare_call(self, call: Any) -> Any:
+        """Return a call with arguments that the template reads. A model may have written no JSON."""
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or "arguments" not in function:
+            return call
+        arguments = function["arguments"]
+        if isinstance(arguments, str):
+            parsed = _parse_object(arguments) if self.reads_objects else None
+            if parsed is None and self.reads_texts:
+                return call
+            arguments = {"arguments": arguments} if parsed is None else parsed
+        elif not self.reads_objects:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        return call | {"function": function | {"arguments": arguments}}
+
+
+def find_call_form(render: Callable[[list[dict[str, Any]]], str]) -> CallForm:
+    """Return the first form in which a template writes a call.
+
+    `render` returns a prompt of messages. It raises TemplateError and BrokenTemplateError.
+    """
+    prompts = {
+        (place, is_object): _try(render, content, {_PROBE: _PROBE} if is_object else _PROBE)
+        for (place, content), is_object in product(enumerate(_CONTENTS), (True, False))
+    }
+    writing = (form for form, prompt in prompts.items() if _PROBE in prompt)
+    rendering = (form for form, prompt in prompts.items() if prompt)  # it writes no calls
+    place, reads_objects = next(chain(writing, rendering), (0, True))
+    return CallForm(_CONTENTS[place], reads_objects, reads_texts=prompts[place, False] != "")
+
+
+def _try(
+    render: Callable[[list[dict[str, Any]]], str], content: dict[str, Any], arguments: dict[str, Any] | str
+) -> str:
+    """Return the prompt of a call; the probe where the template refuses it, and nothing where it fails."""
+    function = {"name": "find", "arguments": arguments}
+    call = {"id": _PROBE[:1] * 9, "type": "function", "function": function}
+    asked, called = {"role": "user", "content": "?"}, {"role": "assistant", **content, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": call["id"], "name": "find", "content": "!"}
+    try:
+        return render([asked, called, result])
+    except BrokenTemplateError:
+        return ""
+    except TemplateError:  # it may want other messages around it
+        return _PROBE
+
+
+def _parse_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is; None if it is none. Python's own reader keeps every digit."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
