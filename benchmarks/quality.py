@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from millrace_kernels.linear.format import Format
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import CHOICES, select_cpu_path
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.applied_plan import Spans

@@ -16,7 +16,7 @@ from benchmarks.gpu.quantized_linear import pack
 from benchmarks.gpu.rounding import FORMS, bytes_of_weight
 from benchmarks.gpu.rows import Aim, Figure, Row, at_least
 from benchmarks.gpu.whole_steps import LLAMA, PROMPT, measure_pace, open_decoding, serve_large, time_prefill
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.tensor_matrices import multiply_packed
 
 ROUNDS = 7

@@ -10,9 +10,9 @@ from benchmarks.gpu.arena import Arena
 from benchmarks.gpu.inputs import Call
 from benchmarks.gpu.rounding import FORMS, round_weight
 from benchmarks.gpu.weights import STAND_IN
-from millrace_kernels.linear.gpu_choice import choose_product
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, find_capability, pack_for_gpu
-from millrace_kernels.linear.gpu_reference import gpu_product_reference
+from millrace_kernels.linear.gpu.choice import choose_product
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, find_capability, pack_for_gpu
+from millrace_kernels.linear.gpu.reference import gpu_product_reference
 from millrace_kernels.tensor_matrices import multiply_packed
 
 FEW_ROWS = 16

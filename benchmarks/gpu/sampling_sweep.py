@@ -1,6 +1,6 @@
 """`python -m benchmarks.gpu.sampling_sweep`: the time of draws by the tokens and warps of a program.
 
-Its winner belongs into `millrace_kernels/sampling/triton_shape.py`. Each line compiles the kernels anew.
+Its winner belongs into `millrace_kernels/sampling/gpu/triton_shape.py`. Each line compiles the kernels anew.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import torch
 from benchmarks.gpu.arena import Arena
 from benchmarks.gpu.cases import OPERATIONS
 from benchmarks.gpu.device import Device, measure_seconds, open_device
-from millrace_kernels.sampling import triton_shape
-from millrace_kernels.sampling.triton_shape import SHAPE, Shape
+from millrace_kernels.sampling.gpu import triton_shape
+from millrace_kernels.sampling.gpu.triton_shape import SHAPE, Shape
 
 CHUNKS = ((2048, 4), (2048, 8), (4096, 4), (4096, 16), (8192, 8), (8192, 16), (16384, 16), (32768, 16))
 SEARCHED = ((512, 8), (1024, 16))

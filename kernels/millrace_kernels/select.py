@@ -16,7 +16,7 @@ from millrace_kernels.experts.reference import (
     multiply_dense,
     route_reference,
 )
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.paged_attention.spans import count_spans
@@ -76,14 +76,27 @@ class PlanAttention(Protocol):
         """
 
 
+class RotaryKvWrite(Protocol):
+    """Normalises and rotates queries and keys, and stores keys and values in a layer's cache."""
+
+    def __call__(  # noqa: PLR0917  as its reference
+        self,
+        qkv: Tensor,
+        heads: Heads,
+        positions: Tensor,
+        table: Tensor | None,
+        kv_cache: KvCache,
+        cache_slots: Tensor,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """Return the queries; shapes as in `rotary_kv_write_reference`."""
+
+
 class Kernels(NamedTuple):
     """The operations of one kind of device that torch lacks, or that are faster in Triton."""
 
     plan_attention: PlanAttention
-    rotary_kv_write: Callable[
-        [Tensor, Heads, Tensor, Tensor | None, KvCache, Tensor, HeadNorms | None], Tensor
-    ]
-    """Takes qkv, heads, positions, a table of angles, a layer's kv_cache, cache slots, and norms."""
+    rotary_kv_write: RotaryKvWrite
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
@@ -151,12 +164,12 @@ def select_triton() -> Kernels:
     from millrace_kernels.experts.triton_kernel import experts_add, experts_silu_mul  # noqa: PLC0415
     from millrace_kernels.experts.triton_quantized import quantized_add, quantized_silu_mul  # noqa: PLC0415
     from millrace_kernels.experts.triton_route import route  # noqa: PLC0415
-    from millrace_kernels.linear.gpu import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
+    from millrace_kernels.linear.gpu.add import keep_sums_in_float32, linear_add  # noqa: PLC0415  triton: only on GPUs
     from millrace_kernels.rms_norm.triton_kernel import rms_norm  # noqa: PLC0415
     from millrace_kernels.rotary_kv_write.triton_kernel import rotary_kv_write  # noqa: PLC0415
-    from millrace_kernels.sampling.triton_kernel import sample, sample_recorded  # noqa: PLC0415
-    from millrace_kernels.sampling.triton_logprobs import top_logprobs  # noqa: PLC0415
-    from millrace_kernels.sampling.triton_table import COLUMNS, lay_out  # noqa: PLC0415
+    from millrace_kernels.sampling.gpu.triton_kernel import sample, sample_recorded  # noqa: PLC0415
+    from millrace_kernels.sampling.gpu.triton_logprobs import top_logprobs  # noqa: PLC0415
+    from millrace_kernels.sampling.gpu.triton_table import COLUMNS, lay_out  # noqa: PLC0415
     from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
 
     recorded = RecordedSampler(COLUMNS.value, lay_out, sample_recorded)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.fp8_reference import fp8_linear_reference
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.quantized_reference import (
     Rounded,
     keep_rounded,
@@ -19,7 +19,7 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.step import Matrix, SideBySide
+from millrace_kernels.weights import Matrix, SideBySide
 
 _HEAD_ROWS = 512
 """Of a head, widened at once: 4 MB of 2,048 columns."""
@@ -170,7 +170,7 @@ def multiply_packed(
     x: Tensor, matrix: GpuMatrix, residual: Tensor | None = None, *, wide: bool = False
 ) -> Tensor:
     """Multiply with a matrix that is packed for GPUs, as `multiply_on_gpu` says."""
-    from millrace_kernels.linear.gpu_product import multiply_on_gpu  # noqa: PLC0415  triton: only on GPUs
+    from millrace_kernels.linear.gpu.product import multiply_on_gpu  # noqa: PLC0415  triton: only on GPUs
 
     return multiply_on_gpu(x, matrix, residual, wide=wide)
 

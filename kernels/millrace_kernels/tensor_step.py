@@ -9,26 +9,12 @@ from torch import Tensor
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
 from millrace_kernels.linear.format import Format
-from millrace_kernels.linear.gpu_choice import Capability
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, find_capability, pack_for_gpu
+from millrace_kernels.linear.gpu.choice import Capability
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, find_capability, pack_for_gpu
 from millrace_kernels.linear.stored import stack
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import Attend, Kernels, QueryRows
-from millrace_kernels.step import (
-    Angles,
-    CacheLayer,
-    Experts,
-    HeadNorms,
-    Heads,
-    Matrix,
-    Part,
-    Routes,
-    Routing,
-    Shares,
-    SideBySide,
-    require_plain,
-    require_stored,
-)
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
 from millrace_kernels.tensor_matrices import (
     DenseMatrix,
     RoundedMatrix,
@@ -41,6 +27,7 @@ from millrace_kernels.tensor_matrices import (
     multiply_wide,
     round_parts,
 )
+from millrace_kernels.weights import Experts, Matrix, Part, Shares, SideBySide, require_plain, require_stored
 
 
 class TensorPacker:
@@ -269,8 +256,15 @@ class TensorStep:
     ) -> Tensor:
         """Normalise, rotate and write with the device's kernel."""
         table, cache = None if angles is None else angles.table, self.kv_caches[layer.number]
-        slots = self.cache_slots[layer.group]
-        return self.kernels.rotary_kv_write(qkv, heads, self.positions, table, cache, slots, norms)
+        return self.kernels.rotary_kv_write(
+            qkv,
+            heads,
+            self.positions,
+            table,
+            kv_cache=cache,
+            cache_slots=self.cache_slots[layer.group],
+            norms=norms,
+        )
 
     def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
         """Count the layer, and attend as planned for the step."""

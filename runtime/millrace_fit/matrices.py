@@ -14,19 +14,19 @@ from millrace_fit.shape import DecoderShape
 from millrace_fit.shard import CANNOT_SHARE, Shard
 
 LANES: Final = 16
-"""Outputs of a strip on CPUs. The last strip is padded with zeros (`native/strips.py`)."""
+"""Outputs of a strip on CPUs. The last strip is padded with zeros (`native/weights/strips.py`)."""
 _SCALE_BYTES: Final = 4
 """Of a scale in float32."""
 _ORDER_BYTES, _GPU_ORDER_BYTES = 4, 8
 """Of an input's place in another order."""
 _FEW_ROWS_ON_GPUS: Final = 64
-"""Up to so many, a product takes no memory (`linear/gpu_choice.py`)."""
+"""Up to so many, a product takes no memory (`linear/gpu/choice.py`)."""
 _WIDENED_ROWS_ON_GPUS: Final = 1024
-"""Up to so many, weights are widened in registers alone (`linear/gpu_choice.py`)."""
+"""Up to so many, weights are widened in registers alone (`linear/gpu/choice.py`)."""
 _SLICE_BYTES: Final = 128 << 20
-"""Of the outputs that are widened or summed at once, at most (`linear/gpu_product.py`)."""
+"""Of the outputs that are widened or summed at once, at most (`linear/gpu/product.py`)."""
 _UNIT_ON_GPUS: Final = 128
-"""Inputs whose numbers of 4 bits lie together on GPUs, at most (`linear/gpu_matrix.py`)."""
+"""Inputs whose numbers of 4 bits lie together on GPUs, at most (`linear/gpu/matrix.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def matrix_bytes(matrix: Matrix, weights: str, item_bytes: int, device: Device) 
 
 
 def _gpu_bytes(matrix: Matrix, scheme: Scheme) -> int:
-    """Return the bytes of a quantised matrix on a GPU (`linear/gpu_matrix.py`)."""
+    """Return the bytes of a quantised matrix on a GPU (`linear/gpu/matrix.py`)."""
     groups = matrix.outputs * _count_groups(matrix.group, matrix.inputs)
     beside = (
         groups * (_SCALE_BYTES + scheme.has_zeros) + _GPU_ORDER_BYTES * matrix.inputs * scheme.keeps_order
@@ -149,7 +149,7 @@ def product_bytes(matrix: Matrix, num_rows: int, item_bytes: int) -> int:
     """Return the most bytes that a product on a GPU takes beside its inputs and outputs, for many rows.
 
     Inputs are arranged and rounded. Some outputs are widened at once, or have whole sums
-    (`linear/gpu_product.py`). Which of them depends on the device and the checkpoint: the most counts.
+    (`linear/gpu/product.py`). Which of them depends on the device and the checkpoint: the most counts.
     """
     scheme = matrix.scheme
     if scheme is None or num_rows <= _FEW_ROWS_ON_GPUS:

@@ -117,7 +117,7 @@ _BUCKETS_BYTES, _DIGITS_BYTES = 1024, 3200
 _CHUNK, _CHUNK_BYTES = 4096, 1064
 """Of the most expensive draw on a GPU, beside a mark of 4 bytes for each token of the vocabulary: candidates
 with their ids, buckets and digits of a row, and buckets and sums of each chunk of its vocabulary
-(`sampling/triton_kernel.py`)."""
+(`sampling/gpu/triton_kernel.py`)."""
 _NUM_BIASES = 2048
 """Of a slot: 1,024 that a request asks for, and 1,024 for tokens that it holds back (`protocol/sampling.py`).
 """

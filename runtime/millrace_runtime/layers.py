@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
-from millrace_kernels.step import Angles, CacheLayer, Experts, HeadNorms, Heads, Matrix, Routing, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
+from millrace_kernels.weights import Experts, Matrix, Shares
 
 
 class Embedding:

@@ -27,13 +27,13 @@ from millrace_fit.settings import Settings
 from millrace_fit.shard import Cut, Shard
 from millrace_kernels import transfer
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import Capability
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
+from millrace_kernels.linear.gpu.choice import Capability
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import select_triton
-from millrace_kernels.step import Experts, Matrix, Shares
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
+from millrace_kernels.weights import Experts, Matrix, Shares
 from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.kv_cache import largest_plan
 from millrace_runtime.execution.local import LocalExecutor

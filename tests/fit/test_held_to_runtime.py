@@ -15,7 +15,7 @@ from millrace_fit.settings import WEIGHTS, Settings
 from millrace_fit.shard import Shard
 from millrace_kernels.linear.format import GROUP
 from millrace_kernels.native import abi
-from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_runtime.execution.errors import ModelError

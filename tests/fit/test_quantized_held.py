@@ -12,10 +12,10 @@ from millrace_fit.quantization.groups import cut_group
 from millrace_fit.settings import FROM_CHECKPOINT, Settings
 from millrace_fit.shard import Cut, whole
 from millrace_fit.verdict import Answer, judge
-from millrace_kernels.linear.gpu_choice import Capability
-from millrace_kernels.linear.gpu_matrix import pack_for_gpu
+from millrace_kernels.linear.gpu.choice import Capability
+from millrace_kernels.linear.gpu.matrix import pack_for_gpu
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
 from millrace_runtime.execution.weights.safetensors_files import Reader, read_json
 from millrace_runtime.execution.weights.stored_reader import StoredReader

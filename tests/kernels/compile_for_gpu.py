@@ -16,17 +16,17 @@ from millrace_kernels.experts.triton_kernel import choose_tile
 from millrace_kernels.experts.triton_quantized import choose_tile as choose_quantized_tile
 from millrace_kernels.experts.triton_route import CHUNK as ENTRIES
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import FP8_CAPABILITY
-from millrace_kernels.linear.gpu_matrix import unit_of
-from millrace_kernels.linear.triton_widened import TYPES as DOTS
-from millrace_kernels.linear.triton_widened import choose_tile as choose_linear_tile
-from millrace_kernels.linear.triton_widened import choose_unit
+from millrace_kernels.linear.gpu.choice import FP8_CAPABILITY
+from millrace_kernels.linear.gpu.matrix import unit_of
+from millrace_kernels.linear.gpu.triton_widened import TYPES as DOTS
+from millrace_kernels.linear.gpu.triton_widened import choose_tile as choose_linear_tile
+from millrace_kernels.linear.gpu.triton_widened import choose_unit
 from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.paged_attention.rounding import LARGEST, SMALLEST
 from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_SPANS
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
-from millrace_kernels.sampling.triton_shape import SHAPE
+from millrace_kernels.sampling.gpu.triton_shape import SHAPE
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 ADA = GPUTarget("cuda", 89, 32)
@@ -169,11 +169,14 @@ def linear_constants(form: Format, unit: int) -> dict[str, Any]:
 ROUND = {"INPUTS": 4096, "SMALLEST": 1e-30, "BLOCK": 4096}
 ADDED = {"HAS_BIAS": True, "HAS_RESIDUAL": True, "BLOCK": 1024}
 ROUNDING_CASES = [
-    Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 127.0, "IS_INT8": True}),
-    Case("linear.triton_round", "round_inputs", ROUND | {"LARGEST": 448.0, "IS_INT8": False}),
-    Case("linear.triton_round", "scale_sums", ADDED | {"OUTPUT_STRIDE": 4096}, frozenset({"eighths"})),
+    Case("linear.gpu.triton_round", "round_inputs", ROUND | {"LARGEST": 127.0, "IS_INT8": True}),
+    Case("linear.gpu.triton_round", "round_inputs", ROUND | {"LARGEST": 448.0, "IS_INT8": False}),
+    Case("linear.gpu.triton_round", "scale_sums", ADDED | {"OUTPUT_STRIDE": 4096}, frozenset({"eighths"})),
     Case(
-        "linear.triton_widened", "add_parts", ADDED | {"OUTPUTS": 4096, "PARTS": 4}, frozenset({"num_rows"})
+        "linear.gpu.triton_widened",
+        "add_parts",
+        ADDED | {"OUTPUTS": 4096, "PARTS": 4},
+        frozenset({"num_rows"}),
     ),
 ]
 
@@ -196,21 +199,21 @@ CHUNK = {"CHUNK": SHAPE.chunk, "CHUNKS": 32}
 ROOM = {"ROOM": SHAPE.room}
 SEARCHED = {"BLOCK": SHAPE.candidates, "TRIED": SHAPE.bounds}
 SAMPLING_CASES = [
-    Case("sampling.triton_marks", "clear", {"BLOCK": SHAPE.chunk}),
-    Case("sampling.triton_marks", "mark", {"BLOCK": SHAPE.marked}),
-    Case("sampling.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
-    Case("sampling.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
-    Case("sampling.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),
-    Case("sampling.triton_narrow", "narrow", CHUNK | ROOM, frozenset({"count"}), SHAPE.chunk_warps),
+    Case("sampling.gpu.triton_marks", "clear", {"BLOCK": SHAPE.chunk}),
+    Case("sampling.gpu.triton_marks", "mark", {"BLOCK": SHAPE.marked}),
+    Case("sampling.gpu.triton_chunks", "peak", {"CHUNK": SHAPE.chunk}, num_warps=SHAPE.chunk_warps),
+    Case("sampling.gpu.triton_chunks", "weigh", CHUNK, num_warps=SHAPE.chunk_warps),
+    Case("sampling.gpu.triton_chunks", "gather", CHUNK | ROOM, num_warps=SHAPE.chunk_warps),
+    Case("sampling.gpu.triton_narrow", "narrow", CHUNK | ROOM, frozenset({"count"}), SHAPE.chunk_warps),
     Case(
-        "sampling.triton_logprobs",
+        "sampling.gpu.triton_logprobs",
         "rank_logprobs",
         {"CHUNK": SHAPE.chunk},
         frozenset({"number"}),
         SHAPE.chunk_warps,
     ),
-    Case("sampling.triton_logprobs", "merge_logprobs", CHUNK, frozenset({"number"}), SHAPE.chunk_warps),
-    Case("sampling.triton_draw", "draw", CHUNK | ROOM | SEARCHED, num_warps=SHAPE.draw_warps),
+    Case("sampling.gpu.triton_logprobs", "merge_logprobs", CHUNK, frozenset({"number"}), SHAPE.chunk_warps),
+    Case("sampling.gpu.triton_draw", "draw", CHUNK | ROOM | SEARCHED, num_warps=SHAPE.draw_warps),
 ]
 
 
@@ -297,7 +300,7 @@ def compile_for(case: Case, dtype: str, target: GPUTarget) -> None:
     options["enable_fp_fusion"] = False  # as every launch says
     compiled = compile_kernel(source, target=target, options=options)
     assert compiled.asm["ptx"]
-    is_exact = case.module.startswith("sampling.") and case.module != "sampling.triton_logprobs"
+    is_exact = case.module.startswith("sampling.") and case.module != "sampling.gpu.triton_logprobs"
     for inexact in ("fma.rn", "div.full", "div.approx") if is_exact else ():
         assert inexact not in compiled.asm["ptx"], f"{case.name} has {inexact}: it is not rounded once"
     assert compiled.metadata.shared <= SHARED_MEMORY, (case.name, compiled.metadata.shared)

@@ -12,9 +12,9 @@ import torch
 
 from millrace_kernels.native import build, cache
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.native.recording.recorder import Recorder, record
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import KvCache
 from tests.kernels.libraries import INSTRUCTION_SETS, PORTABLE, find_once, load_once
 

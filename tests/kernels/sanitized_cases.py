@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from millrace_kernels.native import inputs, packing, program, selfcheck
+from millrace_kernels.native import inputs, program, selfcheck
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import NativeProgram
-from millrace_kernels.native.record import Recorded, Register
+from millrace_kernels.native.recording.record import Recorded, Register
+from millrace_kernels.native.weights import packing
 from millrace_kernels.native.workspace import Place, row_stride
 from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.sampling.selfcheck import check_sampler

@@ -20,10 +20,11 @@ from millrace_kernels.exchange.group import gather_columns, sum_in_order
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
-from millrace_kernels.step import Matrix, Shares, Step
+from millrace_kernels.native.recording.recorder import record
+from millrace_kernels.native.weights.packing import NativePacker
+from millrace_kernels.step import Step
+from millrace_kernels.weights import Matrix, Shares
 from tests.kernels.libraries import READS_KERNELS
 
 Result = TypeVar("Result")

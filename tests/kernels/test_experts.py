@@ -18,19 +18,14 @@ from millrace_kernels.experts.reference import route_reference
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.native.recording.recorder import Recorder, record
 from millrace_kernels.native.selfcheck import rounding
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.select import select_kernels, select_triton
-from millrace_kernels.step import (
-    Packer,
-    Routes,
-    Routing,
-    Scoring,
-    Step,
-)
+from millrace_kernels.step import Routes, Routing, Scoring, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Packer
 
 CPU = torch.device("cpu")
 TYPES = [torch.float32, torch.bfloat16]

@@ -6,11 +6,12 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Number
-from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.select import select_kernels, select_triton
-from millrace_kernels.step import Experts, Packer, Routing, Step
+from millrace_kernels.step import Routing, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Experts, Packer
 from testing.stored_matrices import Kind
 
 CPU, HOPPER = torch.device("cpu"), Capability(9, 0)

@@ -12,20 +12,20 @@ from triton.runtime.interpreter import GridExecutor
 
 from millrace_kernels.exchange.group import Alone
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import Capability, Product, choose_product
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, pack_for_gpu
-from millrace_kernels.linear.gpu_product import _cut_outputs, choose, multiply_on_gpu
-from millrace_kernels.linear.gpu_reference import (
+from millrace_kernels.linear.gpu.choice import Capability, Product, choose_product
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, pack_for_gpu
+from millrace_kernels.linear.gpu.product import _cut_outputs, choose, multiply_on_gpu
+from millrace_kernels.linear.gpu.reference import (
     gpu_product_reference,
     round_inputs_reference,
     widen_reference,
 )
+from millrace_kernels.linear.gpu.triton_round import round_inputs
+from millrace_kernels.linear.gpu.triton_widen import widen
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.linear.triton_round import round_inputs
-from millrace_kernels.linear.triton_widen import widen
 from millrace_kernels.select import select_triton
-from millrace_kernels.step import SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import SideBySide
 from testing.stored_matrices import Kind
 
 BLOCK = 128
@@ -99,9 +99,9 @@ def bound_error(x: Tensor, matrix: GpuMatrix, sizes: Tensor) -> Tensor:
 
 @ALL_KINDS
 def test_many_rows_widen_the_weights_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("millrace_kernels.linear.gpu_choice.WIDENED_ROWS", 65)
-    monkeypatch.setattr("millrace_kernels.linear.gpu_product.SLICE_BYTES", 45 * kind.inputs * 4)
-    monkeypatch.setattr("millrace_kernels.linear.gpu_product.ALIGNMENT", 16)
+    monkeypatch.setattr("millrace_kernels.linear.gpu.choice.WIDENED_ROWS", 65)
+    monkeypatch.setattr("millrace_kernels.linear.gpu.product.SLICE_BYTES", 45 * kind.inputs * 4)
+    monkeypatch.setattr("millrace_kernels.linear.gpu.product.ALIGNMENT", 16)
     matrix, x = pack(kind.make(), bias=torch.randn(kind.outputs)), torch.randn(66, kind.inputs)
     assert choose(x, matrix) is Product.WIDENED
     expected = gpu_product_reference(x, matrix, Product.WIDENED)
@@ -169,8 +169,8 @@ def test_sums_of_integers_are_kept_some_outputs_at_a_time(monkeypatch: pytest.Mo
     matrix = pack(KINDS["INT8"].make(), bias=torch.randn(80).bfloat16())
     x, residual = torch.randn(67, 96).bfloat16(), torch.randn(67, 80).bfloat16()
     whole, added = multiply_on_gpu(x, matrix), multiply_on_gpu(x, matrix, residual.clone())
-    monkeypatch.setattr("millrace_kernels.linear.gpu_product.SLICE_BYTES", 35 * 67 * 4)
-    monkeypatch.setattr("millrace_kernels.linear.gpu_product.ALIGNMENT", 16)
+    monkeypatch.setattr("millrace_kernels.linear.gpu.product.SLICE_BYTES", 35 * 67 * 4)
+    monkeypatch.setattr("millrace_kernels.linear.gpu.product.ALIGNMENT", 16)
     assert torch.equal(multiply_on_gpu(x, matrix), whole)
     assert torch.equal(multiply_on_gpu(x, matrix, residual), added)
 

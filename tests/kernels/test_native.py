@@ -16,9 +16,8 @@ from millrace_kernels.linear.format import Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library, Pool, Program, Sampling
 from millrace_kernels.native.errors import NativeError, RecordError
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.selfcheck import (
     BOUNDS,
     Case,
@@ -28,11 +27,13 @@ from millrace_kernels.native.selfcheck import (
     measure_error,
     run_native,
 )
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import SLACK, KvCache
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import QueryRows, select_kernels
-from millrace_kernels.step import Heads, Packer, Step
+from millrace_kernels.step import Heads, Step
 from millrace_kernels.tensor_step import StepAttention, TensorPacker, TensorStep
+from millrace_kernels.weights import Packer
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace_kernels.native.packing import Arena
+from millrace_kernels.native.weights.packing import Arena
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

@@ -12,10 +12,10 @@ import torch
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.selfcheck import Case, build_layer
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK, KvCache
 
 LENGTH = 40

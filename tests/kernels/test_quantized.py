@@ -21,11 +21,11 @@ from millrace_kernels.linear.quantized_reference import (
 )
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Packer, SideBySide
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Packer, SideBySide
 from tests.kernels.libraries import READS_KERNELS
 
 FORMATS = [Format.INT8, Format.INT4]
@@ -247,7 +247,7 @@ def test_rounded_matrices_take_the_memory_that_the_docs_say() -> None:
 
 PEAK = """
 import resource, sys, torch
-from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.linear.format import Format
 torch.set_num_threads(1)
 packer = NativePacker(torch.bfloat16, getattr(Format, sys.argv[1]))

@@ -7,15 +7,10 @@ import torch
 
 from millrace_kernels.linear.format import Format
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.native.record import Record
-from millrace_kernels.native.recorder import Recorder, record
-from millrace_kernels.step import (
-    Angles,
-    CacheLayer,
-    HeadNorms,
-    Heads,
-)
+from millrace_kernels.native.recording.record import Record
+from millrace_kernels.native.recording.recorder import Recorder, record
+from millrace_kernels.native.weights.packing import NativePacker
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads
 
 WIDTH = 64
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=16)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.selfcheck import (
     CACHE_BOUNDS,
     Case,
@@ -21,6 +20,7 @@ from millrace_kernels.native.selfcheck import (
     poisoned_cache,
     run_native,
 )
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import KvCache, KvFormat
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.paged_attention.rounding import LARGEST, round_heads

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from millrace_kernels.native.abi import Library
-from millrace_kernels.sampling import (
-    native,
-    triton_candidates,
-    triton_draw,
-    triton_kernel,
-    triton_logprobs,
-    triton_shape,
-    triton_table,
-)
+from millrace_kernels.sampling import native
 from millrace_kernels.sampling.columns import (
     NO_MASK,
     NOT_FINITE,
@@ -30,11 +22,19 @@ from millrace_kernels.sampling.columns import (
     Draws,
     pack_parameters,
 )
+from millrace_kernels.sampling.gpu import (
+    triton_candidates,
+    triton_draw,
+    triton_kernel,
+    triton_logprobs,
+    triton_shape,
+    triton_table,
+)
+from millrace_kernels.sampling.gpu.triton_shape import Shape
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.native import NativeSampler
 from millrace_kernels.sampling.reference import _fraction, _repeat_less, sample_reference, weigh
 from millrace_kernels.sampling.state import SlotState, pack_bias
-from millrace_kernels.sampling.triton_shape import Shape
 from tests.kernels.libraries import READS_KERNELS
 
 VOCABULARIES = (1, 2, 7, 15, 16, 17, 50, 255, 256, 257, 1000, 4099)

@@ -17,8 +17,8 @@ from millrace_kernels.linear.quantized_reference import keep_rounded, quantized_
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import NativePacker
-from millrace_kernels.native.recorder import Recorder, record
+from millrace_kernels.native.recording.recorder import Recorder, record
+from millrace_kernels.native.weights.packing import NativePacker
 from tests.kernels.libraries import READS_KERNELS
 
 Rows = Any
@@ -254,7 +254,7 @@ PEAK = """
 import resource, sys, torch
 from millrace_kernels.linear.format import Number
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.native.packing import NativePacker
+from millrace_kernels.native.weights.packing import NativePacker
 torch.set_num_threads(1)
 number, dtype = (Number.FP8, torch.float8_e4m3fn) if sys.argv[1] == "FP8" else (Number.INT4, torch.int8)
 def make(rows):

@@ -28,9 +28,10 @@ from millrace_operator.app.metrics import Metrics as OperatorMetrics
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
 from millrace_operator.autoscaler.run.settings import Access, PrometheusSettings
+from millrace_operator.autoscaler.signals.answers import PodKey
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals
 from millrace_operator.autoscaler.signals.queries import Scope, build_questions
-from millrace_operator.autoscaler.signals.reading import PodKey, read_signals
+from millrace_operator.autoscaler.signals.reading import read_signals
 from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.controller.queue import WorkQueue
 from millrace_runtime.api.engine_client import EngineClient

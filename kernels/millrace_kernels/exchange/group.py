@@ -5,7 +5,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from millrace_kernels.step import Shares
+from millrace_kernels.weights import Shares
 
 
 class Group(Protocol):

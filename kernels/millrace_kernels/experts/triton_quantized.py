@@ -10,9 +10,9 @@ from torch import Tensor
 from millrace_kernels.experts.reference import Choice
 from millrace_kernels.experts.triton_kernel import sum_products
 from millrace_kernels.experts.triton_route import MIN_BLOCK_ROWS, SortedChoice
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
-from millrace_kernels.linear.triton_unit import multiply_units
-from millrace_kernels.linear.triton_widened import bytes_of, describe
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, unit_of
+from millrace_kernels.linear.gpu.triton_unit import multiply_units
+from millrace_kernels.linear.gpu.triton_widened import bytes_of, describe
 
 
 def choose_tile(dtype: torch.dtype, block_rows: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.step import Experts, Matrix, Packer, Part, require_plain
+from millrace_kernels.weights import Experts, Matrix, Packer, Part, require_plain
 
 _LARGEST = {Number.FP8: 448.0, Number.INT8: 127.0, Number.INT4: 7.0}
 _TYPES = {Number.FP8: torch.float8_e4m3fn, Number.INT8: torch.int8, Number.INT4: torch.int8}

@@ -16,7 +16,7 @@ from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import NativeError
 from millrace_kernels.native.inputs import check_cache, check_tables, require_room
-from millrace_kernels.native.record import TYPES, Record, Recorded, Register
+from millrace_kernels.native.recording.record import TYPES, Record, Recorded, Register
 from millrace_kernels.native.workspace import LINE, Place, place_parts, place_registers
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvCache
 from millrace_kernels.step import Scoring
@@ -177,7 +177,8 @@ class NativeProgram:
         tables = (ctypes.c_void_p * len(blocks))(*(table.data_ptr() for table in blocks))
         step = abi.Step(
             len(batch.slot), len(row_of), len(drawn), *places,
-            tokens.data_ptr(), tables, tokens.stride(0), blocks[0].stride(0),
+            tokens=tokens.data_ptr(), blocks=tables,
+            tokens_stride=tokens.stride(0), blocks_stride=blocks[0].stride(0),
         )  # fmt: skip
         step.memory = memory  # ctypes holds addresses only: this keeps the array alive
         return step
@@ -187,8 +188,9 @@ class NativeProgram:
     ) -> abi.Program:
         ops = (abi.Op * len(operations))(*(self._op(one, places) for one in operations))
         workspace, kv_type = self._workspace.data_ptr(), TYPES[self._record.dtype]
-        spans = (self._spans.data_ptr(), self._spans.shape[0], self._spans_done.data_ptr())
-        program = abi.Program(ops, len(ops), num_forward, workspace, None, None, kv_type, *spans)
+        program = abi.Program(ops, len(ops), num_forward, workspace, kv_type=kv_type)
+        program.spans, program.spans_bytes = self._spans.data_ptr(), self._spans.shape[0]
+        program.spans_done = self._spans_done.data_ptr()
         if (shared := self._exchange) is not None:
             addresses = (shared.memory, shared.worker_bytes, shared.arrivals)
             program.exchange = ctypes.pointer(abi.Exchange(*addresses, shared.index, shared.count))

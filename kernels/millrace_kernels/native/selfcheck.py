@@ -13,25 +13,16 @@ from millrace_kernels.linear.format import Format, Number
 from millrace_kernels.linear.stored_rounding import RoundingPacker
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.errors import NativeError
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK, KvCache, KvFormat
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import (
-    Angles,
-    CacheLayer,
-    Experts,
-    HeadNorms,
-    Heads,
-    Matrix,
-    Packer,
-    Routing,
-    Step,
-)
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Experts, Matrix, Packer
 
 BOUNDS = {
     (torch.float32, Format.DENSE): 1e-4,

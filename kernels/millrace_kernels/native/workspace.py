@@ -7,7 +7,7 @@ explains why that is enough.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from millrace_kernels.native.record import Recorded, Register
+from millrace_kernels.native.recording.record import Recorded, Register
 
 LINE = 64
 NUM_PARTS = 3

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from millrace_kubectl.errors import PluginError, ServerError, UsageError
 from millrace_operator.autoscaler.run.settings import Access, AccessError, read_prometheus
-from millrace_operator.autoscaler.signals.reading import SignalError, check_whole
+from millrace_operator.autoscaler.signals.answers import SignalError, check_whole
 
 TIMEOUT_SECONDS = 30.0
 CREDENTIALS = {

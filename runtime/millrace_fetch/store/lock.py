@@ -9,7 +9,8 @@ from pathlib import Path
 
 from millrace_fetch.errors import FolderError
 from millrace_fetch.plan.selection import OWN_FOLDER
-from millrace_fetch.store.files import NOFOLLOW, refuse_links, writing
+from millrace_fetch.store.disk_errors import writing
+from millrace_fetch.store.files import NOFOLLOW, refuse_links
 
 LOCK = "lock"
 _POLL_SECONDS = 0.2

@@ -109,7 +109,7 @@ def _read_yarn(rope: Fields, original: int) -> YarnScaling:
             f"config.json has beta_fast {fast} and beta_slow {slow}: the second must not be higher"
         )
     magnitude, is_truncated = _read_magnitude(rope, factor), rope.flag("truncate", default=True)
-    return YarnScaling(factor, fast, slow, original, magnitude, is_truncated)
+    return YarnScaling(factor, fast, slow, original, magnitude=magnitude, is_truncated=is_truncated)
 
 
 def _read_magnitude(rope: Fields, factor: float) -> float:

@@ -13,7 +13,7 @@ UNIT: Final = 32
 _USUAL_GROUP: Final = 1024
 """Larger ones must fit into the matrix. A small model may have fewer inputs than its groups."""
 _STRIP_GROUPS: Final = (128, 64, 32, 16)
-"""Those of strips, the longest first (`native/stored_strips.py`)."""
+"""Those of strips, the longest first (`native/weights/stored_strips.py`)."""
 
 
 def read_group(fields: Fields, name: str, *, default: int | None = None) -> int | None:

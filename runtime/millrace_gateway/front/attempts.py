@@ -141,7 +141,7 @@ class Attempts:
                 exchange.note_begun()
                 if answer.connection.has_sent:
                     exchange.upstream.release()
-                self._balancer.note_success(replica)
+                self._balancer.note_answer(replica, answer.head.status, self._now())
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)

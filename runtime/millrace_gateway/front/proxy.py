@@ -256,7 +256,9 @@ class Proxy:
         headers = self._guard.choose_headers(admission, replica)
         lines = write_headers(self._headers.choose_handshake(request.headers))
         path = drop_credentials(request.target)
-        handshake = UpstreamRequest(request.method, path, lines, b"", None, exchange.share, is_handshake=True)
+        handshake = UpstreamRequest(
+            request.method, path, lines, body=b"", model=None, share=exchange.share, is_handshake=True
+        )
         self._activity.begin(route.sleeper.key)
         self._balancer.begin(replica)
         try:

@@ -168,7 +168,7 @@ class Upstream:
         Raises ReplicaRefusedError, UpstreamFailedError and BrokenAnswerError.
         """
         share = BodyBudget(0).open_share()
-        request = UpstreamRequest(b"GET", path, b"", b"", None, share)
+        request = UpstreamRequest(b"GET", path, lines=b"", body=b"", model=None, share=share)
         answer = await self.ask(request, replica, headers)
         try:
             return await read_answer(answer)

@@ -67,7 +67,7 @@ class Answer:
     def flush(self) -> None:
         """Send the head now."""
         if self._head:
-            self._connection.write(self._head)
+            self._connection.writer.write(self._head)
             self._head = b""
 
     def write(self, piece: bytes) -> None:
@@ -79,7 +79,7 @@ class Answer:
         if self._head:
             piece = self._head + piece
             self._head = b""
-        self._connection.write(piece)
+        self._connection.writer.write(piece)
 
     def end(self, piece: bytes = b"") -> None:
         """Send the last piece, and end the answer."""
@@ -91,7 +91,7 @@ class Answer:
         piece = self._head + piece
         self._head = b""
         if piece:
-            self._connection.write(piece)
+            self._connection.writer.write(piece)
         self._connection.end_answer(self._request)
 
     def abort(self) -> None:

@@ -7,34 +7,19 @@ registers as the connection's `flow`, and learns at once if the client is slow, 
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millrace_gateway.errors import RequestRefusedError, SlowHeadError
+from millrace_gateway.http.client_writer import ClientWriter
 from millrace_gateway.http.head import Headers, status_line, write_headers
 from millrace_gateway.http.request import Request, length_header
 from millrace_gateway.http.request_parser import RequestHead, RequestParser
-from millrace_gateway.http.sockets import CLIENT_SECONDS, count_unread, keep_alive, reset
+from millrace_gateway.http.sockets import CLIENT_SECONDS, keep_alive, reset
 
 if TYPE_CHECKING:
     from millrace_gateway.http.server import HttpServer
 
 logger = logging.getLogger(__name__)
-
-
-class Flow(Protocol):
-    """What writes an answer, or reads on behind an upgrade."""
-
-    def pause(self) -> None:
-        """The client is slow: send it no more for now."""
-
-    def resume(self) -> None:
-        """The client has read what waited for it."""
-
-    def leave(self) -> None:
-        """The client has left."""
-
-    def feed(self, data: bytes) -> None:
-        """Take the client's bytes behind an upgrade."""
 
 
 class ClientConnection(asyncio.Protocol):
@@ -43,26 +28,22 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_active",
         "_deadline",
-        "_flow",
         "_held",
         "_is_over",
         "_newest",
-        "_num_acknowledged",
-        "_num_written",
         "_num_written_before",
         "_parser",
-        "_reading",
         "_server",
-        "_stalls_at",
         "_task",
         "_transport",
         "_waiting",
-        "is_paused",
+        "writer",
     )
 
     def __init__(self, server: "HttpServer") -> None:
         self._server = server
         self._transport: asyncio.Transport
+        self.writer: ClientWriter
         self._parser = RequestParser(self, server.limits)
         self._active: Request | None = None
         """The request that is being answered."""
@@ -74,26 +55,17 @@ class ClientConnection(asyncio.Protocol):
         """The last request whose head has arrived and that is not answered."""
         self._held = b""
         """Bytes behind the newest request, not parsed yet."""
-        self._flow: Flow | None = None
-        self._reading: asyncio.Future[None] | None = None
-        """Waits for a slow client."""
         self._is_over = False
         """Whether nothing more is served here."""
-        self.is_paused = False
-        """Whether the client is too slow for what has been written."""
         self._deadline = 0.0
         """When a wait for the client ends, by the loop's clock; 0: there is none."""
-        self._num_written = 0
         self._num_written_before = 0
-        """At the start of the active request."""
-        self._num_acknowledged = 0
-        self._stalls_at = 0.0
-
-    # Calls of the event loop.
+        """Bytes, at the start of the active request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first head."""
         self._transport = transport
+        self.writer = ClientWriter(transport, self._server.limits.stall_seconds)
         keep_alive(transport, CLIENT_SECONDS)
         self._server.connections.add(self)
         self._deadline = self._server.now() + self._server.limits.head_seconds
@@ -102,13 +74,9 @@ class ClientConnection(asyncio.Protocol):
         """End what is still under way for this client, at once."""
         self._is_over = True
         self._server.connections.discard(self)
-        flow, task = self._flow, self._task
-        self._flow = self._task = self._active = self._newest = self._waiting = None
-        if self._reading is not None and not self._reading.done():
-            self._reading.set_exception(ConnectionResetError("the client has left"))
-        if flow is not None:
-            flow.leave()
-        elif task is not None:
+        task = self._task
+        self._task = self._active = self._newest = self._waiting = None
+        if not self.writer.end() and task is not None:
             task.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -116,8 +84,8 @@ class ClientConnection(asyncio.Protocol):
         if self._is_over:
             return
         if self._newest is not None and self._newest.is_complete:
-            if self._newest.tunnel and self._flow is not None:
-                self._flow.feed(data)
+            if self._newest.tunnel and self.writer.flow is not None:
+                self.writer.flow.feed(data)
             else:
                 self._hold(data)
             return
@@ -125,21 +93,14 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Have the source of the answer wait: the client is slow."""
-        self.is_paused = True
-        if self._flow is not None:
-            self._flow.pause()
+        self.writer.pause()
 
     def resume_writing(self) -> None:
         """Have the source go on; or the next request, which waited for the client to read."""
-        self.is_paused = False
-        if self._active is None and not self._is_over and self._flow is None:
+        self.writer.is_paused = False
+        if self._active is None and not self._is_over and self.writer.flow is None:
             self._go_on()
-        if self._flow is not None:
-            self._flow.resume()
-        if self._reading is not None and not self._reading.done():
-            self._reading.set_result(None)
-
-    # Calls of the parser.
+        self.writer.resume()
 
     def take_head(self, head: RequestHead) -> bool:
         """Have the request handled, unless another one is before it."""
@@ -167,15 +128,6 @@ class ClientConnection(asyncio.Protocol):
         if self._newest is not None:
             self._newest.complete()
 
-    # What answers ask.
-
-    def write(self, data: bytes) -> None:
-        """Send bytes. After the client has left they go nowhere."""
-        if self._transport.is_closing():
-            return
-        self._num_written += len(data)
-        self._transport.write(data)
-
     def may_keep(self, request: Request) -> bool:
         """Whether the connection may outlive the answer that begins now."""
         return request.keeps_alive and request.is_complete and not self._server.is_draining
@@ -184,36 +136,20 @@ class ClientConnection(asyncio.Protocol):
         """Return the headers that every answer gets."""
         return self._server.find_extra(request)
 
-    def attach(self, flow: Flow) -> None:
-        """Have the flow learn of the client. Raises ConnectionResetError if it has left."""
-        if self._transport.is_closing():
-            raise ConnectionResetError("the client has left")
-        self._flow = flow
-        if self.is_paused:
-            flow.pause()
-
     def take_held(self) -> bytes:
         """Return the bytes behind the newest request, and read on."""
         held, self._held = self._held, b""
         self.resume_reading()
         return held
 
-    async def drain(self) -> None:
-        """Wait until the client has read enough. Raises ConnectionResetError if it leaves."""
-        if self._transport.is_closing():
-            raise ConnectionResetError("the client has left")
-        if self.is_paused:
-            self._reading = asyncio.get_running_loop().create_future()
-            await self._reading
-
     def end_answer(self, request: Request) -> None:
         """Go on with the next request, or end the connection."""
         if request is not self._active:
             return
-        self._flow = self._active = self._task = None
+        self.writer.flow = self._active = self._task = None
         if not request.keeps_alive or self._transport.is_closing():
             self._finish(is_sending=not request.is_complete)
-        elif self.is_paused:  # a client that does not read gets no further answers
+        elif self.writer.is_paused:  # a client that does not read gets no further answers
             self.pause_reading()
         else:
             self._go_on()
@@ -232,7 +168,7 @@ class ClientConnection(asyncio.Protocol):
     def cut(self, *, resets: bool) -> None:
         """End the connection within an answer."""
         self._is_over = True
-        self._flow = None
+        self.writer.flow = None
         if resets:
             reset(self._transport)
         else:
@@ -248,13 +184,13 @@ class ClientConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # What the server asks.
-
     def check(self, now: float) -> None:
         """End a wait that has taken too long."""
         if self._deadline and now >= self._deadline:
             self._expire()
-        elif (self.is_paused or (self._is_over and self._active is None)) and not self._is_progressing(now):
+            return
+        is_sending = self.writer.is_paused or (self._is_over and self._active is None)
+        if is_sending and not self.writer.is_progressing(now):
             self._transport.abort()
 
     def end_idle(self) -> None:
@@ -275,13 +211,6 @@ class ClientConnection(asyncio.Protocol):
         """Whether a request is being answered."""
         return self._active is not None
 
-    @property
-    def has_unread(self) -> bool:
-        """Whether the client has not acknowledged all that was sent to it."""
-        return count_unread(self._transport) > 0
-
-    # The rest.
-
     def _feed(self, data: bytes) -> None:
         parser = self._parser
         is_first = self._newest is None and not parser.num_loose_bytes
@@ -295,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._active = request
-        self._num_written_before = self._num_written
+        self._num_written_before = self.writer.num_written
         self._deadline = 0.0
         self._task = self._server.spawn(request, self)
 
@@ -329,13 +258,13 @@ class ClientConnection(asyncio.Protocol):
             return
         if newest is not None and self._task is not None:
             self._task.cancel()
-            if self._num_written > self._num_written_before:
+            if self.writer.num_written > self._num_written_before:
                 self.cut(resets=False)
                 return
         self._server.note_refusal(refusal)
         body = refusal.body()
         lines = [*refusal.lines, length_header(body), (b"connection", b"close")]
-        self.write(status_line(refusal.status) + write_headers(lines) + b"\r\n" + body)
+        self.writer.write(status_line(refusal.status) + write_headers(lines) + b"\r\n" + body)
         self._finish(is_sending=True)
 
     def _finish(self, *, is_sending: bool) -> None:
@@ -361,11 +290,3 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(SlowHeadError(f"The request's head did not arrive within {seconds:g} s."))
         else:
             self._transport.close()
-
-    def _is_progressing(self, now: float) -> bool:
-        """Whether the client reads, however slowly."""
-        acknowledged = self._num_written - count_unread(self._transport)
-        if acknowledged > self._num_acknowledged or not self._stalls_at:
-            self._num_acknowledged = acknowledged
-            self._stalls_at = now + self._server.limits.stall_seconds
-        return now < self._stalls_at

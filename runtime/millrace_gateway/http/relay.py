@@ -38,7 +38,7 @@ class Tunnel:
     """Writes the bytes behind an upgrade as they are."""
 
     def __init__(self, client: ClientConnection) -> None:
-        self.write = client.write
+        self.write = client.writer.write
 
     def flush(self) -> None:
         """The head has been sent."""
@@ -71,7 +71,7 @@ class Relay:
     async def run(self) -> RelayEnd:
         """Pass the body until its end. Cancelled, it ends the generation."""
         try:
-            self._client.attach(self)
+            self._client.writer.attach(self)
             self._replica.attach(self)
             if not self._done.done():
                 self._answer.flush()

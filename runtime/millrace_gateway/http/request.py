@@ -86,7 +86,7 @@ class Request:
         """Wait for more of the body. The client that waits for leave gets it."""
         if self._expects_continue:
             self._expects_continue = False
-            self.connection.write(CONTINUE)
+            self.connection.writer.write(CONTINUE)
         self._arrival = asyncio.get_running_loop().create_future()
         try:
             await self._arrival

@@ -71,7 +71,7 @@ class HttpServer:
         """Accept nothing more, and wait until every client has read its answer, or stalls."""
         self.stop_accepting()
         self.drain()
-        while any(one.is_busy or one.has_unread for one in self.connections):  # noqa: ASYNC110  the kernel's
+        while any(one.is_busy or one.writer.count_unread() for one in self.connections):  # noqa: ASYNC110  the kernel's
             await asyncio.sleep(FLUSH_SECONDS)
         for connection in list(self.connections):
             connection.close()

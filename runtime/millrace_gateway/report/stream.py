@@ -100,7 +100,7 @@ class Reporting:
                 news = self._news  # taken before the write: it also covers news during the write
                 answer.write(report.next_line(time.monotonic()))
                 async with asyncio.timeout(SEND_SECONDS):
-                    await request.connection.drain()
+                    await request.connection.writer.drain()
                 await asyncio.sleep(LEAST_SECONDS)
                 await _pause(news)
         except (ConnectionError, TimeoutError):

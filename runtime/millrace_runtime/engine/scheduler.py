@@ -233,7 +233,12 @@ class Scheduler:
         error = (sequence.fault or row.fault) if finish_reason == FINISH_ERROR else None
         logprobs = row.logprobs[: len(tokens)]
         return SequenceOutput(
-            sequence.new.sequence_id, tokens, logprobs, finish_reason, error, row.prompt_logprobs
+            sequence.new.sequence_id,
+            tokens,
+            logprobs,
+            finish_reason,
+            error,
+            prompt_logprobs=row.prompt_logprobs,
         )
 
     def _name_computed(self, sequence: Sequence, row: RowResult) -> None:

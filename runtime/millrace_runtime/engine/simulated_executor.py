@@ -11,16 +11,14 @@ distance behind the token that would have been drawn there, and its log-probabil
 prompt's tokens that is the only likely one.
 """
 
-import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
+from millrace_runtime.engine.simulated_cache import SimulatedCache, Slot, unpack_mask
 from millrace_runtime.protocol.encoding import pack_floats, pack_tokens, unpack_tokens
 from millrace_runtime.protocol.executor import Command, Record, Sleep, mask_bytes
 from millrace_runtime.protocol.step import (
     FAULT_NOTHING_ALLOWED,
-    KvGroup,
     Limits,
     Placement,
     PromptLogprobs,
@@ -33,34 +31,12 @@ from millrace_runtime.protocol.step import (
     TokenLogprobs,
 )
 
-POISON = -1
-"""The content of a block before it is written."""
 FAULT_NOT_FINITE = "the logits are not finite"
 
 NextToken = Callable[[list[list[int]]], int | None]
 """Maps the tokens that each KV group sees of a sequence to its next token, or to None for a fault."""
 Propose = Callable[[list[int]], list[int]]
 """Maps a sequence's tokens to guesses at the next ones."""
-
-
-@dataclass
-class _Slot:
-    start: SlotStart
-    tokens: list[int]
-    tables: list[list[int]]
-    num_computed: int
-    guesses: list[int] = field(default_factory=list)
-
-    @property
-    def banned(self) -> set[int]:
-        """The tokens that may not come next, whatever the step's mask says."""
-        asked = self.start.sampling
-        banned = {token for token, value in asked.bias.items() if value == -math.inf}
-        if len(self.tokens) - self.start.num_prompt < asked.min_tokens:
-            banned.update(asked.held_back)
-        if asked.allowed is not None:
-            banned.update(set(range(len(asked.allowed) * 8)) - _unpack_mask(asked.allowed))
-        return banned
 
 
 class SimulatedExecutor:
@@ -73,8 +49,8 @@ class SimulatedExecutor:
         self.progress = 0
         self._next_token = next_token
         self._propose = propose
-        self._cells = self._new_cells()
-        self._slots: dict[int, _Slot] = {}
+        self._cache = SimulatedCache(limits.groups, limits.block_size)
+        self._slots: dict[int, Slot] = {}
         self._plans: deque[StepPlan] = deque()
         self._masks: dict[int, bytes] = {}
         self._next_step = 0
@@ -84,7 +60,7 @@ class SimulatedExecutor:
         """Keep a plan for `collect`."""
         assert plan.step == self._next_step
         assert len(self._plans) < self.limits.depth
-        assert self._cells, "a step in its sleep"
+        assert not self._cache.is_dropped, "a step in its sleep"
         assert all(self._has_masks(before) for before in self._plans), "a plan before has no masks yet"
         assert _num_tokens(plan) <= self.limits.max_batched_tokens, "a step has too many tokens"
         num_draws = sum(row.emit + row.max_draft for row in plan.rows)
@@ -114,7 +90,7 @@ class SimulatedExecutor:
             self._start(start)
         for append in plan.appends:
             self._slots[append.slot].tables[append.group].extend(append.blocks)
-        self._check_writes(plan)
+        self._cache.check_writes(plan.rows, self._slots)
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
         masks = self._split_masks(plan)
         self.progress += 1
@@ -130,19 +106,15 @@ class SimulatedExecutor:
         """Sleep, which drops every cell; wake; or note the size of a recording."""
         assert not self._plans, "a command with a step in flight"
         if isinstance(command, Record):
-            assert self._cells, "recording in its sleep"
+            assert not self._cache.is_dropped, "recording in its sleep"
             assert command.size in self.limits.recordable
             self.recorded.append(command.size)
         elif isinstance(command, Sleep):
             assert not self._slots, "asleep with sequences on the device"
-            self._cells = []
+            self._cache.drop()
         else:
-            assert not self._cells, "awake already"
-            self._cells = self._new_cells()
-
-    def _new_cells(self) -> list[list[list[int]]]:
-        size = self.limits.block_size
-        return [[[POISON] * size for _ in range(group.num_blocks)] for group in self.limits.groups]
+            assert self._cache.is_dropped, "awake already"
+            self._cache.renew()
 
     def _start(self, start: SlotStart) -> None:
         tokens = list(unpack_tokens(start.tokens))
@@ -154,26 +126,7 @@ class SimulatedExecutor:
         assert not (is_scored and start.num_computed), "a prompt with scores is not computed"
         assert len(start.blocks) == len(self.limits.groups)
         tables = [list(blocks) for blocks in start.blocks]
-        self._slots[start.slot] = _Slot(start, tokens, tables, start.num_computed)
-
-    def _check_writes(self, plan: StepPlan) -> None:
-        """Assert that no row writes to a block that another slot sees.
-
-        A block that a window has passed may already belong to another slot.
-        """
-        for number, group in enumerate(self.limits.groups):
-            readers: Counter[int] = Counter()
-            for slot in self._slots.values():
-                readers.update(set(slot.tables[number][self._block_of(_first_seen(group, slot)) :]))
-            for row in plan.rows:
-                slot = self._slots[row.slot]
-                end = slot.num_computed + row.num_tokens + row.max_draft
-                first, last = self._block_of(slot.num_computed), self._block_of(end - 1)
-                written = slot.tables[number][first : last + 1]
-                assert all(readers[block] == 1 for block in written), "a row writes to a shared block"
-
-    def _block_of(self, position: int) -> int:
-        return position // self.limits.block_size
+        self._slots[start.slot] = Slot(start, tokens, tables, start.num_computed)
 
     def _has_masks(self, plan: StepPlan) -> bool:
         return plan.step in self._masks or not any(row.is_masked for row in plan.rows)
@@ -183,7 +136,7 @@ class SimulatedExecutor:
             return []
         assert self._has_masks(plan), "a masked row has no mask"
         data, size = self._masks.pop(plan.step), mask_bytes(self.limits.vocabulary_size)
-        return [_unpack_mask(data[at : at + size]) for at in range(0, len(data), size)]
+        return [unpack_mask(data[at : at + size]) for at in range(0, len(data), size)]
 
     def _compute(self, row: Row) -> None:
         slot = self._slots[row.slot]
@@ -192,12 +145,12 @@ class SimulatedExecutor:
         assert end == len(slot.tokens) or not row.emit, "a row emits only at the last known token"
         self._check_draft(row, slot)
         guesses = row.draft or slot.guesses[: row.max_draft]
-        self._write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
+        self._cache.write(slot, [*slot.tokens[slot.num_computed : end], *guesses])
         slot.guesses = list(guesses)
 
     def _answer(self, row: Row, allowed: set[int] | None) -> RowResult:
         slot = self._slots[row.slot]
-        self._check_chunk(slot, row.num_tokens)
+        self._cache.check_chunk(slot, row.num_tokens)
         scores = self._score(slot, row.num_tokens)
         slot.num_computed += row.num_tokens
         if not row.emit:
@@ -214,8 +167,8 @@ class SimulatedExecutor:
             slot.start.epoch,
             tokens,
             slot.num_computed,
-            len(slot.guesses),
-            logprobs,
+            next_draft=len(slot.guesses),
+            logprobs=logprobs,
             prompt_logprobs=scores,
         )
 
@@ -226,13 +179,13 @@ class SimulatedExecutor:
         size = self.limits.vocabulary_size
         return [TokenLogprobs(-1.0, _from(token, size)[:num_top], numbers) for token in drawn]
 
-    def _score(self, slot: _Slot, num_tokens: int) -> PromptLogprobs | None:
+    def _score(self, slot: Slot, num_tokens: int) -> PromptLogprobs | None:
         """Return what the row's tokens say of the prompt's tokens that follow them."""
         first = max(slot.num_computed, slot.start.num_scored) + 1
         positions = range(first, min(slot.num_computed + num_tokens + 1, slot.start.num_prompt))
         if slot.start.sampling.num_prompt_logprobs is None or not positions:
             return None
-        likely = [self._next_token(self._seen(slot, end)) or 0 for end in positions]
+        likely = [self._next_token(self._cache.find_seen(slot, end)) or 0 for end in positions]
         size = self.limits.vocabulary_size
         ranks = [1 + (slot.tokens[at] - token) % size for at, token in zip(positions, likely, strict=True)]
         return PromptLogprobs(
@@ -243,13 +196,13 @@ class SimulatedExecutor:
             pack_floats(-1.0 for _ in ranks),
         )
 
-    def _fail(self, row: Row, slot: _Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
+    def _fail(self, row: Row, slot: Slot, drawn: list[int], allowed: set[int] | None) -> RowResult:
         is_any_left = self._give_way(slot, 0, allowed) is not None
         slot.tokens.append(0)  # a row that is already in flight continues from a meaningless token
         fault = FAULT_NOT_FINITE if is_any_left else FAULT_NOTHING_ALLOWED
         return RowResult(row.slot, slot.start.epoch, drawn, slot.num_computed, fault=fault)
 
-    def _check_draft(self, row: Row, slot: _Slot) -> None:
+    def _check_draft(self, row: Row, slot: Slot) -> None:
         assert len(row.draft) <= row.max_draft <= self.limits.max_draft, "more draft than is allowed"
         assert row.emit or not (row.max_draft or row.is_masked), "a draft or a mask without a draw"
         assert not (row.max_draft and row.is_masked), "no draft beside a mask"
@@ -257,19 +210,11 @@ class SimulatedExecutor:
         room = min(len(table) for table in slot.tables) * self.limits.block_size
         assert reserved <= room, "a row has no room for its tokens and its draft"
 
-    def _check_chunk(self, slot: _Slot, num_tokens: int) -> None:
-        """Assert that a chunk's tokens see only the sequence's own KV, even if the row draws nothing."""
-        end = slot.num_computed + num_tokens
-        for number, group in enumerate(self.limits.groups):
-            first = _first_seen(group, slot)
-            seen = self._read(slot, number, first, end)
-            assert seen == slot.tokens[first:end], "a row reads KV that is not its own"
-
-    def _draw(self, slot: _Slot, allowed: set[int] | None) -> list[int | None]:
+    def _draw(self, slot: Slot, allowed: set[int] | None) -> list[int | None]:
         """Return the token after the known ones, and one after each right guess; a fault is a last None."""
         drawn: list[int | None] = []
         while True:
-            token = self._next_token(self._seen(slot, slot.num_computed))
+            token = self._next_token(self._cache.find_seen(slot, slot.num_computed))
             if token is not None:
                 token = self._give_way(slot, token, allowed)
             drawn.append(token)
@@ -280,7 +225,7 @@ class SimulatedExecutor:
                 return drawn
             slot.num_computed += 1
 
-    def _give_way(self, slot: _Slot, token: int, allowed: set[int] | None) -> int | None:
+    def _give_way(self, slot: Slot, token: int, allowed: set[int] | None) -> int | None:
         """Return the token, or the next one that may come; None where none may."""
         banned = slot.banned
         if allowed is None and not banned:
@@ -288,36 +233,11 @@ class SimulatedExecutor:
         candidates = _from(token, self.limits.vocabulary_size)
         return next((t for t in candidates if t not in banned and (allowed is None or t in allowed)), None)
 
-    def _write(self, slot: _Slot, tokens: list[int]) -> None:
-        for position, token in enumerate(tokens, slot.num_computed):
-            block, offset = divmod(position, self.limits.block_size)
-            for cells, table in zip(self._cells, slot.tables, strict=True):
-                cells[table[block]][offset] = token
-
-    def _seen(self, slot: _Slot, end: int) -> list[list[int]]:
-        """Return the tokens that the last one before a position sees, by group."""
-        windows = [group.window or end for group in self.limits.groups]
-        return [self._read(slot, n, max(0, end - window), end) for n, window in enumerate(windows)]
-
-    def _read(self, slot: _Slot, group: int, first: int, end: int) -> list[int]:
-        size, cells, table = self.limits.block_size, self._cells[group], slot.tables[group]
-        return [cells[table[at // size]][at % size] for at in range(first, end)]
-
 
 def _num_tokens(plan: StepPlan) -> int:
     return sum(row.num_tokens + row.max_draft for row in plan.rows)
 
 
-def _first_seen(group: KvGroup, slot: _Slot) -> int:
-    """Return the first position that the slot's next token sees."""
-    return 0 if group.window is None else max(0, slot.num_computed + 1 - group.window)
-
-
 def _from(token: int, vocabulary_size: int) -> list[int]:
     """Return all tokens of the vocabulary, beginning with this one."""
     return [*range(token, vocabulary_size), *range(token)]
-
-
-def _unpack_mask(data: bytes) -> set[int]:
-    bits = int.from_bytes(data, "little")
-    return {token for token in range(len(data) * 8) if bits >> token & 1}

@@ -78,7 +78,7 @@ class LoadedModel:
         limits = plan.limits(num_blocks, max_model_length)
         slots = SlotTable(limits, plan.device)
         allocate = partial(
-            allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device, plan.kv_format
+            allocate_cache, plan.architecture, num_blocks, plan.dtype, plan.device, form=plan.kv_format
         )
         return LocalExecutor(
             self.runner,

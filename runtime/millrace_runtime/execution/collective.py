@@ -9,7 +9,7 @@ from torch import Tensor
 from millrace_fit.shard import ALONE, Shard
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
 from millrace_kernels.exchange.memory import Exchange
-from millrace_kernels.step import Shares
+from millrace_kernels.weights import Shares
 
 
 @dataclass(frozen=True, slots=True)

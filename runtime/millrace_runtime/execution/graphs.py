@@ -106,7 +106,7 @@ class DecodeInputs:
         """Return the rows for the planning of attention by KV group."""
         starts, contexts = torch.arange(self.num_rows + 1, device=self.owners.device), self.positions + 1
         bounds = [Bounds(self.num_rows, count, has_prefill=False) for count in num_spans]
-        return [QueryRows((), (), starts, contexts, self.owners, one) for one in bounds]
+        return [QueryRows((), (), starts, contexts, self.owners, bounds=one) for one in bounds]
 
     def choose_last(self, hidden: Tensor) -> Tensor:
         """Return all: each row has one token."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from millrace_fit import kv_cache as fit
 from millrace_fit.kv_cache import Budget, CacheGroup, bound_recordings, count_bytes, share_out
 from millrace_fit.settings import FP8_CACHE, KV_CACHES, refuse_cache
-from millrace_kernels.native.packing import map_zeros
+from millrace_kernels.native.weights.packing import map_zeros
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SCALE_TYPE, SLACK, KvCache, KvFormat
 from millrace_runtime.execution.errors import CapacityError, ModelError, is_out_of_memory
 from millrace_runtime.execution.local import LocalExecutor

@@ -10,7 +10,7 @@ from torch import Tensor
 from millrace_kernels.exchange.memory import Exchange
 from millrace_kernels.native.abi import Library
 from millrace_kernels.native.program import Batch, NativeProgram, Sizes
-from millrace_kernels.native.recorder import record
+from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.sampling.columns import Draws
 from millrace_kernels.sampling.logprobs import top_logprobs_reference

@@ -86,7 +86,7 @@ class MixedInputs:
             memory[begin : begin + size] for (begin, _), size in zip(self._bounds, self._sizes, strict=True)
         )
         shape = (self.num_rows, self._num_columns)
-        return _Parts(owners, positions, starts, contexts, slots, draws.reshape(shape))
+        return _Parts(owners, positions, starts, contexts, slots, draws=draws.reshape(shape))
 
     @property
     def owners(self) -> Tensor:
@@ -122,7 +122,7 @@ class MixedInputs:
         """Return the rows for the planning of attention by KV group."""
         there = self._there
         bounds = [Bounds(self._num_tokens, count, has_prefill=True) for count in num_spans]
-        return [QueryRows((), (), there.starts, there.contexts, there.slots, one) for one in bounds]
+        return [QueryRows((), (), there.starts, there.contexts, there.slots, bounds=one) for one in bounds]
 
     def choose_last(self, hidden: Tensor) -> Tensor:
         """Return the hidden state of each row's last token, and any one for a row of padding."""

@@ -13,7 +13,8 @@ from millrace_fit.families.registry import Declared, declare
 from millrace_fit.modules import Role
 from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape, MlpShape
 from millrace_fit.shard import ALONE, Shard
-from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Shares, Step
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
+from millrace_kernels.weights import Shares
 from millrace_runtime.layers import (
     Attention,
     Embedding,

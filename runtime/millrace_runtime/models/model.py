@@ -9,7 +9,8 @@ from torch import Tensor
 
 from millrace_fit.quantization.quantization import Quantization
 from millrace_fit.shard import Cut
-from millrace_kernels.step import Experts, Matrix, Step
+from millrace_kernels.step import Step
+from millrace_kernels.weights import Experts, Matrix
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from millrace_fit.modules import Module, Role, list_layer, list_outer
 from millrace_fit.shape import LayerShape
 from millrace_fit.shard import Shard
 from millrace_fit.tensors import list_unread
-from millrace_kernels.step import Experts, Matrix
+from millrace_kernels.weights import Experts, Matrix
 from millrace_runtime.models.model import Weights
 
 

@@ -238,7 +238,9 @@ async def test_a_client_that_reads_nothing_is_disconnected_and_a_slow_one_is_not
         for _, writer in streams:
             writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         reader, slow = streams[0][0], streams[0][1].get_extra_info("sockname")
-        await wait_until_async("both clients as slow", lambda: all(c.is_paused for c in server.connections))
+        await wait_until_async(
+            "both clients as slow", lambda: all(one.writer.is_paused for one in server.connections)
+        )
         (left,) = (c for c in server.connections if c._transport.get_extra_info("peername") == slow)
         now = asyncio.get_running_loop().time()
         for step in range(10):

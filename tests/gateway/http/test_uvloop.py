@@ -81,7 +81,7 @@ def test_a_slow_client_leaves_a_connection_that_reads() -> None:
         server = await add_raw_replica(bench, play)
         slow, slow_writer = await connect(bench, 1024)
         slow_writer.write(ASK)
-        await bench.until(lambda: any(one.is_paused for one in bench.sites.clients.connections))
+        await bench.until(lambda: any(one.writer.is_paused for one in bench.sites.clients.connections))
         assert len(await read_answer(slow)) == 8 << 20
         reader, writer = await connect(bench)
         for _ in range(4):
@@ -131,12 +131,12 @@ def test_a_client_that_reads_nothing_gets_no_further_answers() -> None:
         _, writer = await connect(bench, 1024)
         for _ in range(200):
             writer.write(b"GET /v1/models/none HTTP/1.1\r\nHost: a\r\n\r\n" * 200)
-        await bench.until(lambda: all(one.is_paused for one in bench.sites.clients.connections))
+        await bench.until(lambda: all(one.writer.is_paused for one in bench.sites.clients.connections))
         (connection,) = bench.sites.clients.connections
-        before = connection._num_written
+        before = connection.writer.num_written
         for _ in range(20):
             await asyncio.sleep(0.01)
-        assert connection._num_written == before
+        assert connection.writer.num_written == before
         assert connection._transport.get_write_buffer_size() < 1 << 20
         writer.transport.abort()
         await bench.until(lambda: not bench.sites.clients.connections)

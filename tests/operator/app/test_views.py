@@ -23,9 +23,10 @@ from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.explain import explain
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy
+from millrace_operator.autoscaler.signals.answers import PodKey, Reading, Sample, sort_samples
 from millrace_operator.autoscaler.signals.observation import Fleet
 from millrace_operator.autoscaler.signals.queries import name_buckets
-from millrace_operator.autoscaler.signals.reading import PodKey, Reading, Sample, read_signals, sort_samples
+from millrace_operator.autoscaler.signals.reading import read_signals
 from millrace_operator.controller.queue import WorkQueue
 from millrace_operator.kube.errors import BadStartError
 from millrace_operator.kube.kinds import ServiceKey

@@ -1,7 +1,7 @@
 """A replica as it says what it is, and the series that say so."""
 
 from millrace_operator.api.model_types import ReplicaStatus
-from millrace_operator.autoscaler.signals.reading import Sample
+from millrace_operator.autoscaler.signals.answers import Sample
 
 H100 = ReplicaStatus(
     device="cuda",

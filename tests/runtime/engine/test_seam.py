@@ -338,7 +338,7 @@ def test_the_simulated_executor_sleeps_only_when_empty_and_wakes_without_memory(
     with pytest.raises(AssertionError, match="in its sleep"):
         engine.executor.submit(StepPlan(engine.executor._next_step, [], [], [], []))
     engine.executor.control(Wake())
-    assert engine.executor._cells[0][0] == [-1] * 4
+    assert engine.executor._cache._cells[0][0] == [-1] * 4
     engine.add(request(2, [1], max_tokens=2))
     engine.run()
     assert engine.texts[2] == expected(request(2, [1], max_tokens=2), 100)[0]

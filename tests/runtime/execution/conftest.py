@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from millrace_fit.families.registry import FAMILIES, declare
 from millrace_fit.tensors import list_needed
-from millrace_kernels.sampling import triton_shape
-from millrace_kernels.sampling.triton_shape import Shape
+from millrace_kernels.sampling.gpu import triton_shape
+from millrace_kernels.sampling.gpu.triton_shape import Shape
 from millrace_kernels.select import select_triton
 from millrace_runtime.execution import model_runner
 from millrace_runtime.execution.build import build_executor

@@ -14,7 +14,7 @@ import torch
 from triton.runtime.interpreter import GridExecutor
 
 from millrace_kernels.sampling.columns import Sampled
-from millrace_kernels.sampling.triton_kernel import sample as triton_sample
+from millrace_kernels.sampling.gpu.triton_kernel import sample as triton_sample
 from millrace_kernels.select import select_triton
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution import model_runner

@@ -6,10 +6,11 @@ import pytest
 from torch import Tensor
 
 from benchmarks import quality
-from millrace_kernels.linear import gpu_choice, gpu_product, gpu_reference
-from millrace_kernels.linear.gpu_choice import Capability, Product
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
-from millrace_kernels.linear.gpu_reference import gpu_product_reference
+from millrace_kernels.linear.gpu import choice, reference
+from millrace_kernels.linear.gpu import product as gpu_product
+from millrace_kernels.linear.gpu.choice import Capability, Product
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
+from millrace_kernels.linear.gpu.reference import gpu_product_reference
 from millrace_kernels.tensor_step import TensorPacker
 from testing.checkpoints.quantized import Form, compressed_int8, fp8_channels
 
@@ -36,8 +37,8 @@ def test_rounded_inputs_cost_the_shipped_model_little(
         return found if residual is None else residual.add_(found)
 
     hopper = partial(TensorPacker, capability=Capability(9, 0))
-    monkeypatch.setattr(gpu_reference, "widen_reference", cache(gpu_reference.widen_reference))
-    monkeypatch.setattr(gpu_choice, "FEW_ROWS", 0)  # so many documents would take minutes
+    monkeypatch.setattr(reference, "widen_reference", cache(reference.widen_reference))
+    monkeypatch.setattr(choice, "FEW_ROWS", 0)  # so many documents would take minutes
     monkeypatch.setattr(gpu_product, "multiply_on_gpu", multiply)
     monkeypatch.setattr(quality, "PUBLISHED", {"GPU": form})
     monkeypatch.setattr(quality, "TensorPacker", hopper)

@@ -20,8 +20,8 @@ from millrace_kernels import transfer
 from millrace_kernels.paged_attention import triton_kernel
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import select_triton
-from millrace_kernels.step import Experts, Matrix
 from millrace_kernels.tensor_matrices import DenseMatrix, TensorExperts
+from millrace_kernels.weights import Experts, Matrix
 from millrace_runtime.execution import device_queue, model_runner
 from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner

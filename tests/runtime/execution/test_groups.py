@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from millrace_fit.quantization.quantization import NOT_QUANTIZED
-from millrace_kernels.native.packing import NativePacker
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import select_cpu_path
+from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Angles, CacheLayer, Heads, Matrix, Packer, Step
+from millrace_kernels.step import Angles, CacheLayer, Heads, Step
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Matrix, Packer
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.local import LocalExecutor

@@ -15,12 +15,12 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.shard import Cut, Shard, whole
 from millrace_kernels.exchange.group import Alone, Group, gather_columns, sum_in_order
 from millrace_kernels.linear.format import Format
-from millrace_kernels.native.packing import NativePacker, PackedMatrix
+from millrace_kernels.native.weights.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import select_kernels
-from millrace_kernels.step import Shares
 from millrace_kernels.tensor_matrices import TensorExperts
 from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.weights import Shares
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config
 from millrace_runtime.execution.weights.checkpoint import CheckpointWeights

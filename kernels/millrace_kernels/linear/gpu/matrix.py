@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from millrace_kernels.linear.format import GROUP, Format, Number
-from millrace_kernels.linear.gpu_choice import Capability
+from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.linear.stored import StoredMatrix
 
 UNIT = 128

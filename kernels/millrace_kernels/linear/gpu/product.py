@@ -6,12 +6,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from millrace_kernels.linear.gpu import linear_add
-from millrace_kernels.linear.gpu_choice import WIDENED_ROWS, Product, choose_product
-from millrace_kernels.linear.gpu_matrix import GpuMatrix
-from millrace_kernels.linear.triton_round import round_inputs, scale_sums
-from millrace_kernels.linear.triton_widen import widen
-from millrace_kernels.linear.triton_widened import FEWEST_ROWS, SOME_ROWS, widened_product
+from millrace_kernels.linear.gpu.add import linear_add
+from millrace_kernels.linear.gpu.choice import WIDENED_ROWS, Product, choose_product
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
+from millrace_kernels.linear.gpu.triton_round import round_inputs, scale_sums
+from millrace_kernels.linear.gpu.triton_widen import widen
+from millrace_kernels.linear.gpu.triton_widened import FEWEST_ROWS, SOME_ROWS, widened_product
 
 EACH_WAY: Final = (1, FEWEST_ROWS + 1, SOME_ROWS + 1, WIDENED_ROWS + 1)
 """Rows that take each tile and each product: a shape's first product compiles them all. Otherwise a replica's

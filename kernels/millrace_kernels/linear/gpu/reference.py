@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.linear.format import Number
-from millrace_kernels.linear.gpu_choice import Product
-from millrace_kernels.linear.gpu_matrix import LEVELS, GpuMatrix
+from millrace_kernels.linear.gpu.choice import Product
+from millrace_kernels.linear.gpu.matrix import LEVELS, GpuMatrix
 from millrace_kernels.linear.quantized_reference import SMALLEST
 
 LARGEST_FP8, LARGEST_INT8 = 448.0, 127.0

@@ -5,9 +5,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
-from millrace_kernels.linear.triton_unit import read_fp8
-from millrace_kernels.linear.triton_widened import bytes_of, describe
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, unit_of
+from millrace_kernels.linear.gpu.triton_unit import read_fp8
+from millrace_kernels.linear.gpu.triton_widened import bytes_of, describe
 
 COLUMNS = 32
 """Outputs of a program."""

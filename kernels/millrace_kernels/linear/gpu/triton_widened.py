@@ -8,9 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from millrace_kernels.linear.format import Format, Number
-from millrace_kernels.linear.gpu_choice import FP8_CAPABILITY
-from millrace_kernels.linear.gpu_matrix import GpuMatrix, unit_of
-from millrace_kernels.linear.triton_unit import multiply_units
+from millrace_kernels.linear.gpu.choice import FP8_CAPABILITY
+from millrace_kernels.linear.gpu.matrix import GpuMatrix, unit_of
+from millrace_kernels.linear.gpu.triton_unit import multiply_units
 
 SUM_COLUMNS = 1024
 LEAST_UNITS = 4

@@ -4,9 +4,10 @@ import torch
 from torch import Tensor
 
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import PackedExperts, PackedMatrix
-from millrace_kernels.native.record import RecordedRoutes, Register
-from millrace_kernels.step import Experts, HeadNorms, Matrix, Routes, Routing
+from millrace_kernels.native.recording.record import RecordedRoutes, Register
+from millrace_kernels.native.weights.packing import PackedExperts, PackedMatrix
+from millrace_kernels.step import HeadNorms, Routes, Routing
+from millrace_kernels.weights import Experts, Matrix
 
 
 def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from millrace_kernels.exchange.memory import LINE
 from millrace_kernels.native import abi
-from millrace_kernels.native.packing import PackedMatrix
-from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Routing, Shares
+from millrace_kernels.native.weights.packing import PackedMatrix
+from millrace_kernels.step import CacheLayer, HeadNorms, Heads, Routing
+from millrace_kernels.weights import Shares
 
 TYPES = {
     torch.float32: abi.Type.FLOAT32,

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from millrace_kernels.linear.format import GROUP, Format
 from millrace_kernels.native import abi
-from millrace_kernels.native.checks import (
+from millrace_kernels.native.errors import RecordError
+from millrace_kernels.native.recording.checks import (
     find_experts,
     find_packed,
     require_angles,
@@ -17,22 +18,10 @@ from millrace_kernels.native.checks import (
     require_norms,
     require_rows,
 )
-from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.packing import PackedExperts, PackedMatrix
-from millrace_kernels.native.record import Record, Recorded, RecordedRoutes, Register
-from millrace_kernels.step import (
-    Angles,
-    CacheLayer,
-    Experts,
-    HeadNorms,
-    Heads,
-    Matrix,
-    Routes,
-    Routing,
-    Shares,
-    SideBySide,
-    parts_of,
-)
+from millrace_kernels.native.recording.record import Record, Recorded, RecordedRoutes, Register
+from millrace_kernels.native.weights.packing import PackedExperts, PackedMatrix
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
+from millrace_kernels.weights import Experts, Matrix, Shares, SideBySide, parts_of
 
 META = torch.device("meta")
 _OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum, experts_add or add"
@@ -158,24 +147,21 @@ class Recorder:
         source = self._find(qkv)
         require_rows(source, self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
         query = Register(heads.num_heads * head_dim, self.dtype, source.is_drawn)
-        table, length, epsilon = None, 0, 0.0
         if angles is not None:
             require_angles(angles.table, head_dim)
-            table, length = angles.table, angles.table.shape[1]
         if norms is not None:
             require_norms(norms, head_dim, self.dtype)
-            epsilon = norms.epsilon
         return self._write(
             Recorded(
                 abi.Kind.ROTARY_KV_WRITE,
                 source,
                 query,
-                weight=table,
-                number=epsilon,
+                weight=angles.table if angles else None,
+                number=norms.epsilon if norms else 0.0,
                 layer=layer,
                 heads=heads,
                 norms=norms,
-                length=length,
+                length=angles.table.shape[1] if angles else 0,
             )
         )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar, cast
 from torch import Tensor
 
 from millrace_kernels.native.abi import LANES
-from millrace_kernels.step import Part
+from millrace_kernels.weights import Part
 
 AT_ONCE = 1 << 18
 """Numbers rounded in one pass, which needs a few megabytes."""

@@ -13,9 +13,9 @@ from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native import abi
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.stored_strips import fit_form
-from millrace_kernels.native.strips import Strips, allocate_strips
-from millrace_kernels.step import Part
+from millrace_kernels.native.weights.stored_strips import fit_form
+from millrace_kernels.native.weights.strips import Strips, allocate_strips
+from millrace_kernels.weights import Part
 
 CHUNK_BYTES = 64 << 20
 _TYPE_NAMES = {torch.float32: "FLOAT32", torch.bfloat16: "BFLOAT16"}
@@ -220,7 +220,14 @@ class _Building:
         order = None if self.first is None else _narrow_order(self.first, self.form, self.shape[0])
         strips = self.strips
         return PackedMatrix(
-            strips.data, strips.scales, wide, *self.shape, self.form, is_gated, self.dtype, order
+            strips.data,
+            strips.scales,
+            wide,
+            *self.shape,
+            form=self.form,
+            is_gated=is_gated,
+            dtype=self.dtype,
+            order=order,
         )
 
 

@@ -13,8 +13,8 @@ from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.quantized_reference import keep_rounded
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.lanes import Allocate, cut, put
-from millrace_kernels.step import Part, require_stored
+from millrace_kernels.native.weights.lanes import Allocate, cut, put
+from millrace_kernels.weights import Part, require_stored
 
 GROUPS = {Number.INT4: (128, 64, 32), Number.FP8: (128, 64, 32, 16)}
 """The groups that products read, the longest first."""

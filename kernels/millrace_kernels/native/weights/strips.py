@@ -11,9 +11,9 @@ from millrace_kernels.linear.quantized_reference import keep_rounded, round_int4
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.native.abi import LANES
 from millrace_kernels.native.errors import RecordError
-from millrace_kernels.native.lanes import Allocate, cut, put
-from millrace_kernels.native.stored_strips import Fp8Strips, Int4GroupStrips
-from millrace_kernels.step import Part, require_plain
+from millrace_kernels.native.weights.lanes import Allocate, cut, put
+from millrace_kernels.native.weights.stored_strips import Fp8Strips, Int4GroupStrips
+from millrace_kernels.weights import Part, require_plain
 
 SCALES_BYTES = 2 * LANES
 

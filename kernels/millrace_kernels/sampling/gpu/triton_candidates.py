@@ -3,9 +3,16 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_row import read_logits
-from millrace_kernels.sampling.triton_table import SHARE, TOP_K, WHOLE_SHARE, is_top_k
-from millrace_kernels.sampling.triton_weights import MOST_KEY, bucket_of, fraction, from_key, to_key, weigh
+from millrace_kernels.sampling.gpu.triton_row import read_logits
+from millrace_kernels.sampling.gpu.triton_table import SHARE, TOP_K, WHOLE_SHARE, is_top_k
+from millrace_kernels.sampling.gpu.triton_weights import (
+    MOST_KEY,
+    bucket_of,
+    fraction,
+    from_key,
+    to_key,
+    weigh,
+)
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types

@@ -6,8 +6,8 @@ The launches are the only barriers. Programs of one launch write to one place on
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_row import open_row, read_logits
-from millrace_kernels.sampling.triton_table import (
+from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,
     LEAST,
@@ -18,7 +18,7 @@ from millrace_kernels.sampling.triton_table import (
     is_cut,
     is_top_k,
 )
-from millrace_kernels.sampling.triton_weights import (
+from millrace_kernels.sampling.gpu.triton_weights import (
     BAD,
     BUCKETS,
     EMPTY,

@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_candidates import draw_from_candidates, find_place
-from millrace_kernels.sampling.triton_chunks import (
+from millrace_kernels.sampling.gpu.triton_candidates import draw_from_candidates, find_place
+from millrace_kernels.sampling.gpu.triton_chunks import (
     LAST_BUCKET,
     NUM_CANDIDATES,
     PLANES,
@@ -13,9 +13,9 @@ from millrace_kernels.sampling.triton_chunks import (
     load_plane,
     open_found,
 )
-from millrace_kernels.sampling.triton_narrow import is_flat, share_bound
-from millrace_kernels.sampling.triton_row import open_row, read_logits
-from millrace_kernels.sampling.triton_table import (
+from millrace_kernels.sampling.gpu.triton_narrow import is_flat, share_bound
+from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,
     LEAST,
@@ -25,7 +25,7 @@ from millrace_kernels.sampling.triton_table import (
     float_of,
     is_cut,
 )
-from millrace_kernels.sampling.triton_weights import fraction, random_bits, to_digits, weigh
+from millrace_kernels.sampling.gpu.triton_weights import fraction, random_bits, to_digits, weigh
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types

@@ -10,22 +10,22 @@ import torch
 import triton
 from torch import Tensor
 
-from millrace_kernels.sampling import triton_shape
 from millrace_kernels.sampling.columns import WHOLE, Draws, Sampled
-from millrace_kernels.sampling.state import SlotState
-from millrace_kernels.sampling.triton_chunks import (
+from millrace_kernels.sampling.gpu import triton_shape
+from millrace_kernels.sampling.gpu.triton_chunks import (
     NUMBERS,
     PLANES,
     _gather_kernel,
     _peak_kernel,
     _weigh_kernel,
 )
-from millrace_kernels.sampling.triton_draw import _draw_kernel
-from millrace_kernels.sampling.triton_marks import _clear_kernel, _mark_kernel
-from millrace_kernels.sampling.triton_narrow import _narrow_kernel
-from millrace_kernels.sampling.triton_row import MOST_ENTRIES
-from millrace_kernels.sampling.triton_table import COLUMNS, lay_out
-from millrace_kernels.sampling.triton_weights import BUCKETS, NUM_DIGITS
+from millrace_kernels.sampling.gpu.triton_draw import _draw_kernel
+from millrace_kernels.sampling.gpu.triton_marks import _clear_kernel, _mark_kernel
+from millrace_kernels.sampling.gpu.triton_narrow import _narrow_kernel
+from millrace_kernels.sampling.gpu.triton_row import MOST_ENTRIES
+from millrace_kernels.sampling.gpu.triton_table import COLUMNS, lay_out
+from millrace_kernels.sampling.gpu.triton_weights import BUCKETS, NUM_DIGITS
+from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.transfer import upload
 
 

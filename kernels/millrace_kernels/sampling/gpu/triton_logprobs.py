@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millrace_kernels.sampling import triton_shape
+from millrace_kernels.sampling.gpu import triton_shape
 from millrace_kernels.sampling.logprobs import TopLogprobs
 
 MOST_RANKS: tl.constexpr = tl.constexpr(32)

@@ -6,8 +6,8 @@ Rows without such changes have no marks, and their programs end at once.
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_row import ENTRY_SHIFT, IN_PROMPT
-from millrace_kernels.sampling.triton_table import (
+from millrace_kernels.sampling.gpu.triton_row import ENTRY_SHIFT, IN_PROMPT
+from millrace_kernels.sampling.gpu.triton_table import (
     BIAS_BEGIN,
     BIAS_END,
     COLUMNS,

@@ -6,7 +6,7 @@ All programs of such a row look for the key at which top_p cuts, a digit in each
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_chunks import (
+from millrace_kernels.sampling.gpu.triton_chunks import (
     ABOVE,
     BOUNDS,
     NUM_CANDIDATES,
@@ -18,8 +18,8 @@ from millrace_kernels.sampling.triton_chunks import (
     load_plane,
     open_found,
 )
-from millrace_kernels.sampling.triton_row import open_row, read_logits
-from millrace_kernels.sampling.triton_table import (
+from millrace_kernels.sampling.gpu.triton_row import open_row, read_logits
+from millrace_kernels.sampling.gpu.triton_table import (
     COLUMNS,
     INVERSE,
     LEAST,
@@ -29,7 +29,7 @@ from millrace_kernels.sampling.triton_table import (
     is_cut,
     is_top_k,
 )
-from millrace_kernels.sampling.triton_weights import (
+from millrace_kernels.sampling.gpu.triton_weights import (
     DIGIT_BITS,
     NUM_DIGITS,
     RADIX,

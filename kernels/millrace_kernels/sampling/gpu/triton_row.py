@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.sampling.triton_table import (
+from millrace_kernels.sampling.gpu.triton_table import (
     BIAS_BEGIN,
     FREQUENCY,
     HAS_FIXED_MASK,

@@ -8,8 +8,9 @@ from millrace_operator.autoscaler.capacity.capacity import Capacity, Demand, fin
 from millrace_operator.autoscaler.capacity.replica import Replica
 from millrace_operator.autoscaler.decide.memory import PASSING_PART, Memory
 from millrace_operator.autoscaler.decide.policy import OF_ANSWERS, Objective, Policy
+from millrace_operator.autoscaler.signals.answers import UNREPORTED
 from millrace_operator.autoscaler.signals.observation import Latency, Signals
-from millrace_operator.autoscaler.signals.reading import NO_SAMPLES, NO_SERIES, UNREPORTED
+from millrace_operator.autoscaler.signals.reading import NO_SAMPLES, NO_SERIES
 
 NODE_SECONDS = 900.0
 """A new node comes within this time or never: the Cluster Autoscaler's `--max-node-provision-time`."""

@@ -10,9 +10,9 @@ import aiohttp
 
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
 from millrace_operator.autoscaler.run.settings import Access, PrometheusSettings
+from millrace_operator.autoscaler.signals.answers import PodKey, Reading
 from millrace_operator.autoscaler.signals.inventory import Replicas, build_question, read_replicas
 from millrace_operator.autoscaler.signals.queries import Scope
-from millrace_operator.autoscaler.signals.reading import PodKey, Reading
 from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.kinds import ServiceKey

@@ -7,8 +7,7 @@ from typing import Any
 import aiohttp
 
 from millrace_operator.autoscaler.run.settings import Access, AccessError
-from millrace_operator.autoscaler.signals.queries import Question
-from millrace_operator.autoscaler.signals.reading import (
+from millrace_operator.autoscaler.signals.answers import (
     PodKey,
     Reading,
     Sample,
@@ -16,6 +15,7 @@ from millrace_operator.autoscaler.signals.reading import (
     parse_samples,
     sort_samples,
 )
+from millrace_operator.autoscaler.signals.queries import Question
 from millrace_operator.autoscaler.signals.scrapes import Windows
 from millrace_operator.kube.kinds import ServiceKey
 

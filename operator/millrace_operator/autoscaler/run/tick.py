@@ -5,12 +5,11 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 
 import aiohttp
 
-from millrace_operator.api.conditions import parse_time
 from millrace_operator.api.scaling_types import ScalingMode
 from millrace_operator.autoscaler.decide.decide import decide
 from millrace_operator.autoscaler.decide.decision import Decision
@@ -18,21 +17,20 @@ from millrace_operator.autoscaler.decide.evidence import gather_evidence
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Policy
 from millrace_operator.autoscaler.decide.prior import note_present
-from millrace_operator.autoscaler.decide.situation import NODE_SECONDS
 from millrace_operator.autoscaler.run.advisor import read_policy, render_advice
+from millrace_operator.autoscaler.run.fleet import is_at_rest, list_started, read_fleet
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
 from millrace_operator.autoscaler.run.settings import Access, ScalingSettings
-from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
-from millrace_operator.autoscaler.signals.queries import Scope, build_questions
-from millrace_operator.autoscaler.signals.reading import (
+from millrace_operator.autoscaler.signals.answers import (
     ARRIVALS,
     WAITING_AT_GATEWAYS,
     PodKey,
     Reading,
     add_gateways,
-    list_sightings,
-    read_signals,
 )
+from millrace_operator.autoscaler.signals.observation import Signals
+from millrace_operator.autoscaler.signals.queries import Scope, build_questions
+from millrace_operator.autoscaler.signals.reading import list_sightings, read_signals
 from millrace_operator.autoscaler.signals.scrapes import (
     DEFAULT_WINDOWS,
     NEVER_SEEN,
@@ -41,8 +39,7 @@ from millrace_operator.autoscaler.signals.scrapes import (
     fit_windows,
 )
 from millrace_operator.controller.cache import Cache
-from millrace_operator.kube.kinds import Obj, ServiceKey
-from millrace_operator.observed.pods import Pod, read_pod
+from millrace_operator.kube.kinds import ServiceKey
 from millrace_operator.observed.snapshot import Advice
 
 LOG = logging.getLogger(__name__)
@@ -147,7 +144,7 @@ class ScalingLoop:
         self._forget_all_but(policies.keys())
         await self._begin_all(policies.keys() - self._memories.keys())
         policies = {key: policy for key, policy in policies.items() if key in self._memories}
-        for key in [key for key in policies if _is_at_rest(self._cache.service(key))]:
+        for key in [key for key in policies if is_at_rest(self._cache.service(key))]:
             del policies[key]  # at rest there is no replica to learn from, and a request wakes the service
             self.considered.pop(key, None)
         prometheus, groups = Prometheus(session, self._access), _group_by_windows(policies)
@@ -167,7 +164,7 @@ class ScalingLoop:
             LOG.exception("%s: the leader cannot recall a prior", key)
             memory = Memory()
         if memory is not None:
-            started = _list_started(self._cache.pods(key))
+            started = list_started(self._cache.pods(key))
             self._memories[key] = note_present(memory, started, self._monotonic())
 
     async def _consider_group(self, policies: Mapping[ServiceKey, Policy], prometheus: Prometheus) -> None:
@@ -253,44 +250,6 @@ def _group_by_windows(policies: Mapping[ServiceKey, Policy]) -> list[dict[Servic
     for key, policy in policies.items():
         groups.setdefault(policy.windows, {})[key] = policy
     return list(groups.values())
-
-
-def _list_started(pods: Iterable[Obj]) -> set[str]:
-    """Return the pods that are Ready or have a known start."""
-    staying = [pod for pod in map(read_pod, pods) if pod.is_staying]
-    return {pod.name for pod in staying if pod.is_ready or pod.start_seconds is not None}
-
-
-def read_fleet(service: Obj | None, pods: Iterable[Obj], now: float) -> Fleet:
-    """Return a service's staying replicas as the API server has them. `now` is in seconds since 1970."""
-    staying = [pod for pod in map(read_pod, pods) if pod.is_staying and pod.leaving_since is None]
-    return Fleet(
-        revisions={pod.name: pod.revision for pod in staying},
-        ready=frozenset(pod.name for pod in staying if pod.is_ready),
-        cold_starts={pod.name: seconds for pod in staying if (seconds := _find_cold_start(pod)) is not None},
-        unplaced={
-            pod.name: Unplaced(now - (parse_time(pod.created) or now), pod.unplaced)
-            for pod in staying
-            if pod.unplaced is not None
-        },
-        desired=_read_desired(service),
-    )
-
-
-def _find_cold_start(pod: Pod) -> float | None:
-    """Return the seconds of a start, without a long wait for room on a node: other pods need not wait so."""
-    if pod.start_seconds is None or (pod.placed_seconds or 0.0) < NODE_SECONDS:
-        return pod.start_seconds
-    return pod.start_seconds - (pod.placed_seconds or 0.0)
-
-
-def _read_desired(service: Obj | None) -> int | None:
-    desired = (service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas")
-    return None if desired is None else int(desired)
-
-
-def _is_at_rest(service: Obj | None) -> bool:
-    return bool((service or {}).get("status", {}).get("scaling", {}).get("desiredReplicas") == 0)
 
 
 def _has_changed(before: Advice, after: Advice) -> bool:

@@ -9,8 +9,8 @@ from typing import Final
 from pydantic import ValidationError
 
 from millrace_operator.api.model_types import ReplicaStatus
+from millrace_operator.autoscaler.signals.answers import Sample
 from millrace_operator.autoscaler.signals.queries import Question, Scope
-from millrace_operator.autoscaler.signals.reading import Sample
 from millrace_runtime import contract
 
 PLACEMENT: Final = ("device", "device_name", "dtype", "weights", "tensor_parallel", "kv_cache")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.signals.answers import Reading, Sample
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, Unplaced
 from millrace_operator.autoscaler.signals.queries import (
     ANSWER_LENGTHS,
@@ -19,7 +20,7 @@ from millrace_operator.autoscaler.signals.queries import (
     name_buckets,
     needs_lengths,
 )
-from millrace_operator.autoscaler.signals.reading import Reading, Sample, list_sightings, read_signals
+from millrace_operator.autoscaler.signals.reading import list_sightings, read_signals
 from millrace_operator.autoscaler.signals.scrapes import NEVER_SEEN, Windows
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.batch import Counters

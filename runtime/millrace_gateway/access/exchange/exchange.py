@@ -80,15 +80,16 @@ class Exchange:
         known_incarnation, known_version = peer.known if peer else (None, 0)
         changed = ledger.list_changed(base, MOST_ENTRIES)
         version = changed[-1].version if len(changed) == MOST_ENTRIES else ledger.version
+        gone = ledger.list_forgotten(base, version) if base else []
         report = Report(
             self.incarnation,
             base,
             version,
-            known_incarnation,
-            known_version,
-            [describe_account(one, now, ledger.share) for one in changed],
-            [(key.service, key.tenant) for key in ledger.list_forgotten(base, version)] if base else [],
-            ledger.version,
+            known_incarnation=known_incarnation,
+            known_version=known_version,
+            entries=[describe_account(one, now, ledger.share) for one in changed],
+            forgotten=[(key.service, key.tenant) for key in gone],
+            latest=ledger.version,
         )
         return Outgoing(encode_report(report), version, version < ledger.version)
 

@@ -115,9 +115,9 @@ class Choice:
             text,
             positions,
             finish,
-            self.num_tokens,
-            self._stop.matched,
-            self._find_stop_token(output),
+            num_tokens=self.num_tokens,
+            stop_string=self._stop.matched,
+            stop_token=self._find_stop_token(output),
             token_ids=token_ids,
         )
 

@@ -160,7 +160,7 @@ def split_scores(output: SequenceOutput) -> list[SequenceOutput]:
         for begin in begins
     ]
     number = output.sequence_id
-    before = [SequenceOutput(number, [], [], None, None, piece) for piece in pieces[:-1]]
+    before = [SequenceOutput(number, [], [], None, None, prompt_logprobs=piece) for piece in pieces[:-1]]
     return [*before, msgspec.structs.replace(output, prompt_logprobs=pieces[-1])]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.format import Format
-from millrace_kernels.step import Experts, Matrix, Packer, Part, SideBySide
+from millrace_kernels.weights import Experts, Matrix, Packer, Part, SideBySide
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.execution.weights.stored_reader import Form, StoredReader

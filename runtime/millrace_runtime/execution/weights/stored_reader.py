@@ -12,7 +12,7 @@ from millrace_fit.quantization.scheme import WORD_NIBBLES, Kind, Packing, Scheme
 from millrace_fit.shard import Cut, whole
 from millrace_kernels.linear.format import GROUP, Format, Number
 from millrace_kernels.linear.stored import StoredMatrix
-from millrace_kernels.step import Part
+from millrace_kernels.weights import Part
 from millrace_runtime.execution.errors import BadCheckpointError, CapacityError, UnsupportedModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.execution.weights.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles

@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestServer
 from millrace_operator.autoscaler.decide.policy import Objective
 from millrace_operator.autoscaler.run.prometheus import Prometheus, fetch_reading
 from millrace_operator.autoscaler.run.settings import Access, PrometheusSettings
+from millrace_operator.autoscaler.signals.answers import PodKey, Reading
 from millrace_operator.autoscaler.signals.queries import Scope, build_questions
-from millrace_operator.autoscaler.signals.reading import PodKey, Reading
 from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS
 from millrace_operator.kube.kinds import ServiceKey
 from testing.addresses import needs_ipv6

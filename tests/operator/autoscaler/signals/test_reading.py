@@ -6,6 +6,16 @@ from itertools import pairwise
 import pytest
 
 from millrace_operator.autoscaler.decide.policy import Objective
+from millrace_operator.autoscaler.signals.answers import (
+    ARRIVALS,
+    WAITING_AT_GATEWAYS,
+    PodKey,
+    Reading,
+    Sample,
+    add_gateways,
+    parse_samples,
+    sort_samples,
+)
 from millrace_operator.autoscaler.signals.lengths import AnswerLengths
 from millrace_operator.autoscaler.signals.observation import Fleet, Signals, TrialStep
 from millrace_operator.autoscaler.signals.queries import (
@@ -16,19 +26,7 @@ from millrace_operator.autoscaler.signals.queries import (
     build_state,
     name_buckets,
 )
-from millrace_operator.autoscaler.signals.reading import (
-    ARRIVALS,
-    EVERYTHING,
-    NO_SERIES,
-    WAITING_AT_GATEWAYS,
-    PodKey,
-    Reading,
-    Sample,
-    add_gateways,
-    parse_samples,
-    read_signals,
-    sort_samples,
-)
+from millrace_operator.autoscaler.signals.reading import EVERYTHING, NO_SERIES, read_signals
 from millrace_operator.autoscaler.signals.scrapes import DEFAULT_WINDOWS, NEVER_SEEN, Sighting, Sightings
 from millrace_operator.autoscaler.simulate.series import histogram_quantile
 from millrace_operator.kube.kinds import ServiceKey
