@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.balance import LEAST_SHARE, NUM_GONE, PROBE_SECONDS, Balancer, Candidate
+from millrace_gateway.route.balance import NUM_GONE, Balancer, Candidate
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica, ServiceKey
+from millrace_gateway.route.standing import LEAST_SHARE, MOST_ERRORS, PROBE_SECONDS
 from millrace_runtime.contract import SLOW_START_SECONDS
 from testing.gateway_bench import counted
 
@@ -64,10 +65,25 @@ def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> No
             assert balancer.pick(REPLICAS, {"p1", "p2"}, begin + seconds - 0.01) == failing
             begin += seconds
             assert balancer.pick(REPLICAS, (), begin) == failing
-        balancer.note_success(failing)
+        balancer.note_answer(failing, 200, begin)
         assert balancer.pick(REPLICAS, (), begin) == failing
         fail(balancer, failing, begin)
         assert balancer.pick(REPLICAS, (), begin + 2.0) == failing
+
+
+def test_errors_in_a_row_are_a_failure_and_one_among_answers_is_none() -> None:
+    balancer, failing = Balancer(2.0), REPLICAS[0]
+    for status in (*(500, 200) * MOST_ERRORS, *[503] * (MOST_ERRORS - 1), 400):
+        balancer.note_answer(failing, status, 1.0)
+        assert not balancer.is_ejected("p0", 1.0)
+    for _ in range(MOST_ERRORS):
+        balancer.note_answer(failing, 500, 1.0)
+    assert balancer.is_ejected("p0", 2.9)
+    assert not balancer.is_ejected("p0", 3.0)
+    balancer.note_answer(failing, 500, 3.0)  # to the one request that tries it
+    assert balancer.is_ejected("p0", 6.9)
+    balancer.note_answer(failing, 200, 7.0)
+    assert not balancer.is_ejected("p0", 7.0)
 
 
 def test_one_request_alone_tries_a_replica_again() -> None:

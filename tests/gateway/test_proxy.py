@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
+from millrace_gateway.route.standing import MOST_ERRORS
 from millrace_runtime.contract import HEADER_DRAINING
 from testing.addresses import needs_ipv6
 from tests.gateway.conftest import Bench, Handler, next_address
@@ -225,6 +226,27 @@ async def test_any_other_503_is_the_replicas_answer(bench: Bench) -> None:
     assert (status, seen, headers["Retry-After"]) == (503, {"error": "full"}, "7")
     assert len(asked) == 1
     assert finished(bench, "upstream_error") == 1
+
+
+async def test_a_replica_that_answers_every_request_with_an_error_gets_few(bench: Bench) -> None:
+    """It answers at once, so it has the fewest requests, and is Ready all the time."""
+    failed = []
+
+    async def fail(request: web.Request) -> web.Response:
+        failed.append(await request.read())
+        return web.json_response({"error": "broken"}, status=500)
+
+    async def work(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.01)
+        return await echo(request)
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", fail)
+    await bench.add_upstream("team", "chat", work)
+    bodies = [BODY | {"messages": [{"role": "user", "content": f"conversation {n}"}]} for n in range(60)]
+    for three in (bodies[at : at + 3] for at in range(0, len(bodies), 3)):
+        await asyncio.gather(*(post(bench, body) for body in three))
+    assert MOST_ERRORS <= len(failed) <= MOST_ERRORS + 2, "two more may be on their way"
 
 
 async def test_a_full_replicas_429_is_its_answer_and_an_outcome_of_its_own(bench: Bench) -> None:

@@ -4,31 +4,26 @@ A replica's load is the larger of two figures. One is the number of this gateway
 other is what the replica has reported, its waiting and running sequences, plus those that this gateway has
 sent since: so a gateway also sees the requests of the others. A report counts for FRESH_SECONDS. Ties rotate.
 
-A new replica has nothing in flight, so it would get all requests until it has as many as the others. Their
-prompts would wait for each other, and its first steps are its slowest. So its share grows from nothing to a
-full one within SLOW_START_SECONDS. On the simulated ramp W1 of `benchmarks.autoscaler` one request in a
-hundred was late to its first token, nearly all of them in such a rush (a few seeds, measured once by hand).
+A new replica's share of the requests grows from nothing to a full one (`standing.py`).
 
-A replica that refuses a request, or breaks off, is ejected: it is picked only if there is no other. It has
-nothing in flight, so it would otherwise be picked first until its readiness probe fails. When its time is
-over, one request tries it. If that fails too, the next time is twice as long, up to LONGEST_FACTOR times the
-first. Its first answer ends all that.
+A replica that refuses a request, breaks off, or answers with one error after the other is ejected: it is
+picked only if there is no other. It has nothing in flight, so it would otherwise be picked first until its
+readiness probe fails. When its time is over, one request tries it. If that fails too, the next time is twice
+as long, up to LONGEST_FACTOR times the first. Its first answer ends all that.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from http import HTTPStatus
 from typing import NamedTuple
 
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceKey
+from millrace_gateway.route.standing import LEAST_SHARE, MOST_ERRORS, Standing, find_share
 from millrace_runtime.contract import SLOW_START_SECONDS
 
-LEAST_SHARE = 0.01
-"""The share of a new replica, relative to a full one."""
 LONGEST_FACTOR = 32
 """From 2 s to 64 s."""
-PROBE_SECONDS = 5.0
-"""How long one request alone tries a replica whose ejection is over. Its answer may begin much later."""
 FRESH_SECONDS = 2.0
 """How long a report of a load counts."""
 POLL_SECONDS = 0.5
@@ -54,52 +49,6 @@ Preference = Callable[[Sequence[Candidate]], str | None]
 """Chooses the uid of one of the candidates; None: it does not matter."""
 
 
-class _Record:
-    """What is known of one replica."""
-
-    __slots__ = (
-        "ejected_until",
-        "failed_at",
-        "fresh_until",
-        "in_flight",
-        "num_failures",
-        "num_sequences",
-        "num_sequences_then",
-        "polled_at",
-        "probed_at",
-        "replica",
-        "report",
-        "reported_load",
-        "service",
-    )
-
-    def __init__(self, replica: Replica | None = None) -> None:
-        self.replica = replica
-        self.service: ServiceKey
-        """While it has requests of this gateway."""
-        self.in_flight = 0
-        """Requests."""
-        self.num_sequences = 0
-        """Of those requests."""
-        self.num_sequences_then = 0
-        """At the time of the report."""
-        self.num_failures = 0
-        self.failed_at = self.ejected_until = self.probed_at = self.polled_at = float("-inf")
-        self.report: LoadReport | None = None
-        self.fresh_until = float("-inf")
-        self.reported_load = 0
-        """The sequences of the report, and those sent since."""
-
-    def is_ejected(self, now: float) -> bool:
-        """Whether it failed at its last try, and it is not yet time for another one."""
-        return self.num_failures > 0 and (now < self.ejected_until or now < self.probed_at + PROBE_SECONDS)
-
-    def find_load(self, now: float) -> int:
-        """Return its number of sequences, waiting and running."""
-        load, reported = self.num_sequences, self.reported_load
-        return reported if reported > load and now < self.fresh_until else load
-
-
 class Balancer:
     """Owner of the counts in flight, of the replicas' reports, and of the replicas that have failed lately.
 
@@ -110,10 +59,10 @@ class Balancer:
         self._eject_seconds = eject_seconds
         self.num_changes = 0
         """Number of starts and ends of requests."""
-        self._standings: dict[str, _Record] = {}
-        self._busy: dict[str, _Record] = {}
+        self._standings: dict[str, Standing] = {}
+        self._busy: dict[str, Standing] = {}
         """Those with requests of this gateway in flight."""
-        self._busy_of: dict[ServiceKey, dict[str, _Record]] = {}
+        self._busy_of: dict[ServiceKey, dict[str, Standing]] = {}
         """The same by service: a look at one costs the same beside thousands of others."""
         self._gone: deque[str] = deque()
         self._turn = 0
@@ -220,12 +169,22 @@ class Balancer:
             standing.num_failures += 1
             standing.ejected_until = now + self._eject_seconds * factor
 
-    def note_success(self, replica: Replica) -> None:
-        """Record that the replica has begun an answer: it is trusted again."""
-        standing = self._standings.get(replica.uid)
-        if standing is not None and standing.num_failures:
-            standing.num_failures = 0
-            standing.ejected_until = standing.probed_at = float("-inf")
+    def note_answer(self, replica: Replica, status: int, now: float) -> None:
+        """Record that the replica has begun an answer: it is trusted again, unless errors follow each other.
+
+        A replica that answers each request with an error at once has nothing in flight, so it would be picked
+        first for as long as its readiness probe passes. After a failure one error is another failure.
+        """
+        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            standing = self._find_standing(replica.uid)
+            standing.num_errors += 1
+            if standing.num_failures or standing.num_errors >= MOST_ERRORS:
+                self.note_failure(replica, now)
+            return
+        known = self._standings.get(replica.uid)
+        if known is not None and (known.num_errors or known.num_failures):
+            known.num_errors = known.num_failures = 0
+            known.ejected_until = known.probed_at = float("-inf")
 
     def note_load(self, uid: str, report: LoadReport) -> None:
         """Record a replica's own report of its load."""
@@ -292,18 +251,13 @@ class Balancer:
         """Return the number of this gateway's sequences at the replicas of one service."""
         return {uid: standing.num_sequences for uid, standing in self._busy_of.get(key, {}).items()}
 
-    def _find_standing(self, uid: str) -> _Record:
+    def _find_standing(self, uid: str) -> Standing:
         standing = self._standings.get(uid)
         if standing is None:
-            standing = self._standings[uid] = self._busy.get(uid) or _Record()
+            standing = self._standings[uid] = self._busy.get(uid) or Standing()
         return standing
 
 
 def has_candidate(replicas: Sequence[Replica], tried: Collection[str]) -> bool:
     """Whether one of the replicas is not in `tried` and stays."""
     return any(not replica.is_leaving and replica.uid not in tried for replica in replicas)
-
-
-def find_share(age: float) -> float:
-    """Return the share of a replica that has been Ready for `age` seconds, relative to a full one."""
-    return max(min(age / SLOW_START_SECONDS, 1.0), LEAST_SHARE)

@@ -99,13 +99,13 @@ def _decode(body: bytes) -> BodyFields:
         is_json = isinstance(error, msgspec.ValidationError)
         raise MalformedBodyError("" if is_json else str(error)) from error
     return BodyFields(
-        found.model,
-        found.stream,
-        found.max_tokens,
-        found.max_completion_tokens,
-        found.max_output_tokens,
-        found.n,
-        _count_prompts(found.prompt),
+        model=found.model,
+        stream=found.stream,
+        max_tokens=found.max_tokens,
+        max_completion_tokens=found.max_completion_tokens,
+        max_output_tokens=found.max_output_tokens,
+        n=found.n,
+        num_prompts=_count_prompts(found.prompt),
     )
 
 

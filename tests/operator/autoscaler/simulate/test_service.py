@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace_gateway.route.balance import find_share
+from millrace_gateway.route.standing import find_share
 from millrace_operator.autoscaler.simulate.agenda import Agenda
 from millrace_operator.autoscaler.simulate.engine import Answer
 from millrace_operator.autoscaler.simulate.hardware import Hardware
