@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace_gateway.route import body_fields
 from millrace_gateway.route.body_fields import MalformedBodyError, read_fields, replace_model
 
 
@@ -67,11 +68,24 @@ LONG = [{"role": "user", "content": 'say "model": "x" and {[' * 20_000}]
     ],
     ids=["behind the messages", "first", "before the messages", "before another one"],
 )
-def test_a_long_body_is_read_where_clients_write_the_model(body: dict[str, object]) -> None:
-    fields = read_fields(json.dumps(body).encode())
+def test_a_long_body_is_read_where_clients_write_the_model(
+    body: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = json.dumps(body).encode()
+    fields = read_fields(text)
     assert fields.model == "a"
     if next(iter(body)) != "model":
         assert (fields.is_stream, fields.most_tokens, fields.num_choices) == (True, 7, 2)
+    if body.get("tools") != [{"model": 3}]:  # where the last `model` is another's, all is read
+        monkeypatch.setattr(body_fields, "_RAW", None)  # the parser of whole bodies
+    assert json.loads(replace_model(text, "llama")) == body | {"model": "llama"}
+
+
+@pytest.mark.parametrize("key", ['"model"', '"mod\\u0065l"'])
+def test_the_last_model_of_a_long_body_counts(key: str) -> None:
+    body = f'{{"messages": {json.dumps(LONG)}, "model": "c", {key}: "a"}}'.encode()
+    assert read_fields(body).model == "a"
+    assert json.loads(replace_model(body, "b"))["model"] == "b"
 
 
 @pytest.mark.parametrize("body", [{"messages": [{"model": "b"}, LONG]}, {"x": {"model": "b"}, "y": LONG}])

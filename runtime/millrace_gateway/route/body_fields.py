@@ -3,9 +3,9 @@
 The JSON parser is the replicas' own: both refuse the same bodies, and of a repeated key the last value
 counts. Values are not decoded and encoded again, so each is forwarded unchanged.
 
-A long body is not parsed whole: 8 MiB of token ids would hold the event loop for 12 ms. Clients write
-`model` first, or behind the messages. So the gateway parses what is before or behind it, and the replica
-refuses what is no JSON, or names another model elsewhere.
+A long body is not parsed whole, nor written anew with another model: 8 MiB of token ids would hold the event
+loop for 12 ms. Clients write `model` first, or behind the messages. So the gateway parses what is before or
+behind it, and the replica refuses what is no JSON, or names another model elsewhere.
 """
 
 import re
@@ -89,7 +89,21 @@ def read_fields(body: bytes) -> BodyFields:
 
 def replace_model(body: bytes, model: str) -> bytes:
     """Return a body with another model. `read_fields` must have accepted the body."""
-    return msgspec.json.encode({**_RAW.decode(body), "model": model})
+    found = _find_model(body) if len(body) > LONG_BYTES else None
+    if found is None:
+        return msgspec.json.encode({**_RAW.decode(body), "model": model})
+    parts = memoryview(body)
+    return b"".join((parts[: found.start()], _KEY, b":", msgspec.json.encode(model), parts[found.end() :]))
+
+
+def _find_model(body: bytes) -> re.Match[bytes] | None:
+    """Return the key and the value that `read_fields` has read in a long body; None if it read all of it."""
+    fields = _read_end(body)
+    if fields is None:
+        return _find_start(body) if _read_start(body) else None
+    found = _VALUE.match(body, body.rfind(_KEY))
+    is_read = found is not None and _decode(b"{%b}" % found.group()).model == fields.model
+    return found if is_read else None  # else the key is written once more, with an escape
 
 
 def _decode(body: bytes) -> BodyFields:
@@ -126,13 +140,17 @@ def _read_end(body: bytes) -> BodyFields | None:
 
 def _read_start(body: bytes) -> BodyFields | None:
     """Read the fields up to the first `model`."""
-    found = _VALUE.search(body, 0, _HEAD_BYTES)
+    found = _find_start(body)
     if found is None:
         return None
     try:
         return _decode(body[: found.end()] + b"}")
     except MalformedBodyError:
         return None
+
+
+def _find_start(body: bytes) -> re.Match[bytes] | None:
+    return _VALUE.search(body, 0, _HEAD_BYTES)
 
 
 def _count_prompts(prompt: msgspec.Raw) -> int:
