@@ -61,8 +61,8 @@ class Settings:
     connect_seconds: float = 3.0
     """How long a connection to a replica may take before the gateway tries another one."""
     keepalive_seconds: float = 4.0
-    """How long an idle connection to a replica stays open: less than the 5 s after which uvicorn closes
-    it."""
+    """How long an idle connection to a replica may be used again: no more than half of the least time for
+    which a replica keeps it."""
     suspect_seconds: float = 2.0
     """How long a replica that refused a request comes last."""
     retry_after_seconds: int = 5

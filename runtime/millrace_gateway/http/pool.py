@@ -27,11 +27,13 @@ class Pool:
     def take(self, uid: str) -> ReplicaConnection | None:
         """Return an idle connection to the replica, now busy; None if there is none."""
         idle = self._idle.get(uid)
+        oldest = asyncio.get_running_loop().time() - self._idle_seconds
         while idle:
             connection = idle.pop()
-            if connection.is_reusable:
+            if connection.is_reusable and connection.idle_since > oldest:
                 self._note_busy(uid, connection)
                 return connection
+            connection.abort()
         return None
 
     async def connect(self, uid: str, address: str, port: int) -> ReplicaConnection:

@@ -12,6 +12,10 @@ GRAMMAR_MODULE = "millrace_runtime.api.request.grammar_process"
 """The module that the grammar worker runs."""
 
 
+LEAST_KEEP_ALIVE_SECONDS = 10
+"""An idle connection may be used for so long at least. Gateways use none that is half as old."""
+
+
 @dataclass(frozen=True)
 class ConnectionLimits:
     """Limits on a connection's time and memory, beside those of its requests."""

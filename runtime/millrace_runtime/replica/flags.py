@@ -8,7 +8,7 @@ from typing import NoReturn
 from millrace_fit import settings as fit
 from millrace_fit.settings import KV_CACHES, MAX_BATCHED_TOKENS, MAX_SEQUENCES, MODEL_TYPE, WEIGHTS
 from millrace_runtime import contract
-from millrace_runtime.api.settings import ApiSettings, ConnectionLimits
+from millrace_runtime.api.settings import LEAST_KEEP_ALIVE_SECONDS, ApiSettings, ConnectionLimits
 from millrace_runtime.listener import read_bind_address
 from millrace_runtime.replica.errors import SettingError
 from millrace_runtime.replica.flag_types import parse_bytes, parse_name, parse_origins, seconds, whole_number
@@ -259,7 +259,7 @@ def _add_client_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep-alive-seconds",
-        type=whole_number(1, 86400),
+        type=whole_number(LEAST_KEEP_ALIVE_SECONDS, 86400),
         default=ConnectionLimits.keep_alive_seconds,
         metavar="S",
         help="how long a connection may be idle between two requests (default: %(default)s)",

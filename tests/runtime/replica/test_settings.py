@@ -4,6 +4,7 @@ import pytest
 
 from millrace_kernels.native.selection import CHOICES
 from millrace_runtime import contract
+from millrace_runtime.api.settings import LEAST_KEEP_ALIVE_SECONDS
 from millrace_runtime.replica.command import main
 from millrace_runtime.replica.errors import SettingError
 from millrace_runtime.replica.flags import parse_settings
@@ -37,6 +38,13 @@ def test_weights_are_kept_as_the_files_have_them_unless_asked() -> None:
 def test_gpus_have_larger_defaults() -> None:
     settings = parse_settings(["--model", "m", "--device", "cuda"])
     assert (settings.max_sequences, settings.max_batched_tokens) == (256, 4096)
+
+
+def test_a_replica_keeps_idle_connections_longer_than_gateways_do() -> None:
+    least = LEAST_KEEP_ALIVE_SECONDS
+    assert parse_settings(["--demo", "--keep-alive-seconds", f"{least}"]).keep_alive_seconds == least
+    with pytest.raises(SettingError, match=f"{least}"):
+        parse_settings(["--demo", "--keep-alive-seconds", f"{least - 1}"])
 
 
 def test_the_token_budget_grows_with_the_sequences() -> None:

@@ -1,0 +1,44 @@
+"""Idle connections to replicas, by age."""
+
+import asyncio
+from typing import Any, cast
+
+from millrace_gateway.http.pool import Pool
+from millrace_gateway.settings import Settings
+from millrace_runtime.api.settings import LEAST_KEEP_ALIVE_SECONDS
+
+
+class Idle:
+    """A connection that its replica has not closed."""
+
+    is_reusable = True
+    idle_since = 0.0
+    was_aborted = False
+
+    def rest(self, now: float) -> None:
+        self.idle_since = now
+
+    def connection_lost(self, error: Exception | None) -> None:
+        assert error is None
+
+    def abort(self) -> None:
+        self.was_aborted = True
+
+
+def test_a_connection_that_its_replica_may_close_now_is_not_used() -> None:
+    async def check() -> None:
+        pool = Pool(connect_seconds=1.0, idle_seconds=Settings.keepalive_seconds)
+        old, young = Idle(), Idle()
+        for connection in (old, young):
+            pool.give_back("a", cast("Any", connection))
+        old.idle_since -= Settings.keepalive_seconds
+        assert pool.take("a") is cast("Any", young)
+        assert pool.take("a") is None
+        assert old.was_aborted
+        pool.close()
+
+    asyncio.run(check())
+
+
+def test_replicas_keep_idle_connections_longer() -> None:
+    assert Settings.keepalive_seconds * 2 <= LEAST_KEEP_ALIVE_SECONDS
