@@ -13,8 +13,14 @@ from millrace_operator.autoscaler.decide.explain import explain
 from millrace_operator.autoscaler.decide.forecast import ForecastError, Outlook
 from millrace_operator.autoscaler.decide.memory import Memory
 from millrace_operator.autoscaler.decide.policy import Objective, Policy, PolicyError
-from millrace_operator.autoscaler.decide.situation import FLAPS_REMEMBERED, Estimate, Situation
+from millrace_operator.autoscaler.decide.situation import (
+    FIRST_SCRAPE_SECONDS,
+    FLAPS_REMEMBERED,
+    Estimate,
+    Situation,
+)
 from millrace_operator.autoscaler.signals.observation import Bracket, Fleet, Latency, Signals, StepMoments
+from millrace_operator.autoscaler.signals.reading import EVERYTHING, NO_SERIES
 from millrace_operator.autoscaler.signals.scrapes import fit_windows
 
 TTFT = Objective("TimeToFirstToken", 95, 1.0)
@@ -65,6 +71,21 @@ def test_load_beyond_one_replica_scales_up_and_says_why() -> None:
     assert (decision.reason, decision.binding) == (Reason.SCALING_UP, "forecast")
     assert "forecast asks for 3" in decision.message
     assert "8.00 requests/s" in decision.message
+
+
+@pytest.mark.parametrize("why", [NO_SERIES, "connection refused"])
+def test_no_signal_is_missing_before_a_replica_was_ready(why: str) -> None:
+    signals = Signals(fleet(2, ready=0), rejected={EVERYTHING: why})
+    assert {one.reason for one in run(POLICY, signals, Memory(), 100)} == {Reason.STARTING}
+
+
+def test_a_ready_replica_has_time_for_its_first_scrape_while_prometheus_answers() -> None:
+    num_young = int(FIRST_SCRAPE_SECONDS / 2)
+    decisions = run(POLICY, Signals(fleet(1), rejected={EVERYTHING: NO_SERIES}), Memory(), num_young + 5)
+    expected = [Reason.STARTING] * num_young + [Reason.SIGNALS_MISSING] * 5
+    assert [one.reason for one in decisions] == expected
+    refused = Signals(fleet(1), rejected={EVERYTHING: "connection refused"})
+    assert run(POLICY, refused, Memory(), 1)[0].reason is Reason.SIGNALS_MISSING
 
 
 def test_a_queue_asks_for_replicas_to_work_it_off() -> None:
