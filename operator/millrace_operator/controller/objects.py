@@ -205,11 +205,12 @@ def find_groups(obj: Obj) -> tuple[Group, ...]:
 
 
 def leave_out_foreign(obj: Obj) -> Obj:
-    """Return the object. Of an object that looks like a child and is not ours, return only the head.
+    """Return the object. Of one that looks like a child or a pod of ours and is none, return only the head.
 
     Anybody may make such objects, of any size.
     """
-    if kind_of(obj).role is not Role.CHILD or is_controlled(obj):
+    role = kind_of(obj).role
+    if role not in {Role.CHILD, Role.POD} or (find_groups(obj) if role is Role.POD else is_controlled(obj)):
         return obj
     metadata = {field: value for field, value in obj["metadata"].items() if field != "annotations"}
     return {"apiVersion": obj.get("apiVersion"), "kind": obj["kind"], "metadata": metadata}

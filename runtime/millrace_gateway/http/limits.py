@@ -12,8 +12,8 @@ class ConnectionLimits:
     idle_seconds: float = 75.0
     """Between two requests of a connection: longer than the 60 s of usual load balancers."""
     stall_seconds: float = 60.0
-    """A client that reads nothing of what waits for it for so long is disconnected. So is one that reads a byte
-    a second: its kernel reports no room for it. One that empties a part of its buffer is not."""
+    """A client that reads nothing of what waits for it for so long is disconnected. So is one that reads a
+    byte a second: its kernel reports no room for it. One that empties a part of its buffer is not."""
     linger_seconds: float = 1.0
     """How long the gateway reads on after it refused a body, so that its client gets the answer."""
     max_head_bytes: int = 64 * 1024

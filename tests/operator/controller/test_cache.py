@@ -368,3 +368,7 @@ def test_what_nobody_of_ours_controls_is_kept_by_its_head_alone() -> None:
     large = {**child, "metadata": {**child["metadata"], "annotations": {"x": "y" * 1000}}, "spec": {"x": "y"}}
     cache.put(large)
     assert cache.children(KEY) == ({"apiVersion": "v1", "kind": "Service", "metadata": child["metadata"]},)
+    pod = make_pod("stranger")
+    del pod["metadata"]["labels"][LABEL_COMPONENT]
+    cache.put(pod)
+    assert cache.find(pod) == {"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"]}
