@@ -571,6 +571,8 @@ def test_the_list_shows_what_people_ask_for(
     assert header.split() == columns
     assert row.split()[1:3] == ["listed", "False"]
     assert f"http://listed.{namespace}.svc.cluster.local:8080" in row
+    everything = cluster.kubectl("get", "all", "-n", namespace, "-o", "name")
+    assert "inferenceservice.millrace.dev/listed" in everything.splitlines()
 
 
 def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(

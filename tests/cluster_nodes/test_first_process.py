@@ -13,7 +13,7 @@ pytestmark = pytest.mark.reads(
     "e2e/cluster", "images", "requirements.lock", "testing/polling.py", "operator/millrace_kubernetes"
 )
 
-DELAYS_SECONDS = [number / 40 for number in range(16)]
+DELAYS_SECONDS = [number / 15 for number in range(16)]
 """From the start of a process to its deletion: before, during and after Python's own start."""
 
 

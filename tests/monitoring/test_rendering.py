@@ -178,12 +178,20 @@ def test_strangers_reach_every_port_of_a_gateway_but_the_gateways_own(programs: 
     policy = manifests["NetworkPolicy", "millrace-gateway"]["spec"]
     is_gateway = {"matchLabels": pod["metadata"]["labels"]}
     assert policy["podSelector"] == is_gateway
-    for_all, for_gateways = policy["ingress"]
+    for_clients, for_metrics, for_gateways = policy["ingress"]
     assert for_gateways == {"from": [{"podSelector": is_gateway}], "ports": [{"port": PORT_GATEWAY_PEERS}]}
     container = pod["spec"]["containers"][0]
     ports = {port["containerPort"] for port in container["ports"]} - {PORT_GATEWAY_PEERS}
-    assert for_all == {"ports": [{"port": port} for port in sorted(ports, reverse=True)]}
+    assert [for_clients, for_metrics] == [{"ports": [{"port": port}]} for port in sorted(ports, reverse=True)]
     assert ports == {9000, PORT_GATEWAY_METRICS}
+
+
+def test_metrics_can_be_left_to_prometheus_and_the_operator(programs: Programs) -> None:
+    peer = '[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]'
+    rendered = render(programs["helm"], "--set-json", f"gateway.metricsFrom={peer}")
+    _, for_metrics, _ = rendered["NetworkPolicy", "millrace-gateway"]["spec"]["ingress"]
+    operator = {"podSelector": {"matchLabels": {"millrace.dev/component": "operator"}}}
+    assert for_metrics == {"ports": [{"port": PORT_GATEWAY_METRICS}], "from": [operator, *json.loads(peer)]}
 
 
 @pytest.mark.parametrize(("value", "is_there"), [("false", False), ("null", True)])

@@ -1,12 +1,16 @@
 """Records of many services: what befalls one of them is not the others'."""
 
+import json
 import logging
 from typing import Any
 
 import pytest
 
+from millrace_operator.api.change_record import KEY as CHANGES
 from millrace_operator.api.change_record import find_newest, read_changes
+from millrace_operator.autoscaler.decide.prior import PRIOR
 from millrace_operator.autoscaler.run.priors import PERIOD_SECONDS, Priors
+from millrace_operator.autoscaler.run.record import MOST_BYTES, Record
 from millrace_operator.controller.cache import Cache
 from millrace_operator.kube.fake import FakeCluster
 from millrace_operator.kube.kinds import CONTROLLER_REVISION, Kind, Obj, ObjectKey, ServiceKey
@@ -36,6 +40,15 @@ class Odd(FakeCluster):
             self.num_tries += 1
             raise KeyError("metadata")
         return await super().annotate(kind, namespace, name, *args, **words)
+
+
+def test_a_record_that_an_annotation_cannot_hold_loses_its_prior_and_no_change() -> None:
+    service = make("a", 1, 2)
+    changes = tuple(read_changes("\n".join(service["status"]["scaling"]["lastChanges"])))
+    texts = [Record(prior="p" * size, changes=changes).render(0.0) for size in (10, MOST_BYTES)]
+    assert [PRIOR in json.loads(text) for text in texts] == [True, False]
+    assert all(len(text) <= MOST_BYTES for text in texts)
+    assert len({json.dumps(json.loads(text)[CHANGES]) for text in texts}) == 1
 
 
 class Stage:
