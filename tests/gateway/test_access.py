@@ -11,6 +11,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from millrace_gateway.access.access_log import LoggedRequest, format_line
 from millrace_gateway.access.fairness import window
 from millrace_gateway.access.fairness.window import FIRST_REQUESTS
 from millrace_gateway.access.policy import read_default
@@ -191,6 +192,32 @@ async def test_what_was_used_counts_and_no_client_sees_the_report(bench: Bench) 
     async with bench.client.get(f"{bench.url}/v1/usage", headers={"api-key": "mr-eve"}) as answer:
         assert answer.status == 401
     assert len(replica.seen) == 2
+
+
+async def test_the_access_log_has_each_request_and_no_prompt_no_key_and_no_query(bench: Bench) -> None:
+    replica = await start(bench)
+    logged: list[LoggedRequest] = []
+    bench.gateway.tenancy.guard._log = logged.append
+    body = BODY | {"messages": [{"role": "user", "content": "PRIVATE"}], "user": "PRIVATE"}
+    await ask(bench, body=body, path=f"{PATH}?token=PRIVATE")
+    await ask(bench, body=body | {"stream": True})
+    await ask(bench, "mr-PRIVATE", body=body)
+    replica.release.clear()
+    headers, cut = {"Authorization": "Bearer mr-bob"}, body | {"stream": True}
+    async with bench.client.post(bench.url + PATH, json=cut, headers=headers) as answer:
+        await answer.content.readany()
+        answer.close()
+    await bench.until(lambda: len(logged) == 4)
+    lines = [json.loads(format_line(one)) for one in logged]
+    assert [(line["client"], line["outcome"], line["status"]) for line in lines] == [
+        ("team/keys/ada", "completed", 200),
+        ("team/keys/ada", "completed", 200),
+        ("", "refused", 401),
+        ("team/keys/bob", "client_left", 200),
+    ]
+    assert [line.get("completion_tokens") for line in lines] == [7, 20, None, 1]
+    assert not {"PRIVATE", "mr-ada", "mr-bob"} & {value for line in lines for value in line.values()}
+    assert "PRIVATE" not in repr(logged)
 
 
 async def test_a_cut_stream_is_charged_for_what_its_replica_told(bench: Bench) -> None:

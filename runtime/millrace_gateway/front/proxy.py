@@ -107,6 +107,10 @@ class Proxy:
                 await self._serve(exchange)
         except RequestRefusedError as refusal:
             exchange.status = refusal.status
+            if (
+                exchange.outcome is Outcome.CLIENT_LEFT
+            ):  # before it counted for a service: only the log has it
+                exchange.outcome = Outcome.REFUSED
             self.refuse(request, refusal, exchange.early)
         finally:
             exchange.end()
