@@ -107,9 +107,7 @@ class Proxy:
                 await self._serve(exchange)
         except RequestRefusedError as refusal:
             exchange.status = refusal.status
-            if (
-                exchange.outcome is Outcome.CLIENT_LEFT
-            ):  # before it counted for a service: only the log has it
+            if exchange.outcome is Outcome.CLIENT_LEFT:  # before it counted: for the log
                 exchange.outcome = Outcome.REFUSED
             self.refuse(request, refusal, exchange.early)
         finally:

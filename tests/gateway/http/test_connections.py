@@ -280,10 +280,13 @@ def lose(peer: socket.socket) -> None:
 
 
 @pytest.mark.slow
-async def test_a_replica_on_a_lost_node_is_noticed_whatever_it_was_doing(
+async def test_a_lost_replica_is_noticed_whatever_it_was_doing_and_a_silent_one_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Linux counts no probes where TCP_USER_TIMEOUT is longer: a silent stream once hung for 300 s."""
+    """Linux counts no probes where TCP_USER_TIMEOUT is longer: a silent stream once hung for 300 s.
+
+    A replica that lives may be silent for ever: it computes.
+    """
     for name in ("IDLE_SECONDS", "INTERVAL_SECONDS", "NUM_PROBES"):
         monkeypatch.setattr(sockets, name, 1)
     monkeypatch.setattr(replica_connection, "REPLICA_SECONDS", 2)
@@ -291,11 +294,15 @@ async def test_a_replica_on_a_lost_node_is_noticed_whatever_it_was_doing(
     switched = b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     loop, lost = asyncio.get_running_loop(), list[bytes | None]()
 
-    async def ask(head: bytes | None) -> None:
+    async def connect_both() -> tuple[ReplicaConnection, socket.socket]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.setblocking(False)
             _, replica = await loop.create_connection(ReplicaConnection, *listener.getsockname())
             peer, _ = await loop.sock_accept(listener)
+        return replica, peer
+
+    async def ask(head: bytes | None) -> None:
+        replica, peer = await connect_both()
         with peer:
             if head is None:
                 lose(peer)
@@ -314,9 +321,20 @@ async def test_a_replica_on_a_lost_node_is_noticed_whatever_it_was_doing(
                     await collector.body
         lost.append(head)
 
-    async with asyncio.timeout(30):
-        await asyncio.gather(*(ask(head) for head in (None, chunked, switched)))
-    assert len(lost) == 3
+    silent, living = await connect_both()
+    asking = asyncio.create_task(silent.ask(b"GET / HTTP/1.1\r\n\r\n", b""))
+    with living:
+        await loop.sock_recv(living, 1024)
+        await loop.sock_sendall(living, chunked)
+        await asking
+        collector = Collector()
+        silent.attach(collector)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(ask(head) for head in (None, chunked, switched)))
+            assert len(lost) == 3
+            await loop.sock_sendall(living, b"0\r\n\r\n")
+            assert await collector.body == b"a"
+    silent.abort()
 
 
 def test_a_lost_node_is_noticed_within_half_a_minute_and_a_lost_client_within_two() -> None:
