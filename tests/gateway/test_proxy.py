@@ -249,6 +249,30 @@ async def test_a_replica_that_answers_every_request_with_an_error_gets_few(bench
     assert MOST_ERRORS <= len(failed) <= MOST_ERRORS + 2, "two more may be on their way"
 
 
+async def test_a_replica_that_hangs_gets_few_more(bench: Bench) -> None:
+    """No request of it ends, and silence is no failure: those that it has are its load."""
+    hung: list[bytes] = []
+    release = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.Response:
+        if request.path == COMPLETIONS:  # and not the gateway's question for its load
+            hung.append(await request.read())
+        await release.wait()
+        return await echo(request)
+
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", hang)
+    await bench.add_upstream("team", "chat", echo)
+    asking: list[asyncio.Task[Any]] = []
+    for number in range(40):
+        messages = [{"role": "user", "content": f"conversation {number}"}]
+        asking.append(asyncio.create_task(post(bench, BODY | {"messages": messages})))
+        await bench.until(lambda: len(hung) + sum(task.done() for task in asking) == len(asking))
+    assert len(hung) <= 2
+    release.set()
+    assert {(await task)[0] for task in asking} == {200}
+
+
 async def test_a_full_replicas_429_is_its_answer_and_an_outcome_of_its_own(bench: Bench) -> None:
     async def refuse(_request: web.Request) -> web.Response:
         return web.json_response({"error": "full"}, status=429, headers={"Retry-After": "7"})
