@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.quality import measure, read_documents
+from benchmarks.quality import PUBLISHED, measure, measure_published, read_documents
 from stories_training.generator import HELD_OUT_SEED, generate_document
 from stories_training.tokens import encode_document
 from stories_training.train import FOLDER
@@ -21,6 +21,15 @@ def test_rounding_costs_the_shipped_model_little() -> None:
     for name in ("Int8", "Int4"):
         assert figures[name]["perplexity"] < figures["float32"]["perplexity"] * 1.01
         assert figures[name]["same_first"] > 0.94
+
+
+def test_serving_a_published_format_adds_little_to_what_its_author_lost() -> None:
+    """Beside the checkpoint's own numbers, widened and served in float32."""
+    bounds = {"FP8": 0.0005, "INT8": 0.0002, "INT4": 0.0025, "AWQ": 0.0025}
+    figures = measure_published(read_documents(3), "auto")
+    assert figures.keys() == PUBLISHED.keys()
+    for name, found in figures.items():
+        assert found["kl"] <= bounds[name.split()[0]], name
 
 
 @pytest.mark.parametrize("weights", ["Int8", "Int4"])
