@@ -178,13 +178,14 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     a product, its sum and the previous residual have memory of their own.
     """
     query, kv = _cut_attention(layer.attention, shard)
-    mlp = _cut_mlp(layer, shard)
+    mlps = list(_cut_mlps(layer, shard))
     # Of a mixture, the products of all chosen experts before their sum.
-    output = layer.mlp.num_chosen * width if isinstance(layer.mlp, ExpertsShape) else 0
+    outputs = [mlp + times * width for mlp, times in mlps]
+    mlp = max(mlp for mlp, _ in mlps)
     if shard.count == 1:
-        return 2 * width + max(3 * query + 2 * kv, 3 * mlp, mlp + output)
+        return 2 * width + max(3 * query + 2 * kv, 3 * mlp, *outputs)
     attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
-    return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width, mlp + output))
+    return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width, *outputs))
 
 
 def _product_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
@@ -194,7 +195,7 @@ def _product_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     Experts take nothing beside them.
     """
     query, kv = _cut_attention(layer.attention, shard)
-    mlp = 0 if isinstance(layer.mlp, ExpertsShape) else _cut_mlp(layer, shard)
+    ((mlp, _),) = ((0, 0),) if isinstance(layer.mlp, ExpertsShape) else _cut_mlps(layer, shard)
     kept, sums = (2, 1) if shard.count == 1 else (3, 2)
     return kept * width + max(2 * mlp, query + 2 * kv, max(query, mlp) + sums * width)
 
@@ -218,7 +219,7 @@ def _step_on_cpu(weights: Weights, shard: Shard) -> int:
     width = shape.width
     parts = [_cut_attention(kind.attention, shard) for kind in shape.kinds]
     projected = max(query + 2 * kv for query, kv in parts)
-    mlps = {_cut_mlp(kind, shard) for kind in shape.kinds}
+    mlps = {mlp for kind in shape.kinds for mlp, _ in _cut_mlps(kind, shard)}
     beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else item_bytes * max(mlps)
     of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
     of_token += max(_count_routing(kind) for kind in shape.kinds)
@@ -238,7 +239,14 @@ def _cut_attention(attention: AttentionShape, shard: Shard) -> tuple[int, int]:
     return heads.query.size * attention.head_dim, heads.kv.size * attention.head_dim
 
 
-def _cut_mlp(layer: LayerShape, shard: Shard) -> int:
-    """Return the width of a worker's part of the MLP, or of all experts that a token goes to."""
-    times = layer.mlp.num_chosen if isinstance(layer.mlp, ExpertsShape) else 1
-    return times * shard.cut(layer.mlp.width, GROUP).size
+def _cut_mlps(layer: LayerShape, shard: Shard) -> Iterator[tuple[int, int]]:
+    """Yield the width of a worker's part of the MLP, and 0; or of all experts of a token, and their count.
+
+    A shared expert is a mixture of one.
+    """
+    if not isinstance(layer.mlp, ExpertsShape):
+        yield shard.cut(layer.mlp.width, GROUP).size, 0
+        return
+    yield layer.mlp.num_chosen * shard.cut(layer.mlp.width, GROUP).size, layer.mlp.num_chosen
+    if layer.mlp.shared_width is not None:
+        yield shard.cut(layer.mlp.shared_width, GROUP).size, 1

@@ -30,6 +30,9 @@ class Role(enum.Enum):
     ROUTER = "router"
     EXPERTS_GATE_UP = "gate and its factor, of each expert"
     EXPERTS_DOWN = "output of each expert"
+    SHARED_ROUTER = "gate of the shared expert"
+    SHARED_GATE_UP = "gate and its factor, of the shared expert"
+    SHARED_DOWN = "output of the shared expert"
     NORM = "last norm"
     HEAD = "head"
 
@@ -150,3 +153,13 @@ def _list_experts(width: Axis, shape: ExpertsShape) -> Iterator[Module]:
     parts = (Part("expert_gate", inner), Part("expert_up", inner))
     yield Module(Role.EXPERTS_GATE_UP, parts, width, is_gated=True, count=count)
     yield Module(Role.EXPERTS_DOWN, (Part("expert_down", width),), inner, is_summed=True, count=count)
+    if shape.shared_width is not None:
+        yield from _list_shared(width, Axis(shape.shared_width, GROUP))
+
+
+def _list_shared(width: Axis, inner: Axis) -> Iterator[Module]:
+    """Yield a mixture of one: its router has one row, and its weight is that row's sigmoid."""
+    yield Module(Role.SHARED_ROUTER, (Part("shared_router", Axis(1)),), width, is_rounded=False)
+    parts = (Part("shared_gate", inner), Part("shared_up", inner))
+    yield Module(Role.SHARED_GATE_UP, parts, width, is_gated=True)
+    yield Module(Role.SHARED_DOWN, (Part("shared_down", width),), inner, is_summed=True)

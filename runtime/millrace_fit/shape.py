@@ -59,6 +59,8 @@ class ExpertsShape:
     """Of each expert."""
     is_normalised: bool = False
     """Whether the chosen ones' probabilities are divided by their sum."""
+    shared_width: int | None = None
+    """Of an expert to which each token also goes, weighted by a gate of its own; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 200,
         "mlp_only_layers": [1],
     },
+    "shared expert": {
+        "architectures": ["Qwen2MoeForCausalLM"],
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 96,
+        "shared_expert_intermediate_size": 352,
+        "dtype": "bfloat16",
+    },
     "bfloat16": {"dtype": "bfloat16"},
     "float16": {"dtype": "float16"},
 }

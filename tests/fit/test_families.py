@@ -247,7 +247,7 @@ def test_an_unknown_architecture_lists_the_supported(names: Any) -> None:
     [
         ("Ministral3ForCausalLM", "MistralForCausalLM"),
         ("MiniMaxM2ForCausalLM", "Qwen3MoeForCausalLM"),
-        ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"),
+        ("Qwen3NextForCausalLM", "Qwen3MoeForCausalLM"),
         ("Qwen3_5ForConditionalGeneration", "Qwen3ForCausalLM"),
         ("GptOssForCausalLM", "Qwen3MoeForCausalLM"),
         ("Gemma3ForCausalLM", "Qwen3ForCausalLM"),

@@ -49,7 +49,9 @@ def test_so_does_a_cache_in_eight_bits(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(("count", "name"), [(2, "biases and odd sizes"), (3, "mixture"), (8, "tied")])
+@pytest.mark.parametrize(
+    ("count", "name"), [(2, "biases and odd sizes"), (3, "mixture"), (3, "shared expert"), (8, "tied")]
+)
 def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str, tmp_path: Path) -> None:
     """Shares are uneven, and of 4 KV heads each is held by two of 8 workers."""
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
@@ -67,7 +69,7 @@ def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str,
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", ["biases and odd sizes", "bfloat16", "tied", "mixture"])
+@pytest.mark.parametrize("name", ["biases and odd sizes", "bfloat16", "tied", "mixture", "shared expert"])
 def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
@@ -81,7 +83,7 @@ def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: P
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ["llama", "bfloat16", "biases and odd sizes", "mixture"])
+@pytest.mark.parametrize("name", ["llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert"])
 def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
@@ -90,8 +92,9 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     settings = Settings(device="cpu", weights=weights, max_sequences=4, max_batched_tokens=64)
     told = step_bytes(facts.weigh(settings), Shard(), LENGTH)
     taken = runner._program._workspace.nbytes
-    # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
-    assert 0.9 * taken <= told <= (1.7 if name == "mixture" else 1.1) * taken
+    # Where layers of two kinds alternate, the results of one kind may have the memory of the other's, and those
+    # of a shared expert some of the experts' before it.
+    assert 0.9 * taken <= told <= {"mixture": 1.7, "shared expert": 1.15}.get(name, 1.1) * taken
 
 
 def test_the_tables_take_what_was_told(tmp_path: Path) -> None:

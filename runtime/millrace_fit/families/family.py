@@ -29,6 +29,10 @@ LLAMA_NAMES: Final[Names] = MappingProxyType(
         "expert_gate": "model.layers.{layer}.mlp.experts.{expert}.gate_proj",
         "expert_up": "model.layers.{layer}.mlp.experts.{expert}.up_proj",
         "expert_down": "model.layers.{layer}.mlp.experts.{expert}.down_proj",
+        "shared_router": "model.layers.{layer}.mlp.shared_expert_gate",
+        "shared_gate": "model.layers.{layer}.mlp.shared_expert.gate_proj",
+        "shared_up": "model.layers.{layer}.mlp.shared_expert.up_proj",
+        "shared_down": "model.layers.{layer}.mlp.shared_expert.down_proj",
         "norm": "model.norm",
         "head": "lm_head",
     }

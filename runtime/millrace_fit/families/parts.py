@@ -132,3 +132,15 @@ def read_experts(
     num_experts = fields.count(name, num_experts)
     num_chosen = fields.count("num_experts_per_tok", num_chosen, most=num_experts)
     return ExpertsShape(num_experts, num_chosen, width, is_normalised)
+
+
+def list_mlps(fields: Fields, experts: ExpertsShape) -> Iterator[MlpShape | ExpertsShape]:
+    """Yield each layer's MLP or experts, as Qwen's mixtures have them. Raises ArchitectureError."""
+    numbers = fields.raw.get("mlp_only_layers") or []
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        raise ArchitectureError(
+            f"config.json has mlp_only_layers {numbers!r}; it must be a list of layers' numbers"
+        )
+    period = fields.count("decoder_sparse_step", 1)
+    for number in range(fields.num_layers):
+        yield read_mlp(fields) if number in numbers or (number + 1) % period else experts

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family
 from millrace_fit.families.parts import (
+    list_mlps,
     read_attention,
     read_decoder,
     read_experts,
-    read_mlp,
     read_window,
 )
 from millrace_fit.fields import Fields
@@ -25,22 +24,8 @@ def parse(fields: Fields) -> DecoderShape:
         attention = replace(attention, window=read_window(fields, default=4096))
     width = fields.count("moe_intermediate_size", 768)
     experts = read_experts(fields, 128, 8, width, is_normalised=fields.flag("norm_topk_prob"))
-    dense, period = _list_dense(fields), fields.count("decoder_sparse_step", 1)
-    layers = [
-        LayerShape(attention, read_mlp(fields) if number in dense or (number + 1) % period else experts)
-        for number in range(fields.num_layers)
-    ]
+    layers = [LayerShape(attention, mlp) for mlp in list_mlps(fields, experts)]
     return read_decoder(fields, layers, max_length=32768)
-
-
-def _list_dense(fields: Fields) -> frozenset[int]:
-    """Return the numbers of layers that have one MLP."""
-    numbers = fields.raw.get("mlp_only_layers") or []
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise ArchitectureError(
-            f"config.json has mlp_only_layers {numbers!r}; it must be a list of layers' numbers"
-        )
-    return frozenset(numbers)
 
 
 QWEN3_MOE = Family("Qwen3MoeForCausalLM", parse)

@@ -9,6 +9,7 @@ from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.mistral import MISTRAL, MISTRAL3
 from millrace_fit.families.mixtral import MIXTRAL
 from millrace_fit.families.qwen2 import QWEN2
+from millrace_fit.families.qwen2_moe import QWEN2_MOE
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.qwen3_moe import QWEN3_MOE
 from millrace_fit.families.qwen_vl import QWEN3_VL, QWEN25_VL
@@ -26,6 +27,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         MISTRAL3,
         MIXTRAL,
         QWEN2,
+        QWEN2_MOE,
         QWEN3,
         QWEN3_MOE,
         QWEN25_VL,
@@ -71,7 +73,6 @@ def _list_known() -> str:
 
 _DENSE, _MIXTURE = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
 NEAREST: Final[Mapping[str, str]] = {
-    "Qwen2Moe": _MIXTURE,
     "Qwen3Moe": _MIXTURE,
     "Qwen3VLMoe": _MIXTURE,
     "Qwen3Next": _MIXTURE,

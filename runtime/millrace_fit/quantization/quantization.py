@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
 HEADS: Final = Targets(patterns=(re.compile(r"(.*\.)?lm_head$"),))
 """The head, which most methods leave as it is without saying so."""
-ROUTERS: Final = Targets(patterns=(re.compile(r".*\.(gate|router)$"),))
+ROUTERS: Final = Targets(patterns=(re.compile(r".*\.(gate|router|shared_expert_gate)$"),))
 """Routers of experts, which are linear modules in some versions of transformers only."""
 
 

@@ -13,7 +13,7 @@ from millrace_fit.families.registry import Declared, declare
 from millrace_fit.modules import Role
 from millrace_fit.shape import AttentionShape, DecoderShape, ExpertsShape, LayerShape, MlpShape
 from millrace_fit.shard import ALONE, Shard
-from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
+from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Scoring, Step
 from millrace_kernels.weights import Shares
 from millrace_runtime.layers import (
     Attention,
@@ -66,7 +66,18 @@ class MLP:
         return self.down.add_to(residual, self.gate_up(x, step), step)
 
 
-def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture:
+class SharedMixture:
+    """A mixture, and beside it an expert for every token, which is a mixture of one."""
+
+    def __init__(self, routed: Mixture, shared: Mixture) -> None:
+        self.routed, self.shared = routed, shared
+
+    def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
+        """Return residual + both, each [tokens, width]."""
+        return self.shared.add_to(self.routed.add_to(residual, x, step), x, step)
+
+
+def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture | SharedMixture:
     """Return an MLP, or the experts of which each token has some."""
     match shape:
         case MlpShape():
@@ -74,7 +85,15 @@ def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture
         case ExpertsShape():
             routing = Routing(shape.num_chosen, is_normalised=shape.is_normalised)
             experts = modules.experts(Role.EXPERTS_GATE_UP), modules.experts(Role.EXPERTS_DOWN)
-            return Mixture(modules.router(), routing, *experts)
+            routed = Mixture(modules.router(Role.ROUTER), routing, *experts)
+            return routed if shape.shared_width is None else SharedMixture(routed, build_shared(modules))
+
+
+def build_shared(modules: Modules) -> Mixture:
+    """Return the expert of every token. Its weight is the sigmoid of its gate's score."""
+    experts = modules.experts(Role.SHARED_GATE_UP), modules.experts(Role.SHARED_DOWN)
+    routing = Routing(1, Scoring.SIGMOID, is_normalised=False)
+    return Mixture(modules.router(Role.SHARED_ROUTER), routing, *experts)
 
 
 class Layer:

@@ -44,11 +44,11 @@ class Modules:
         (gate, rows), (up, _) = cuts.items()
         return self.weights.gated_matrix(gate, up, rows, columns.size, has_bias=has_bias)
 
-    def router(self) -> Matrix:
-        """Read the router, which every worker has whole."""
-        module = self.modules[Role.ROUTER]
+    def router(self, role: Role) -> Matrix:
+        """Read a router, which every worker has whole."""
+        module = self.modules[role]
         assert module.columns is not None, "a vector is no router"
-        return self.weights.router(self._name(Role.ROUTER), module.parts[0].rows.size, module.columns.size)
+        return self.weights.router(self._name(role), module.parts[0].rows.size, module.columns.size)
 
     def experts(self, role: Role) -> Experts:
         """Read this worker's part of each expert."""

@@ -61,6 +61,12 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, {"attention_bias": True}, WINDOWED,
         {"router_aux_loss_coef": 0.5}, {"shared_expert_intermediate_size": 32},
     ],
+    "qwen2_moe": [
+        {"norm_topk_prob": True}, {"shared_expert_intermediate_size": 96}, {"qkv_bias": False},
+        {"qkv_bias": "-"},
+        {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}, WINDOWED, WINDOWED | {"max_window_layers": 1},
+        WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]},
+    ],
     "mixtral": [
         {"num_experts_per_tok": 1}, {"num_local_experts": 6}, {"sliding_window": 16}, {"head_dim": "-"},
         {"router_jitter_noise": 0.5},
@@ -77,6 +83,13 @@ BASES: dict[str, dict[str, Any]] = {
     "qwen2": {"head_dim": "-"},
     "smollm3": {"head_dim": "-"},
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+    "qwen2_moe": {
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 56,
+        "head_dim": "-",
+    },
     "mixtral": {"num_local_experts": 4},
 }
 CASES = [

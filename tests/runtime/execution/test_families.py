@@ -52,6 +52,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_type": "qwen3_moe", "num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3,
         "moe_intermediate_size": 40, "mlp_only_layers": [1], "norm_topk_prob": True,
     },
+    "qwen2_moe, with a shared expert": {
+        "model_type": "qwen2_moe", "head_dim": "-", "num_hidden_layers": 3, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
+        "mlp_only_layers": [1],
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from SIZES'."""

@@ -1,0 +1,35 @@
+"""Qwen 1.5's and 2's mixtures of experts: beside many small MLPs one that each token goes to, with a gate."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from millrace_fit.families.family import Family
+from millrace_fit.families.parts import list_mlps, read_attention, read_decoder, read_experts, read_window
+from millrace_fit.fields import Fields
+from millrace_fit.shape import DecoderShape, LayerShape
+
+
+def parse(fields: Fields) -> DecoderShape:
+    """Return the shape."""
+    attention = read_attention(fields, num_kv_heads=16, has_bias=fields.flag("qkv_bias", default=True))
+    width = fields.count("moe_intermediate_size", 1408)
+    experts = read_experts(fields, 60, 4, width, is_normalised=fields.flag("norm_topk_prob"))
+    experts = replace(experts, shared_width=fields.count("shared_expert_intermediate_size", 5632))
+    layers = [
+        LayerShape(replace(attention, window=window), mlp)
+        for window, mlp in zip(_read_windows(fields), list_mlps(fields, experts), strict=True)
+    ]
+    return read_decoder(fields, layers, max_length=32768)
+
+
+def _read_windows(fields: Fields) -> Iterator[int | None]:
+    """Yield each layer's window. Without `layer_types` every second layer has it, the first one too."""
+    window = read_window(fields, default=4096) if fields.flag("use_sliding_window") else None
+    kinds = fields.items("layer_types", fields.num_layers, "full_attention", "sliding_attention")
+    num_windowed = fields.count("max_window_layers", 28, least=0)
+    for number in range(fields.num_layers):
+        is_windowed = number % 2 == 0 and number < num_windowed if kinds is None else kinds[number][0] == "s"
+        yield window if is_windowed else None
+
+
+QWEN2_MOE = Family("Qwen2MoeForCausalLM", parse)
