@@ -92,8 +92,8 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     settings = Settings(device="cpu", weights=weights, max_sequences=4, max_batched_tokens=64)
     told = step_bytes(facts.weigh(settings), Shard(), LENGTH)
     taken = runner._program._workspace.nbytes
-    # Where layers of two kinds alternate, the results of one kind may have the memory of the other's, and those
-    # of a shared expert some of the experts' before it.
+    # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
+    # A shared expert's may have some of the experts' before it.
     assert 0.9 * taken <= told <= {"mixture": 1.7, "shared expert": 1.15}.get(name, 1.1) * taken
 
 

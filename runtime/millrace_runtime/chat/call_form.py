@@ -2,7 +2,7 @@
 
 Most templates write arguments as JSON themselves, so they want an object. DeepSeek's join them with other
 text, so they want JSON already written. Those of its distilled models write calls only where `content` is
-null; others join `content` with other text, so it must not be null.
+null; others join `content` with other text, so it must not be null. SmolLM3's shows tools, and no calls.
 """
 
 import json
@@ -10,11 +10,14 @@ from collections.abc import Callable
 from itertools import chain, product
 from typing import Any, NamedTuple
 
+from millrace_runtime.chat.adaptation import read_text
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 _PROBE = "0d7f1c"
 _CONTENTS: tuple[dict[str, Any], ...] = ({}, {"content": None}, {"content": ""})
 """What a message of calls alone may have, in the order in which they are tried."""
+_NULL = 1
+_BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 class CallForm(NamedTuple):
@@ -26,20 +29,30 @@ class CallForm(NamedTuple):
     """Whether arguments may be an object."""
     reads_texts: bool
     """Whether arguments may be a text."""
+    is_taught: bool = False
+    """Whether it shows tools and no calls: those of earlier turns are written as it teaches the model to."""
 
     @property
     def needs_null(self) -> bool:
         """Whether a message of calls must have no text, not even an empty one."""
         return "content" in self.content and self.content["content"] is None
 
-    def prepare(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message with its calls, if it has any, as the template reads them."""
+    def prepare(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a message as the template reads it: of a text and calls it may be two."""
         calls = message.get("tool_calls")
-        if not isinstance(calls, list):
-            return message
+        if not isinstance(calls, list) or not calls:
+            return [message]
         prepared = message | {"tool_calls": [self._prepare_call(call) for call in calls]}
-        has_text = message.get("content") if self.needs_null else "content" in message
-        return prepared if has_text or not calls else prepared | self.content
+        text = read_text(message.get("content"))
+        if self.is_taught:
+            written = [text] * bool(text) + [_write_taught(call) for call in prepared.pop("tool_calls")]
+            return [prepared | {"content": "\n".join(written)}]
+        if not self.needs_null:
+            return [prepared if "content" in message else prepared | self.content]
+        if not text.strip():
+            return [prepared | self.content]
+        said = {name: value for name, value in message.items() if name != "tool_calls"}
+        return [said, {"role": message["role"], "tool_calls": prepared["tool_calls"], **self.content}]
 
     def _prepare_call(self, call: Any) -> Any:
         """Return a call with arguments that the template reads. A model may have written no JSON."""
@@ -57,7 +70,7 @@ class CallForm(NamedTuple):
         return call | {"function": function | {"arguments": arguments}}
 
 
-def find_call_form(render: Callable[[list[dict[str, Any]]], str]) -> CallForm:
+def find_call_form(render: Callable[[list[dict[str, Any]]], str], source: str) -> CallForm:
     """Return the first form in which a template writes a call.
 
     `render` returns a prompt of messages. It raises TemplateError and BrokenTemplateError.
@@ -66,10 +79,22 @@ def find_call_form(render: Callable[[list[dict[str, Any]]], str]) -> CallForm:
         (place, is_object): _try(render, content, {_PROBE: _PROBE} if is_object else _PROBE)
         for (place, content), is_object in product(enumerate(_CONTENTS), (True, False))
     }
-    writing = (form for form, prompt in prompts.items() if _PROBE in prompt)
-    rendering = (form for form, prompt in prompts.items() if prompt)  # it writes no calls
+    writing = [form for form, prompt in prompts.items() if _PROBE in prompt]
+    # One that writes no calls may write a null: that comes last.
+    rendering = [form for form, prompt in prompts.items() if prompt]
+    rendering.sort(key=lambda form: form[0] == _NULL)
     place, reads_objects = next(chain(writing, rendering), (0, True))
-    return CallForm(_CONTENTS[place], reads_objects, reads_texts=prompts[place, False] != "")
+    is_taught = not writing and bool(rendering) and all(mark in source for mark in ("tools", _BEGIN, _END))
+    reads_texts = prompts[place, False] != ""
+    return CallForm(_CONTENTS[place], reads_objects, reads_texts, is_taught)
+
+
+def _write_taught(call: Any) -> str:
+    """Return a call as Hermes' format has it, which most templates teach by the same two marks."""
+    function = call.get("function") if isinstance(call, dict) else None
+    known = function if isinstance(function, dict) else {}
+    written = {"name": known.get("name"), "arguments": known.get("arguments")}
+    return f"{_BEGIN}\n{json.dumps(written, ensure_ascii=False)}\n{_END}"
 
 
 def _try(

@@ -22,7 +22,20 @@ from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jobs import RenderChat
 
-_PROBE = "0d7f1c"
+_PROBE, _SECOND_PROBE = "0d7f1c", "7c21e9"
+_ASKED = {"role": "user", "content": "?"}
+_CALL = {"id": "0" * 9, "type": "function", "function": {"name": "f", "arguments": {}}}
+_CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_BEFORE_AND_BEHIND: Mapping[str, tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]] = {
+    "user": ((), ()),
+    "system": ((), (_ASKED,)),
+    "assistant": ((_ASKED,), (_ASKED,)),
+    "tool": ((_ASKED, _CALLED), ()),
+}
+"""The messages around one of parts, by its role: a template may read parts in one, and print them in another."""
+_FOR_TOOLS = "tool_use"
+_FUNCTION = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
+_TOOLS = [{"type": "function", "function": _FUNCTION}]
 _CONTINUED = "CONTINUED_TEXT_ENDS_HERE "
 """Marks the end of a message that the model continues. The space shows whether the template strips."""
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -39,7 +52,10 @@ class ChatTemplate:
         Raises BrokenTemplateError for one that does not compile, or that can't render one message.
         """
         self._special_tokens = special_tokens
-        self._templates = {name: _NamedTemplate(source, special_tokens) for name, source in sources.items()}
+        self._templates = {
+            name: _NamedTemplate(source, special_tokens, _TOOLS if name == _FOR_TOOLS else None)
+            for name, source in sources.items()
+        }
 
     def render(self, chat: RenderChat) -> str:
         """Return the prompt's text.
@@ -58,7 +74,7 @@ class ChatTemplate:
             raise
 
     def _choose(self, chat: RenderChat) -> "_NamedTemplate":
-        wanted = "tool_use" if chat.tools is not None and "tool_use" in self._templates else "default"
+        wanted = _FOR_TOOLS if chat.tools is not None and _FOR_TOOLS in self._templates else "default"
         try:
             return self._templates[wanted]
         except KeyError:
@@ -70,7 +86,10 @@ class ChatTemplate:
 class _NamedTemplate:
     """One compiled template, and what it makes of messages."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], tools: Sequence[Any] | None = None
+    ) -> None:
+        """A template that is only for chats with tools is tried with these."""
         environment = _build_environment()
         try:
             self._template = environment.from_string(source)
@@ -83,16 +102,19 @@ class _NamedTemplate:
         self._source = source
         self._special_tokens = special_tokens
         self._names_developer = "developer" in source
+        self._tried = RenderChat([], tools=tools)
         failure, reads_text = self._try_text()
-        self._takes_parts = self._reads_parts()
-        self._needs_parts = self._takes_parts and not reads_text
+        two = (_PROBE, _SECOND_PROBE)
+        self._takes_parts = frozenset(role for role in _BEFORE_AND_BEHIND if self._reads_parts(role, *two))
+        """The roles whose content may be a list of parts."""
+        self._needs_parts = not reads_text and self._reads_parts("user", _PROBE)
         """Whether its messages' content is a list of parts, even where a client sends text."""
-        if failure is not None and not self._takes_parts:
+        if failure is not None and not self._needs_parts:
             raise failure
-        self._call_form = find_call_form(lambda messages: self._run(messages, RenderChat([])))
+        self._call_form = find_call_form(lambda messages: self._run(messages, self._tried), source)
 
     def render(self, chat: RenderChat) -> str:
-        messages = [self._prepare(message) for message in chat.messages]
+        messages = [one for message in chat.messages for one in self._prepare(message)]
         if not chat.continue_final_message:
             return self._run(messages, chat)
         field, text = _mark_end(messages[-1])
@@ -100,8 +122,11 @@ class _NamedTemplate:
             raise TemplateError("`continue_final_message`: this model's chat template reads no `content`")
         return _cut_at_mark(self._run(messages, chat), text)
 
-    def _prepare(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message as the template reads it: without nulls, its reasoning under each name."""
+    def _prepare(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the message as the template reads it: without nulls, its reasoning under each name.
+
+        Of a text and calls it may be two.
+        """
         prepared = {key: value for key, value in message.items() if value is not None}
         reasoning = next((prepared[name] for name in _REASONING_FIELDS if name in prepared), None)
         if reasoning is not None:
@@ -109,7 +134,7 @@ class _NamedTemplate:
         if prepared["role"] == "developer" and not self._names_developer:
             prepared["role"] = "system"
         content = prepared.get("content")
-        if isinstance(content, list) and not self._takes_parts:
+        if isinstance(content, list) and not (self._needs_parts or prepared["role"] in self._takes_parts):
             prepared["content"] = read_text(content)
         elif isinstance(content, str) and self._needs_parts:
             prepared["content"] = [{"type": "text", "text": content}]
@@ -142,21 +167,22 @@ class _NamedTemplate:
         One that refuses it by `raise_exception` has its reasons: it may want a system message first.
         """
         try:
-            text = self._run([_ask()], RenderChat([]))
+            text = self._run([_ask()], self._tried)
         except BrokenTemplateError as error:
             return error, False
         except TemplateError:
             return None, True
         return None, _PROBE in text
 
-    def _reads_parts(self) -> bool:
-        """Whether the template reads a list of parts, as OpenAI's clients send, and not text alone."""
-        message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
+    def _reads_parts(self, role: str, *texts: str) -> bool:
+        """Whether the template reads each part of a list, as OpenAI's clients send, and not text alone."""
+        parts = [{"type": "text", "text": text} for text in texts]
+        before, behind = _BEFORE_AND_BEHIND[role]
         try:
-            text = self._run([message], RenderChat([]))
+            prompt = self._run([*before, {"role": role, "content": parts}, *behind], self._tried)
         except (TemplateError, BrokenTemplateError):
             return False
-        return _PROBE in text and "'text'" not in text and '"text"' not in text
+        return all(text in prompt for text in texts) and "'text'" not in prompt and '"text"' not in prompt
 
 
 def _ask() -> dict[str, Any]:

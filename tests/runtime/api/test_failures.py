@@ -259,6 +259,7 @@ async def test_bad_requests_say_what_to_change(served: Served) -> None:
 NESTED: list[object] = []
 for _ in range(17):
     NESTED = [NESTED]
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_CHATS = [
     ({"tools": [{"type": "function"}]}, "missing required field `function`"),
     ({"top_logprobs": 2}, "logprobs: true"),
@@ -276,8 +277,17 @@ BAD_CHATS = [
     ({"chat_template_kwargs": {"messages": []}}, "can't set `messages`"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "exclude each other"),
     (
-        {"continue_final_message": True, "messages": [{"role": "assistant", "tool_calls": [{}]}]},
+        {"continue_final_message": True, "messages": [{"role": "assistant", "tool_calls": [CALL]}]},
         "needs a last",
+    ),
+    ({"messages": [{"role": "assistant", "tool_calls": "f"}]}, "is a list of calls"),
+    (
+        {"messages": [HI[0], {"role": "assistant", "tool_calls": [CALL, {}]}]},
+        "`messages[1].tool_calls[1]` is a",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [CALL | {"function": {"name": None}}]}]},
+        "`messages[0].tool_calls[0]` is a call such as",
     ),
     ({"prompt": "x"}, "`prompt` is not known"),
 ]

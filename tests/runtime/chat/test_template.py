@@ -18,6 +18,7 @@ from millrace_runtime.chat.adaptation import list_forms
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.model_files import read_text_config
+from millrace_runtime.chat.parsers.choose import open_parser
 from millrace_runtime.chat.template import ChatTemplate
 from millrace_runtime.chat.tokenizer import Tokenizer
 from testing.text_model import build_byte_level, write_model
@@ -211,6 +212,64 @@ def test_calls_reach_every_template_that_writes_them(
     messages = read_messages([*USER, {"role": "assistant", **content, "tool_calls": [call]}, TOOL])
     with suppress(TemplateError):  # of a template that refuses results
         assert "Zoë" in render(TEMPLATES[name], {"conversation": messages}) or name in WITHOUT_CALLS
+
+
+def said_call(content: Any, arguments: Any = {"who": "Zoë"}) -> dict[str, Any]:  # noqa: B006
+    call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": arguments}}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+def test_text_beside_a_call_is_a_message_of_its_own_where_the_template_reads_one_of_them() -> None:
+    for content in ("I look.", [{"type": "text", "text": "I look."}]):
+        prompt = render(TEMPLATES["deepseek_r1"], {"conversation": [*USER, said_call(content), TOOL]})
+        assert 0 < prompt.find("I look.</s>") < prompt.find("Zoë") < prompt.find("none<")
+    blank = render(TEMPLATES["deepseek_r1"], {"conversation": [*USER, said_call("\n\n"), TOOL]})
+    assert blank == render(TEMPLATES["deepseek_r1"], {"conversation": [*USER, said_call(None), TOOL]})
+
+
+def test_a_template_without_calls_gets_the_content_that_was_sent() -> None:
+    source = (
+        "{% for m in messages %}<{{ m.content if m.content is string else m.content | tojson }}>{% endfor %}"
+    )
+    messages = [*USER, said_call(""), TOOL]
+    assert render(source, {"conversation": messages}) == "<<hé>><><none>"
+
+
+def test_calls_that_a_template_of_tools_does_not_write_are_written_as_it_teaches_them() -> None:
+    """SmolLM3's shows tools, and forgets the calls of earlier turns."""
+    source = (
+        "{% if tools %}{{ tools | tojson }} Call in <tool_call></tool_call>.{% endif %}"
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    )
+    prompt = render(source, {"conversation": [*USER, said_call("I look."), TOOL], "tools": TOOLS})
+    written = 'I look.\n<tool_call>\n{"name": "find", "arguments": {"who": "Zoë"}}\n</tool_call>'
+    assert prompt.endswith(f"[{written}][none]")
+    parser = open_parser("hermes", None, tools=TOOLS)
+    deltas = [parser.feed(written), parser.finish()]
+    assert [call.name for delta in deltas for call in delta.calls if call.name] == ["find"]
+
+
+def test_a_template_for_tools_is_tried_with_tools() -> None:
+    """Hermes 3 has one, which fails without any."""
+    sources = {
+        "default": TEMPLATES["chatml"],
+        "tool_use": "{% for t in tools %}{{ t.function.name }};{% endfor %}" + TEMPLATES["thinking"],
+    }
+    template = ChatTemplate(sources, SPECIAL)
+    assert "find;" in template.render(RenderChat([*USER, said_call(None), TOOL], tools=TOOLS))
+    assert "<hé>" in template.render(RenderChat(USER))
+
+
+BY_ROLE = """{% for m in messages %}[
+{%- if m.role == 'user' and m.content is not string %}{% for p in m.content %}{{ p.text }}{% endfor %}
+{%- elif m.role == 'system' and m.content is not string %}{{ m.content[0]['text'] }}
+{%- else %}{{ m.content }}{% endif %}]{% endfor %}"""
+
+
+def test_parts_reach_those_roles_whose_parts_a_template_reads() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": role, "content": parts} for role in ("system", "user", "assistant", "tool")]
+    assert render(BY_ROLE, {"conversation": messages}) == "[a\nb][ab][a\nb][a\nb]"
 
 
 def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns() -> None:

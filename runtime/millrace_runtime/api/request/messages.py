@@ -63,7 +63,7 @@ def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     if "content" in message:
         read["content"] = read_content(message["content"], f"{where}.content")
     if calls := message.get("tool_calls"):
-        read["tool_calls"] = [_read_call(call) for call in calls] if isinstance(calls, list) else calls
+        read["tool_calls"] = _read_calls(calls, f"{where}.tool_calls")
     else:
         read.pop("tool_calls", None)  # templates take an empty list for calls
     if "tool_calls" not in read and read.get("content") is None:
@@ -93,15 +93,29 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
     return {**part, "type": "text"}
 
 
-def _read_call(call: Any) -> Any:
+def _read_calls(calls: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise BadRequestError(f"`{where}` is a list of calls", param=where)
+    return [_read_call(call, f"{where}[{place}]") for place, call in enumerate(calls)]
+
+
+def _read_call(call: Any, where: str) -> dict[str, Any]:
     """Return a call with its arguments as an object, where they are one whose numbers have 64 bits.
 
-    What the model wrote wrong, it may read again. A longer number reaches the text worker as text alone.
+    What the model wrote wrong, it may read again. A longer number reaches the text worker as text alone. A
+    function without parameters is often called without arguments. Raises BadRequestError.
     """
     function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict):
-        return call
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRequestError(
+            f"`{where}` is a call such as "
+            '{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}',
+            param=where,
+        )
+    call = {"type": "function", **call}
     arguments = function.get("arguments")
+    if arguments is None:
+        return call | {"function": function | {"arguments": {}}}
     if isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
