@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_gateway.route.balance import NUM_GONE, Balancer, Candidate
+from millrace_gateway.route.ejection import MOST_ERRORS, PROBE_SECONDS
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica, ServiceKey
-from millrace_gateway.route.standing import LEAST_SHARE, MOST_ERRORS, PROBE_SECONDS
+from millrace_gateway.route.standing import LEAST_SHARE
 from millrace_runtime.contract import SLOW_START_SECONDS
 from testing.gateway_bench import counted
 
@@ -73,17 +74,37 @@ def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> No
 
 def test_errors_in_a_row_are_a_failure_and_one_among_answers_is_none() -> None:
     balancer, failing = Balancer(2.0), REPLICAS[0]
-    for status in (*(500, 200) * MOST_ERRORS, *[503] * (MOST_ERRORS - 1), 400):
+    for status in (*(500, 200) * MOST_ERRORS, *[503] * (MOST_ERRORS - 1), 200):
         balancer.note_answer(failing, status, 1.0)
         assert not balancer.is_ejected("p0", 1.0)
     for _ in range(MOST_ERRORS):
         balancer.note_answer(failing, 500, 1.0)
+        balancer.note_answer(failing, 400, 1.0)  # a broken engine refuses what is wrong, as before
+        balancer.note_answer(failing, 200, 1.0, is_generation=False)  # and counts tokens
     assert balancer.is_ejected("p0", 2.9)
     assert not balancer.is_ejected("p0", 3.0)
     balancer.note_answer(failing, 500, 3.0)  # to the one request that tries it
     assert balancer.is_ejected("p0", 6.9)
     balancer.note_answer(failing, 200, 7.0)
     assert not balancer.is_ejected("p0", 7.0)
+    balancer.note_failure(failing, 8.0)  # it refused a connection
+    balancer.note_answer(failing, 400, 8.0)
+    assert not balancer.is_ejected("p0", 8.0)
+
+
+def test_errors_of_most_replicas_are_the_requests_own() -> None:
+    """One tenant's requests that always fail must not crowd the others' into what is left."""
+    balancer = Balancer(2.0)
+    for number, replica in enumerate(REPLICAS[:2], 1):
+        for _ in range(MOST_ERRORS):
+            balancer.note_answer(replica, 500, 1.0)
+        picked = {balancer.pick(REPLICAS, (), 1.0) for _ in range(6)}
+        assert picked == ({*REPLICAS[1:]} if number == 1 else {*REPLICAS})
+    assert balancer.find_shares(REPLICAS, 1.0) == dict.fromkeys(("p0", "p1", "p2"), 1.0)
+    preferred = balancer.pick(REPLICAS, (), 1.0, lambda candidates: candidates[0].replica.uid)
+    assert preferred == REPLICAS[0]
+    balancer.note_answer(REPLICAS[0], 200, 1.0)
+    assert balancer.pick(REPLICAS, (), 1.0, lambda _: "p1") != REPLICAS[1]
 
 
 def test_one_request_alone_tries_a_replica_again() -> None:

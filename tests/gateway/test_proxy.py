@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from millrace_gateway.route.standing import MOST_ERRORS
+from millrace_gateway.route.ejection import MOST_ERRORS
 from millrace_runtime.contract import HEADER_DRAINING
 from testing.addresses import needs_ipv6
 from tests.gateway.conftest import Bench, Handler, next_address

@@ -141,7 +141,9 @@ class Attempts:
                 exchange.note_begun()
                 if answer.connection.has_sent:
                     exchange.upstream.release()
-                self._balancer.note_answer(replica, answer.head.status, self._now())
+                self._balancer.note_answer(
+                    replica, answer.head.status, self._now(), is_generation=exchange.is_generation
+                )
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)

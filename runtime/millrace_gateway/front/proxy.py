@@ -108,7 +108,7 @@ class Proxy:
         except RequestRefusedError as refusal:
             exchange.status = refusal.status
             if exchange.outcome is Outcome.CLIENT_LEFT:  # before it counted: for the log
-                exchange.outcome = Outcome.REFUSED
+                exchange.outcome = judge_refusal(refusal)
             self.refuse(request, refusal, exchange.early)
         finally:
             exchange.end()
@@ -196,14 +196,11 @@ class Proxy:
         ending = self._metrics.begin(key)
         try:
             yield
-        except (NoReplicaError, ModelNotFoundError):
+        except ModelNotFoundError:  # the service went meanwhile
             exchange.outcome = Outcome.NO_REPLICA
             raise
-        except UpstreamFailedError:
-            exchange.outcome = Outcome.UPSTREAM_ERROR
-            raise
-        except BusyError:
-            exchange.outcome = Outcome.REFUSED
+        except RequestRefusedError as refusal:
+            exchange.outcome = judge_refusal(refusal)
             raise
         finally:
             ending.end(exchange.outcome)
@@ -279,3 +276,10 @@ class Proxy:
                 "The body is compressed and the Host names no service: send it uncompressed."
             )
         return address(self._catalogue, body, rule)
+
+
+def judge_refusal(refusal: RequestRefusedError) -> Outcome:
+    """Return the outcome of a request that ends with a refusal."""
+    if isinstance(refusal, NoReplicaError):
+        return Outcome.NO_REPLICA
+    return Outcome.UPSTREAM_ERROR if isinstance(refusal, UpstreamFailedError) else Outcome.REFUSED

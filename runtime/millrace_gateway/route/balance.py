@@ -6,10 +6,7 @@ sent since: so a gateway also sees the requests of the others. A report counts f
 
 A new replica's share of the requests grows from nothing to a full one (`standing.py`).
 
-A replica that refuses a request, breaks off, or answers with one error after the other is ejected: it is
-picked only if there is no other. It has nothing in flight, so it would otherwise be picked first until its
-readiness probe fails. When its time is over, one request tries it. If that fails too, the next time is twice
-as long, up to LONGEST_FACTOR times the first. Its first answer ends all that.
+A replica that fails is picked only if there is no other (`ejection.py`).
 """
 
 from collections import deque
@@ -19,11 +16,9 @@ from typing import NamedTuple
 
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceKey
-from millrace_gateway.route.standing import LEAST_SHARE, MOST_ERRORS, Standing, find_share
+from millrace_gateway.route.standing import LEAST_SHARE, Standing, find_share
 from millrace_runtime.contract import SLOW_START_SECONDS
 
-LONGEST_FACTOR = 32
-"""From 2 s to 64 s."""
 FRESH_SECONDS = 2.0
 """How long a report of a load counts."""
 POLL_SECONDS = 0.5
@@ -64,6 +59,8 @@ class Balancer:
         """Those with requests of this gateway in flight."""
         self._busy_of: dict[ServiceKey, dict[str, Standing]] = {}
         """The same by service: a look at one costs the same beside thousands of others."""
+        self._erring: set[str] = set()
+        """Those that errors have ejected."""
         self._gone: deque[str] = deque()
         self._turn = 0
 
@@ -80,14 +77,24 @@ class Balancer:
         ejected: of several, the one that failed the longest ago. `prefer` may choose another one among those
         that neither leave nor are ejected.
         """
-        found = self._prefer(replicas, tried, now, prefer) if prefer else None
-        found = found or self._find_best(replicas, tried, now)
+        borne = self._list_borne(replicas)
+        found = self._prefer(replicas, tried, now, borne, prefer=prefer) if prefer else None
+        found = found or self._find_best(replicas, tried, now, borne)
         standing = self._standings.get(found.uid) if found else None
-        if standing is not None and standing.num_failures and now >= standing.ejected_until:
-            standing.probed_at = now
+        if standing is not None:
+            standing.begin_probe(now)
         return found
 
-    def _find_best(self, replicas: Sequence[Replica], tried: Collection[str], now: float) -> Replica | None:
+    def _list_borne(self, replicas: Sequence[Replica]) -> Collection[str]:
+        """Return the replicas whose errors count for nothing: those that err, if most of them do."""
+        if not self._erring:
+            return ()
+        erring = [one.uid for one in replicas if one.uid in self._erring]
+        return erring if 2 * len(erring) > len(replicas) else ()
+
+    def _find_best(
+        self, replicas: Sequence[Replica], tried: Collection[str], now: float, borne: Collection[str]
+    ) -> Replica | None:
         """Return the replica of the lowest rank and load. It runs for each request: 2 µs at 4 replicas."""
         self._turn = turn = self._turn + 1
         num, standings = len(replicas), self._standings
@@ -100,7 +107,7 @@ class Balancer:
             standing = standings.get(uid)
             rank, load = (2 if replica.is_leaving else 0), 1.0
             if standing is not None:
-                if standing.num_failures and standing.is_ejected(now):
+                if standing.num_failures and uid not in borne and standing.is_ejected(now):
                     rank, load = rank + 1, standing.failed_at
                 else:
                     load += standing.find_load(now)
@@ -111,12 +118,18 @@ class Balancer:
         return best
 
     def _prefer(
-        self, replicas: Sequence[Replica], tried: Collection[str], now: float, prefer: Preference
+        self,
+        replicas: Sequence[Replica],
+        tried: Collection[str],
+        now: float,
+        borne: Collection[str],
+        prefer: Preference,
     ) -> Replica | None:
         candidates = [
             self._describe(replica, now)
             for replica in replicas
-            if not (replica.uid in tried or replica.is_leaving or self.is_ejected(replica.uid, now))
+            if not (replica.uid in tried or replica.is_leaving)
+            and (replica.uid in borne or not self.is_ejected(replica.uid, now))
         ]
         uid = prefer(candidates) if candidates else None
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
@@ -157,34 +170,21 @@ class Balancer:
                 del self._busy_of[standing.service]
 
     def note_failure(self, replica: Replica, now: float) -> None:
-        """Record that the replica refused a request, or broke off.
+        """Record that the replica refused a request, or broke off."""
+        self._find_standing(replica.uid).note_failure(now, self._eject_seconds)
 
-        Failures during an ejection are of requests that it had before: the next time is not longer for them.
-        """
-        standing = self._find_standing(replica.uid)
-        standing.failed_at = now
-        standing.probed_at = float("-inf")
-        if now >= standing.ejected_until:
-            factor = min(2**standing.num_failures, LONGEST_FACTOR)
-            standing.num_failures += 1
-            standing.ejected_until = now + self._eject_seconds * factor
-
-    def note_answer(self, replica: Replica, status: int, now: float) -> None:
-        """Record that the replica has begun an answer: it is trusted again, unless errors follow each other.
-
-        A replica that answers each request with an error at once has nothing in flight, so it would be picked
-        first for as long as its readiness probe passes. After a failure one error is another failure.
-        """
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            standing = self._find_standing(replica.uid)
-            standing.num_errors += 1
-            if standing.num_failures or standing.num_errors >= MOST_ERRORS:
-                self.note_failure(replica, now)
+    def note_answer(self, replica: Replica, status: int, now: float, *, is_generation: bool = True) -> None:
+        """Record that the replica has begun an answer: it is trusted again, unless errors follow errors."""
+        uid = replica.uid
+        standing = self._standings.get(uid)
+        if standing is None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
             return
-        known = self._standings.get(replica.uid)
-        if known is not None and (known.num_errors or known.num_failures):
-            known.num_errors = known.num_failures = 0
-            known.ejected_until = known.probed_at = float("-inf")
+        standing = standing or self._find_standing(uid)
+        standing.note_answer(status, now, self._eject_seconds, is_generation=is_generation)
+        if standing.is_by_errors:
+            self._erring.add(uid)
+        elif self._erring:
+            self._erring.discard(uid)
 
     def note_load(self, uid: str, report: LoadReport) -> None:
         """Record a replica's own report of its load."""
@@ -215,6 +215,7 @@ class Balancer:
         It is forgotten once more after NUM_GONE others: until then its last requests fail.
         """
         self._standings.pop(uid, None)
+        self._erring.discard(uid)
         self._gone.append(uid)
         if len(self._gone) > NUM_GONE:
             self._standings.pop(self._gone.popleft(), None)
@@ -230,12 +231,17 @@ class Balancer:
         As in a choice, one that leaves or has failed is better than none. One request tries a replica after
         its ejection.
         """
-        good = [one for one in replicas if not (one.is_leaving or self.is_ejected(one.uid, now))]
-        return {one.uid: self._find_share(one, now) for one in good or replicas}
+        borne = self._list_borne(replicas)
+        good = [
+            one
+            for one in replicas
+            if not one.is_leaving and (one.uid in borne or not self.is_ejected(one.uid, now))
+        ]
+        return {one.uid: self._find_share(one, now, borne) for one in good or replicas}
 
-    def _find_share(self, replica: Replica, now: float) -> float:
+    def _find_share(self, replica: Replica, now: float, borne: Collection[str]) -> float:
         standing = self._standings.get(replica.uid)
-        is_doubted = standing is not None and standing.num_failures > 0
+        is_doubted = standing is not None and standing.num_failures > 0 and replica.uid not in borne
         return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)
 
     def count_sequences(self, replica: Replica) -> int:

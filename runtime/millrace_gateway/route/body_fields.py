@@ -100,7 +100,8 @@ def _find_model(body: bytes) -> re.Match[bytes] | None:
     """Return the key and the value that `read_fields` has read in a long body; None if it read all of it."""
     fields = _read_end(body)
     if fields is None:
-        return _find_start(body) if _read_start(body) else None
+        found = _find_start(body) if _read_start(body) else None
+        return found if found and body.find(_KEY, found.end()) < 0 else None  # the last of several counts
     found = _VALUE.match(body, body.rfind(_KEY))
     is_read = found is not None and _decode(b"{%b}" % found.group()).model == fields.model
     return found if is_read else None  # else the key is written once more, with an escape

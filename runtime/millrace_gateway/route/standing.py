@@ -6,33 +6,24 @@ full one within SLOW_START_SECONDS. On the simulated ramp W1 of `benchmarks.auto
 hundred was late to its first token, nearly all of them in such a rush (a few seeds, measured once by hand).
 """
 
+from millrace_gateway.route.ejection import Ejection
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 LEAST_SHARE = 0.01
 """The share of a new replica, relative to a full one."""
-PROBE_SECONDS = 5.0
-"""How long one request alone tries a replica whose ejection is over. Its answer may begin much later."""
-
-MOST_ERRORS = 5
-"""So many answers of 5xx in a row are a failure, as by Envoy's `consecutive_5xx`. One may be a request's."""
 
 
-class Standing:
+class Standing(Ejection):
     """What is known of one replica."""
 
     __slots__ = (
-        "ejected_until",
-        "failed_at",
         "fresh_until",
         "in_flight",
-        "num_errors",
-        "num_failures",
         "num_sequences",
         "num_sequences_then",
         "polled_at",
-        "probed_at",
         "replica",
         "report",
         "reported_load",
@@ -40,6 +31,7 @@ class Standing:
     )
 
     def __init__(self, replica: Replica | None = None) -> None:
+        super().__init__()
         self.replica = replica
         self.service: ServiceKey
         """While it has requests of this gateway."""
@@ -49,18 +41,11 @@ class Standing:
         """Of those requests."""
         self.num_sequences_then = 0
         """At the time of the report."""
-        self.num_errors = 0
-        """Answers of 5xx since the last other one."""
-        self.num_failures = 0
-        self.failed_at = self.ejected_until = self.probed_at = self.polled_at = float("-inf")
+        self.polled_at = float("-inf")
         self.report: LoadReport | None = None
         self.fresh_until = float("-inf")
         self.reported_load = 0
         """The sequences of the report, and those sent since."""
-
-    def is_ejected(self, now: float) -> bool:
-        """Whether it failed at its last try, and it is not yet time for another one."""
-        return self.num_failures > 0 and (now < self.ejected_until or now < self.probed_at + PROBE_SECONDS)
 
     def find_load(self, now: float) -> int:
         """Return its number of sequences, waiting and running."""

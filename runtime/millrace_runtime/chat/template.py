@@ -32,7 +32,7 @@ _BEFORE_AND_BEHIND: Mapping[str, tuple[Sequence[dict[str, Any]], Sequence[dict[s
     "assistant": ((_ASKED,), (_ASKED,)),
     "tool": ((_ASKED, _CALLED), ()),
 }
-"""The messages around one of parts, by its role: a template may read parts in one, and print them in another."""
+"""The messages around one of parts, by its role: a template may read some roles' parts, and print others'."""
 _FOR_TOOLS = "tool_use"
 _FUNCTION = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
@@ -72,6 +72,10 @@ class ChatTemplate:
                 with suppress(TemplateError, BrokenTemplateError):
                     return template.render(msgspec.structs.replace(chat, messages=list(messages)))
             raise
+        except BrokenTemplateError as error:
+            if chat.variables and _renders(template, msgspec.structs.replace(chat, variables={})):
+                raise TemplateError(f"with these `chat_template_kwargs` {error}") from error
+            raise
 
     def _choose(self, chat: RenderChat) -> "_NamedTemplate":
         wanted = _FOR_TOOLS if chat.tools is not None and _FOR_TOOLS in self._templates else "default"
@@ -81,6 +85,14 @@ class ChatTemplate:
             raise TemplateError(
                 f"this model's chat templates are {sorted(self._templates)}, and none of them is `default`"
             ) from None
+
+
+def _renders(template: "_NamedTemplate", chat: RenderChat) -> bool:
+    try:
+        template.render(chat)
+    except (TemplateError, BrokenTemplateError):
+        return False
+    return True
 
 
 class _NamedTemplate:

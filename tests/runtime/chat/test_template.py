@@ -272,6 +272,14 @@ def test_parts_reach_those_roles_whose_parts_a_template_reads() -> None:
     assert render(BY_ROLE, {"conversation": messages}) == "[a\nb][ab][a\nb][a\nb]"
 
 
+def test_a_clients_own_variables_are_to_blame_where_the_template_fails_with_them_alone() -> None:
+    source = "{{ limit + 1 if limit is defined }}{% for m in messages %}{{ m.content + '' }}{% endfor %}"
+    with pytest.raises(TemplateError, match="with these `chat_template_kwargs` line 1 of the model's chat"):
+        render(source, {"conversation": USER, "limit": "x"})
+    with pytest.raises(BrokenTemplateError):
+        render(source, {"conversation": [{"role": "user", "content": 7}], "limit": 1})
+
+
 def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns() -> None:
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": {}}}
     asked = {"role": "user", "content": [{"type": "text", "text": "So?"}]}
