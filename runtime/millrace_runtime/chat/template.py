@@ -99,7 +99,7 @@ class _NamedTemplate:
     """One compiled template, and what it makes of messages."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], tools: Sequence[Any] | None = None
+        self, source: str, special_tokens: Mapping[str, str], tools: list[Any] | None = None
     ) -> None:
         """A template that is only for chats with tools is tried with these."""
         environment = _build_environment()

@@ -59,7 +59,7 @@ def test_the_template_gets_the_message_as_it_was_sent() -> None:
 
 
 def test_a_call_without_arguments_or_a_type_is_read_as_clients_mean_it() -> None:
-    for function in ({"name": "f"}, {"name": "f", "arguments": None}, {"name": "f", "arguments": ""}):
+    for function in ({"name": "f"}, *({"name": "f", "arguments": empty} for empty in (None, "", "null"))):
         [message] = read_messages([{"role": "assistant", "tool_calls": [{"id": "a", "function": function}]}])
         assert message["tool_calls"] == [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}

@@ -112,20 +112,23 @@ def _read_call(call: Any, where: str) -> dict[str, Any]:
             '{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}',
             param=where,
         )
-    call = {"type": "function", **call}
-    arguments = function.get("arguments")
-    if arguments is None:
-        return call | {"function": function | {"arguments": {}}}
+    arguments = _read_arguments(function.get("arguments"))
+    return {"type": "function", **call, "function": function | {"arguments": arguments}}
+
+
+def _read_arguments(arguments: Any) -> Any:
+    if arguments in (None, "", "null"):
+        return {}
     if isinstance(arguments, str):
         try:
-            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+            found = msgspec.json.decode(arguments, type=dict[str, Any])
         except (msgspec.DecodeError, RecursionError):
-            return call
-        check_depth(arguments, "tool_calls", MAX_SCHEMA_DEPTH)
-        return call if _is_beyond(arguments) else call | {"function": function | {"arguments": arguments}}
+            return arguments
+        check_depth(found, "tool_calls", MAX_SCHEMA_DEPTH)
+        return arguments if _is_beyond(found) else found
     if isinstance(arguments, dict) and _is_beyond(arguments):
-        return call | {"function": function | {"arguments": json.dumps(arguments, ensure_ascii=False)}}
-    return call
+        return json.dumps(arguments, ensure_ascii=False)
+    return arguments
 
 
 def _is_beyond(arguments: dict[str, Any]) -> bool:
