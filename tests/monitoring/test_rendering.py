@@ -194,6 +194,13 @@ def test_metrics_can_be_left_to_prometheus_and_the_operator(programs: Programs) 
     assert for_metrics == {"ports": [{"port": PORT_GATEWAY_METRICS}], "from": [operator, *json.loads(peer)]}
 
 
+@pytest.mark.parametrize("peer", ['{"namespaceSelector":{"x":1}}', '{"podSelector":{},"ipBlock":{}}', "{}"])
+def test_a_peer_that_kubernetes_would_misread_is_refused(programs: Programs, peer: str) -> None:
+    done = run_helm(programs["helm"], "--set-json", f"gateway.metricsFrom=[{peer}]")
+    assert done.returncode != 0
+    assert "metricsFrom" in done.stderr
+
+
 @pytest.mark.parametrize(("value", "is_there"), [("false", False), ("null", True)])
 def test_a_cluster_with_policies_of_its_own_needs_none(
     programs: Programs, value: str, *, is_there: bool
