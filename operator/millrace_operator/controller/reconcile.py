@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from millrace_operator.api.model_types import ReplicaStatus
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.event_writer import EventWriter
-from millrace_operator.controller.lookups import Looks, Refusals
+from millrace_operator.controller.lookups import Looks
 from millrace_operator.controller.plan import Plan, plan
+from millrace_operator.controller.refusals import Refusals
 from millrace_operator.controller.worker import REFUSED, SOON, Outcome, Retry
 from millrace_operator.controller.writer import Done, Writer
 from millrace_operator.kube.errors import ClusterError

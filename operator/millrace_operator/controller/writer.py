@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from millrace_operator.controller.cache import Cache
 from millrace_operator.controller.children import Apply, Delete
-from millrace_operator.controller.lookups import Looks, Refusals
+from millrace_operator.controller.lookups import Looks
 from millrace_operator.controller.plan import Plan
+from millrace_operator.controller.refusals import Refusals
 from millrace_operator.kube.errors import (
     AbsentError,
     ClusterError,

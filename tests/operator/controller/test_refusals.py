@@ -1,6 +1,6 @@
 """How long a refusal counts."""
 
-from millrace_operator.controller.lookups import MARK_SECONDS, Refusals
+from millrace_operator.controller.refusals import MARK_SECONDS, Refusals
 from millrace_operator.kube.kinds import ServiceKey
 from millrace_operator.observed.snapshot import ObjectId
 
