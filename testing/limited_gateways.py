@@ -18,6 +18,9 @@ LIMIT = 1000
 """Tokens a minute."""
 CONCURRENCY = 8
 POLICY = AccessPolicy(rate_limits=(RateLimit(Scope.KEY, None, LIMIT, CONCURRENCY),))
+REQUESTS = 60
+"""Requests a minute, of the other policy."""
+BY_REQUESTS = AccessPolicy(rate_limits=(RateLimit(Scope.KEY, REQUESTS),))
 _INCARNATIONS = count(1)
 
 
@@ -46,9 +49,9 @@ class LimitedGateway:
         self.open: list[tuple[Reservation, int]] = []
         """Each with the tokens that it has reserved."""
 
-    def admit(self, tokens: int) -> bool:
+    def admit(self, tokens: int, policy: AccessPolicy = POLICY) -> bool:
         try:
-            reservation = self.limiter.admit(CLIENT, SERVICE, POLICY, tokens)
+            reservation = self.limiter.admit(CLIENT, SERVICE, policy, tokens)
         except RateLimitedError:
             return False
         self.open.append((reservation, min(tokens, LIMIT)))
@@ -60,6 +63,13 @@ class LimitedGateway:
             return 0
         self.open.pop()[0].settle(None)
         return tokens
+
+    def request(self) -> int:
+        """Send one request that ends at once, by the other policy; return how many were admitted."""
+        is_admitted = self.admit(1, BY_REQUESTS)
+        if is_admitted:
+            self.open.pop()[0].settle(None)
+        return int(is_admitted)
 
     @property
     def deficit(self) -> float:

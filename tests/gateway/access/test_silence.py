@@ -1,5 +1,7 @@
 """Gateways that don't hear each other, that appear, and that go."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from testing.limited_gateways import (
     CONCURRENCY,
     LIMIT,
     POLICY,
+    REQUESTS,
     SERVICE,
     Clock,
     LimitedGateway,
@@ -22,42 +25,89 @@ from testing.limited_gateways import (
     tell,
 )
 
-PER_SECOND = LIMIT / 60
+
+def use_tokens(gateway: LimitedGateway) -> int:
+    return gateway.use(50)
 
 
-def flood(gateways: list[LimitedGateway], groups: list[list[LimitedGateway]], seconds: float) -> int:
-    """All gateways use what they can, those of a group hear each other; return the tokens used."""
+def flood(
+    gateways: list[LimitedGateway],
+    groups: list[list[LimitedGateway]],
+    seconds: float,
+    use: Callable[[LimitedGateway], int] = use_tokens,
+) -> int:
+    """All gateways use what they can, those of a group hear each other; return what was used."""
     used, clock = 0, gateways[0].clock
     for _ in range(int(seconds / REPORT_SECONDS)):
         for group in groups:
             tell(group)
         for gateway in gateways:
             gateway.exchange.refresh()
-            while tokens := gateway.use(50):
-                used += tokens
+            while amount := use(gateway):
+                used += amount
         clock.now += REPORT_SECONDS
     return used
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([[0, 0, 0], [0, 1, 2], [0, 0, 1], [0, 1, 1]]), st.integers(1, 9)),
-        min_size=1,
-        max_size=4,
-    )
+PHASES = st.lists(
+    st.tuples(st.sampled_from([[0, 0, 0], [0, 1, 2], [0, 0, 1], [0, 1, 1]]), st.integers(1, 9)),
+    min_size=1,
+    max_size=4,
 )
-def test_the_limit_holds_however_the_gateways_are_divided(phases: list[tuple[list[int], int]]) -> None:
-    clock = Clock()
-    gateways = make_gateways(3, clock)
-    used, seconds = flood(gateways, [gateways], REPORT_SECONDS), REPORT_SECONDS
+
+
+def check_divided(
+    phases: list[tuple[list[int], int]], limit: int, use: Callable[[LimitedGateway], int]
+) -> list[LimitedGateway]:
+    gateways = make_gateways(3, Clock())
+    used, seconds = flood(gateways, [gateways], REPORT_SECONDS, use), REPORT_SECONDS
     for division, duration in phases:
         groups = [[g for g, at in zip(gateways, division, strict=True) if at == i] for i in range(3)]
-        used += flood(gateways, groups, duration)
+        used += flood(gateways, groups, duration, use)
         seconds += duration
     unheard = SILENT_SECONDS + 2 * REPORT_SECONDS
-    over = 2 * LIMIT + len(phases) * 2 * unheard * PER_SECOND  # all at once at the start, then each division
-    assert used <= LIMIT * (1 + seconds / 60) + over
+    over = 2 * limit + len(phases) * 2 * unheard * limit / 60  # all at once at the start, then each division
+    assert used <= limit * (1 + seconds / 60) + over
     tell(gateways, rounds=3)
+    return gateways
+
+
+@given(PHASES)
+def test_requests_a_minute_hold_however_the_gateways_are_divided(phases: list[tuple[list[int], int]]) -> None:
+    gateways = check_divided(phases, REQUESTS, LimitedGateway.request)
+    gateways[0].clock.now += 180.0
+    tell(gateways)
+    assert all(gateway.request() for gateway in gateways), "none is stuck"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["admit", "admit", "end", "report"]), st.integers(0, 2)), max_size=120)
+)
+def test_requests_at_once_are_over_by_what_one_interval_admits(steps: list[tuple[str, int]]) -> None:
+    gateways = make_gateways(3, Clock())
+    num_new = 0
+    for what, number in steps:
+        gateway = gateways[number]
+        if what == "report":
+            gateway.clock.now += REPORT_SECONDS
+            tell(gateways)
+            num_new = 0
+        elif what == "admit":
+            num_new += gateway.admit(1)
+        elif gateway.open:
+            gateway.open.pop()[0].settle(None)
+        assert sum(len(each.open) for each in gateways) <= CONCURRENCY + num_new
+    for gateway in gateways:
+        while gateway.open:
+            gateway.open.pop()[0].settle(None)
+    tell(gateways)
+    assert all(gateway.admit(1) for gateway in gateways), "none is stuck"
+
+
+@given(PHASES)
+def test_the_limit_holds_however_the_gateways_are_divided(phases: list[tuple[list[int], int]]) -> None:
+    gateways = check_divided(phases, LIMIT, use_tokens)
+    clock = gateways[0].clock
     assert all(gateway.ledger.share == 1.0 for gateway in gateways)
     for _ in range(180):  # what was too much is worked off within the minutes that it was worth
         clock.now += 1.0
