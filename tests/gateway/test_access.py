@@ -194,6 +194,29 @@ async def test_what_was_used_counts_and_no_client_sees_the_report(bench: Bench) 
     assert len(replica.seen) == 2
 
 
+class Liar(Replica):
+    """A tenant's own program in place of a replica: it reports more than anybody can use."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:  # noqa: ARG002
+        return web.json_response({"ok": 1}, headers={contract.HEADER_USAGE: "999999999 0 999999999"})
+
+
+async def test_a_replica_that_lies_spends_its_own_services_limit_alone(bench: Bench) -> None:
+    limit = {"per": "Key", "tokensPerMinute": 1000}
+    await start(bench, limit)
+    add_service(bench, limit, name="other")
+    liar, address = Liar(), next_address()
+    liar.verifier = TokenVerifier("team/other", [PUBLIC])
+    uid = await bench.add_upstream("team", "other", liar.handle, address)
+    pod = make_pod("team", "other", uid, address=address, served="other")
+    pod["spec"]["containers"][0]["args"] += ["--gateway-key", PUBLIC, "--service", "team/other"]
+    bench.gateway.catalogue.apply_replica(pod)
+    other = BODY | {"model": "other"}
+    assert [(await ask(bench, body=other))[0] for _ in range(2)] == [200, 429]
+    assert [(await ask(bench))[0] for _ in range(3)] == [200] * 3
+    assert (await ask(bench, "mr-bob", other))[0] == 200, "another client of the liar's has its own limit"
+
+
 async def test_the_access_log_has_each_request_and_no_prompt_no_key_and_no_query(bench: Bench) -> None:
     replica = await start(bench)
     logged: list[LoggedRequest] = []
@@ -312,7 +335,7 @@ async def test_a_flood_that_waits_for_its_turns_counts_as_load(bench: Bench) -> 
     replica.release.set()
     assert {(await task)[0] for task in flood} == {200}
     waited = [float(request.headers.get(contract.HEADER_WAITED, 0)) for request in replica.seen]
-    assert set(waited[:num_before]) == {0.0}
+    assert max(waited[:num_before]) < min(waited[num_before:])
     assert min(waited[num_before:]) >= 0.05
     assert count_waiting() == {}
 

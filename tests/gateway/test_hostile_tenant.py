@@ -17,7 +17,13 @@ from aiohttp import web
 from yarl import URL
 
 from millrace_gateway.route.objects import ServiceKey
-from millrace_runtime.contract import HEADER_CACHE_SALT
+from millrace_runtime.contract import (
+    HEADER_CACHE_SALT,
+    HEADER_GATEWAY_TOKEN,
+    HEADER_REPORT,
+    HEADER_USAGE,
+    HEADER_WAITED,
+)
 
 PLATFORM = {
     "short_names": {"prod": ServiceKey("shop", "chat")},
@@ -53,6 +59,7 @@ LIES: tuple[dict[str, str], ...] = (
     {"X-Millrace-Draining": "true", "X-Millrace-Service": "shop/chat", "X-Millrace-Namespace": "shop"},
     {HEADER_CACHE_SALT: "shop/chat", HEADER_CACHE_SALT.lower(): "", "Connection": HEADER_CACHE_SALT},
     {"Authorization": "Bearer stolen", "Cookie": "session=1", "Connection": "Host, X-Request-Id"},
+    {HEADER_GATEWAY_TOKEN: "forged", HEADER_WAITED: "999", HEADER_REPORT: "usage", HEADER_USAGE: "9 0 9"},
     {"X-HTTP-Method-Override": "GET", "X-Original-URL": "/metrics", "X-Rewrite-URL": "/loads"},
 )
 PROBES = (
@@ -128,7 +135,7 @@ async def test_at_its_own_address_it_reaches_its_own_pods_alone(
         assert (await ask(bench, "models.ai.svc.", "own", **lies))[0] == 200
         for host in ("none.ai.svc", "elsewhere.example"):
             assert (await ask(bench, host, "none", **lies))[0] == 404
-    assert (seen["shop"], len(seen["ai"])) == ([], 35)
+    assert (seen["shop"], len(seen["ai"])) == ([], 7 * len(LIES))
     sent = {name.lower() for head in seen["ai"] for name in head}
     assert sent <= {"host", "accept", "accept-encoding", "content-length", "content-type", "user-agent"}
 
