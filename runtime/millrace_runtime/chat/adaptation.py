@@ -77,14 +77,19 @@ def read_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
 
 
 def _give_results(message: dict[str, Any], calls: Sequence[Any], results: Messages) -> Messages:
-    """Return a message for each call, the first one with all else, and behind it the results of its id."""
+    """Return a message for each call, the first one with all else, and behind it the results of its id.
+
+    Where calls have no ids, or share one, results are in the order of the calls.
+    """
     given: list[dict[str, Any]] = []
-    left = list(results)
+    left, has_ids = list(results), len({call.get("id") for call in calls} - {None}) == len(calls)
     for number, call in enumerate(calls):
         own = message if number == 0 else {"role": message["role"], "content": ""}
         given.append({**own, "tool_calls": [call]})
         is_last = number == len(calls) - 1
-        mine = left if is_last else [each for each in left if each.get("tool_call_id") == call.get("id")]
+        own_id = call.get("id")
+        mine = [each for each in left if each.get("tool_call_id") == own_id] if has_ids else left[:1]
+        mine = left if is_last else mine
         given += mine
         left = [each for each in left if each not in mine]
     return given

@@ -311,6 +311,16 @@ def test_calls_that_a_template_refuses_are_written_in_another_form() -> None:
     assert ids[:2] == ids[:1:-1], "each result has the id of its call"
 
 
+@pytest.mark.parametrize("call_id", [None, "same"])
+def test_results_without_ids_are_in_the_order_of_the_calls(call_id: str | None) -> None:
+    ids = {} if call_id is None else {"id": call_id}
+    calls = [{**ids, "type": "function", "function": {"name": name, "arguments": {}}} for name in "fg"]
+    results = [{"role": "tool", "tool_call_id": call_id, "content": f"of {name}"} for name in "fg"]
+    messages = [*USER, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    llama = render(TEMPLATES["headers"], {"conversation": messages})
+    assert re.findall(r'"name": "(\w)"|"of (\w)"', llama) == [("f", ""), ("", "f"), ("g", ""), ("", "g")]
+
+
 def test_every_digit_of_a_calls_arguments_reaches_the_template() -> None:
     text = '{"wei": 25000000000000000001}'
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "find", "arguments": text}}
