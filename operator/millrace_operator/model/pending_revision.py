@@ -125,12 +125,13 @@ def _can_be_mounted(snapshot: Snapshot, spec: Spec) -> bool:
 def _is_barred(snapshot: Snapshot, name: str) -> bool:
     """Whether the Job can't be made. A refused record means that the revision was to be made without the Job.
 
-    A Job of an earlier service of this name is no bar: it goes soon.
+    Nor can it be where the name of either is taken. Objects of an earlier service of this name are no bar:
+    they go soon.
     """
-    head = {"kind": JOB.kind, "metadata": {"name": name}}
-    needed = {ObjectId(JOB.kind, name), ObjectId(CONTROLLER_REVISION.kind, name)}
-    refused = needed & snapshot.obstacles.refusals.keys()
-    return bool(refused) or bool(snapshot.find_foreign([head]) - snapshot.list_namesakes())
+    kinds = (JOB.kind, CONTROLLER_REVISION.kind)
+    refused = {ObjectId(kind, name) for kind in kinds} & snapshot.obstacles.refusals.keys()
+    heads = [{"kind": kind, "metadata": {"name": name}} for kind in kinds]
+    return bool(refused) or bool(snapshot.find_foreign(heads) - snapshot.list_namesakes())
 
 
 def find_filling(

@@ -243,6 +243,20 @@ def test_a_plan_settles_at_once_and_ends_the_same_after_any_part_of_it(
 
 
 @given(STARTING, STEPS)
+@example(
+    ("InClaim", None, "too small", "none", False),
+    [
+        *[
+            ("model", "in a claim"),
+            ("facts", "none"),
+            ("refuse", ["Job"]),
+            ("plan", 1),
+            ("life", (0, "told")),
+        ],
+        *[("wait", 0.3), ("plan", 1), ("life", (0, "new")), ("wait", 0.3), ("plan", 1), ("life", (0, "new"))],
+        *[("wait", 0.3), ("usurp", 8)],
+    ],
+)
 def test_no_plan_asks_for_another_one_at_once(starting: Starting, steps: Steps) -> None:
     check_looks(see(starting, steps))
 
