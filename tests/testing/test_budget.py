@@ -5,7 +5,11 @@ import pytest
 from testing.budget import ROOT, Budget, Overrun, find_folder, find_overruns, read_budget
 from testing.costs import Cost
 
-BUDGET = Budget({"tests/fetch": 10.0, "tests/runtime": 10.0, "tests/runtime/api": 5.0}, {"units": 60.0}, ())
+BUDGET = Budget(
+    {"tests/fetch": 10.0, "tests/runtime": 10.0, "tests/runtime/api": 5.0},
+    {"units": 60.0, "units-long": 90.0},
+    (),
+)
 
 
 def cost(cpu: float) -> Cost:
@@ -39,6 +43,8 @@ def test_folders_and_lanes_over_their_budgets_are_found_and_twice_is_a_failure()
     ]
     assert [one.is_failure for one in found] == [False, True, False]
     assert find_overruns(BUDGET, costs, "", 1e9) == found[:2]
+    assert find_overruns(BUDGET, costs, "units-long", 1.0) == []
+    assert [one.unit for one in find_overruns(BUDGET, costs, "units-long", 1e9)] == ["wall"]
 
 
 def test_every_folder_of_tests_has_a_budget_and_every_file_named_is_there() -> None:
