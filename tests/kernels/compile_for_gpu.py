@@ -139,7 +139,7 @@ def can_fp8(target: GPUTarget) -> bool:
 def linear_cases(
     dtype: torch.dtype, target: GPUTarget, form: Format, counts: tuple[int, ...] = (1, 64, 300)
 ) -> list[Case]:
-    package, rows = "linear", frozenset({"num_rows"})
+    package, rows = "linear.gpu", frozenset({"num_rows"})
     has_fp8 = can_fp8(target)
     found = []
     for num_rows in counts:

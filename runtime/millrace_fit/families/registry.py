@@ -61,13 +61,14 @@ def find_family(raw: Mapping[str, Any]) -> Family:
     raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{_list_known()}")
 
 
-_WITH_TEXT: Final = "ForConditionalGeneration"
+_ALONE, _WITH_TEXT = "ForCausalLM", "ForConditionalGeneration"
 
 
 def _list_known() -> str:
     """Return which architectures are served, briefly: a termination message has few letters."""
     parts = [name.removesuffix(_WITH_TEXT) for name in sorted(FAMILIES) if name.endswith(_WITH_TEXT)]
-    whole = [name for name in sorted(FAMILIES) if not name.endswith(_WITH_TEXT)]
+    first, *others = (name for name in sorted(FAMILIES) if not name.endswith(_WITH_TEXT))
+    whole = [first, *(name.removesuffix(_ALONE) for name in others)]
     return f"supported are {', '.join(whole)}, and the text parts of {', '.join(parts)}"
 
 
