@@ -77,15 +77,15 @@ class Balancer:
         ejected: of several, the one that failed the longest ago. `prefer` may choose another one among those
         that neither leave nor are ejected.
         """
-        borne = self._list_borne(replicas)
-        found = self._prefer(replicas, tried, now, borne, prefer=prefer) if prefer else None
-        found = found or self._find_best(replicas, tried, now, borne)
+        tolerated = self._list_tolerated(replicas)
+        found = self._prefer(replicas, tried, now, tolerated, prefer=prefer) if prefer else None
+        found = found or self._find_best(replicas, tried, now, tolerated)
         standing = self._standings.get(found.uid) if found else None
         if standing is not None:
             standing.begin_probe(now)
         return found
 
-    def _list_borne(self, replicas: Sequence[Replica]) -> Collection[str]:
+    def _list_tolerated(self, replicas: Sequence[Replica]) -> Collection[str]:
         """Return the replicas whose errors count for nothing: those that err, if most of them do."""
         if not self._erring:
             return ()
@@ -93,7 +93,7 @@ class Balancer:
         return erring if 2 * len(erring) > len(replicas) else ()
 
     def _find_best(
-        self, replicas: Sequence[Replica], tried: Collection[str], now: float, borne: Collection[str]
+        self, replicas: Sequence[Replica], tried: Collection[str], now: float, tolerated: Collection[str]
     ) -> Replica | None:
         """Return the replica of the lowest rank and load. It runs for each request: 2 µs at 4 replicas."""
         self._turn = turn = self._turn + 1
@@ -107,7 +107,7 @@ class Balancer:
             standing = standings.get(uid)
             rank, load = (2 if replica.is_leaving else 0), 1.0
             if standing is not None:
-                if standing.num_failures and uid not in borne and standing.is_ejected(now):
+                if standing.num_failures and uid not in tolerated and standing.is_ejected(now):
                     rank, load = rank + 1, standing.failed_at
                 else:
                     load += standing.find_load(now)
@@ -122,14 +122,15 @@ class Balancer:
         replicas: Sequence[Replica],
         tried: Collection[str],
         now: float,
-        borne: Collection[str],
+        tolerated: Collection[str],
         prefer: Preference,
     ) -> Replica | None:
         candidates = [
             self._describe(replica, now)
             for replica in replicas
-            if not (replica.uid in tried or replica.is_leaving)
-            and (replica.uid in borne or not self.is_ejected(replica.uid, now))
+            if not (
+                replica.uid in tried or replica.is_leaving or self._is_avoided(replica.uid, tolerated, now)
+            )
         ]
         uid = prefer(candidates) if candidates else None
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
@@ -225,23 +226,22 @@ class Balancer:
         standing = self._standings.get(uid)
         return standing is not None and standing.is_ejected(now)
 
+    def _is_avoided(self, uid: str, tolerated: Collection[str], now: float) -> bool:
+        return uid not in tolerated and self.is_ejected(uid, now)
+
     def find_shares(self, replicas: Sequence[Replica], now: float) -> dict[str, float]:
         """Return the share of requests of each replica that gets some, by uid, relative to a full one.
 
         As in a choice, one that leaves or has failed is better than none. One request tries a replica after
         its ejection.
         """
-        borne = self._list_borne(replicas)
-        good = [
-            one
-            for one in replicas
-            if not one.is_leaving and (one.uid in borne or not self.is_ejected(one.uid, now))
-        ]
-        return {one.uid: self._find_share(one, now, borne) for one in good or replicas}
+        tolerated = self._list_tolerated(replicas)
+        good = [one for one in replicas if not (one.is_leaving or self._is_avoided(one.uid, tolerated, now))]
+        return {one.uid: self._find_share(one, now, tolerated) for one in good or replicas}
 
-    def _find_share(self, replica: Replica, now: float, borne: Collection[str]) -> float:
+    def _find_share(self, replica: Replica, now: float, tolerated: Collection[str]) -> float:
         standing = self._standings.get(replica.uid)
-        is_doubted = standing is not None and standing.num_failures > 0 and replica.uid not in borne
+        is_doubted = standing is not None and standing.num_failures > 0 and replica.uid not in tolerated
         return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)
 
     def count_sequences(self, replica: Replica) -> int:

@@ -14,9 +14,9 @@ from millrace_runtime.chat.adaptation import read_text
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 _PROBE = "0d7f1c"
-_CONTENTS: tuple[dict[str, Any], ...] = ({}, {"content": None}, {"content": ""})
+_NULL: dict[str, Any] = {"content": None}
+_CONTENTS: tuple[dict[str, Any], ...] = ({}, _NULL, {"content": ""})
 """What a message of calls alone may have, in the order in which they are tried."""
-_NULL = 1
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
@@ -35,7 +35,7 @@ class CallForm(NamedTuple):
     @property
     def needs_null(self) -> bool:
         """Whether a message of calls must have no text, not even an empty one."""
-        return "content" in self.content and self.content["content"] is None
+        return self.content == _NULL
 
     def prepare(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """Return a message as the template reads it: of a text and calls it may be two."""
@@ -82,7 +82,7 @@ def find_call_form(render: Callable[[list[dict[str, Any]]], str], source: str) -
     writing = [form for form, prompt in prompts.items() if _PROBE in prompt]
     # One that writes no calls may write a null: that comes last.
     rendering = [form for form, prompt in prompts.items() if prompt]
-    rendering.sort(key=lambda form: form[0] == _NULL)
+    rendering.sort(key=lambda form: _CONTENTS[form[0]] == _NULL)
     place, reads_objects = next(chain(writing, rendering), (0, True))
     is_taught = not writing and bool(rendering) and all(mark in source for mark in ("tools", _BEGIN, _END))
     reads_texts = prompts[place, False] != ""
