@@ -5,10 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.messages import read_messages
-from millrace_runtime.api.request.openai import read_chat
+from millrace_runtime.api.request.openai import read_chat, read_conversation
+from millrace_runtime.api.request.schema import ChatBody
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.errors import TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
@@ -64,6 +67,25 @@ def test_a_call_without_arguments_or_a_type_is_read_as_clients_mean_it() -> None
         assert message["tool_calls"] == [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}
         ]
+
+
+def test_a_former_call_and_its_result_are_not_missing_in_the_prompt() -> None:
+    former = {"name": "f", "arguments": '{"x": 1}'}
+    messages = [
+        HI,
+        {"role": "assistant", "content": None, "function_call": former},
+        {"role": "function", "name": "f", "content": "3"},
+        {"role": "assistant", "content": "three", "function_call": None},
+    ]
+    call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    body = msgspec.convert({"messages": messages}, ChatBody)
+    assert read_conversation(body, None).messages[1:3] == [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00001", "name": "f", "content": "3"},
+    ]
+    broken = [HI, {"role": "assistant", "function_call": {"arguments": "{}"}}]
+    with pytest.raises(BadRequestError, match=r"messages\[1\]\.function_call"):
+        read_conversation(msgspec.convert({"messages": broken}, ChatBody), None)
 
 
 def test_the_template_gets_the_variables_of_the_request() -> None:

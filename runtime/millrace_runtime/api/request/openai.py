@@ -10,6 +10,7 @@ import msgspec
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body, refuse_invalid
 from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.former_calls import rename_former_calls
 from millrace_runtime.api.request.intent import (
     AnswerWish,
     PromptWish,
@@ -165,7 +166,7 @@ def read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Ren
     check_depth(body.chat_template_kwargs, "chat_template_kwargs")
     check_depth(body.documents, "documents")
     return RenderChat(
-        messages=read_messages(body.messages),
+        messages=read_messages(rename_former_calls(body.messages)),
         tools=tools,
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt is not False,
