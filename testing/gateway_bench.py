@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.cluster.nodes.network.addresses import claim_block
 from millrace_gateway.front.body_budget import BodyBudget, BodyShare
-from millrace_gateway.route.objects import ServiceKey
+from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_gateway.server import Gateway, Sites
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_HTTP
@@ -73,6 +73,12 @@ class Counter(Protocol):
     def begin(self, what: Any) -> object: ...
 
     def end(self, what: Any) -> None: ...
+
+
+def build_replicas(num: int) -> tuple[Replica, ...]:
+    """Return Ready replicas of one service: p0, p1 and so on."""
+    key = ServiceKey("a", "chat")
+    return tuple(Replica(f"p{i}", key, f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(num))
 
 
 @contextmanager

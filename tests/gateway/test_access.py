@@ -65,6 +65,8 @@ class Replica:
         self.release.set()
         self.num_open = 0
         self.hangs = False
+        self.num_more = 0
+        """Pieces of 1 MiB in a stream."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         token = request.headers.get(contract.HEADER_GATEWAY_TOKEN, "")
@@ -95,6 +97,9 @@ class Replica:
         await answer.prepare(request)
         await answer.write(b"data: 1\n\n")
         await answer.write(contract.USAGE_EVENT + b"5 0 1\n\n")
+        while self.num_more:
+            await answer.write(b": " + b"x" * 2**20 + b"\n\n")
+            self.num_more -= 1
         await self.release.wait()
         await answer.write(b"data: [DONE]\n\n")
         await answer.write(contract.USAGE_EVENT + b"5 0 20\n\n")
@@ -256,6 +261,23 @@ async def test_a_cut_stream_is_charged_for_what_its_replica_told(bench: Bench) -
     await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
     replica.release.set()
     assert int((await ask(bench))[2]["x-ratelimit-remaining-tokens"]) > 99_900
+
+
+async def test_a_client_that_does_not_read_pays_for_what_may_have_been_computed(bench: Bench) -> None:
+    replica = await start(bench, {"per": "Key", "tokensPerMinute": 100_000})
+    replica.num_more = 64
+    body = BODY | {"stream": True, "max_tokens": 50_000}
+    async with bench.client.post(
+        bench.url + PATH, json=body, headers={"Authorization": "Bearer mr-ada"}
+    ) as answer:
+        left = 65
+        while replica.num_more < left:  # until the client's slowness has come to the replica
+            left = replica.num_more
+            await asyncio.sleep(0.05)
+        assert left > 0
+        answer.close()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    assert int((await ask(bench))[2]["x-ratelimit-remaining-tokens"]) < 60_000  # a minute gives 100,000 back
 
 
 async def test_limits_of_a_service_hold_without_keys(bench: Bench) -> None:

@@ -6,17 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.balance import NUM_GONE, Balancer, Candidate
-from millrace_gateway.route.ejection import MOST_ERRORS, PROBE_SECONDS
+from millrace_gateway.route.balance import Balancer, Candidate
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
-from millrace_gateway.route.objects import Replica, ServiceKey
+from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.standing import LEAST_SHARE
 from millrace_runtime.contract import SLOW_START_SECONDS
-from testing.gateway_bench import counted
+from testing.gateway_bench import build_replicas, counted
 
-REPLICAS = tuple(
-    Replica(f"p{i}", ServiceKey("a", "chat"), f"p{i}", f"127.9.8.{i}", is_ready=True) for i in range(3)
-)
+REPLICAS = build_replicas(3)
 
 
 def test_the_least_loaded_is_picked() -> None:
@@ -49,86 +46,6 @@ def test_none_is_left_when_all_were_tried_or_none_is_there() -> None:
     assert balancer.pick(REPLICAS, {"p0", "p2"}, 0.0) == REPLICAS[1]
 
 
-def fail(balancer: Balancer, replica: Replica, now: float) -> None:
-    """Send the replica a request that fails."""
-    with counted(balancer, replica):
-        balancer.note_failure(replica, now)
-
-
-def test_one_that_fails_comes_last_for_longer_each_time_until_it_answers() -> None:
-    balancer, failing = Balancer(2.0), REPLICAS[0]
-    begin = 100.0
-    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
-        for seconds in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0):
-            fail(balancer, failing, begin)
-            balancer.note_failure(failing, begin + 0.1)  # one that it had before: the time is no longer
-            assert balancer.pick(REPLICAS, (), begin + seconds - 0.01) != failing
-            assert balancer.pick(REPLICAS, {"p1", "p2"}, begin + seconds - 0.01) == failing
-            begin += seconds
-            assert balancer.pick(REPLICAS, (), begin) == failing
-        balancer.note_answer(failing, 200, begin)
-        assert balancer.pick(REPLICAS, (), begin) == failing
-        fail(balancer, failing, begin)
-        assert balancer.pick(REPLICAS, (), begin + 2.0) == failing
-
-
-def test_errors_in_a_row_are_a_failure_and_one_among_answers_is_none() -> None:
-    balancer, failing = Balancer(2.0), REPLICAS[0]
-    for status in (*(500, 200) * MOST_ERRORS, *[503] * (MOST_ERRORS - 1), 200):
-        balancer.note_answer(failing, status, 1.0)
-        assert not balancer.is_ejected("p0", 1.0)
-    for _ in range(MOST_ERRORS):
-        balancer.note_answer(failing, 500, 1.0)
-        balancer.note_answer(failing, 400, 1.0)  # a broken engine refuses what is wrong, as before
-        balancer.note_answer(failing, 200, 1.0, is_generation=False)  # and counts tokens
-    assert balancer.is_ejected("p0", 2.9)
-    assert not balancer.is_ejected("p0", 3.0)
-    balancer.note_answer(failing, 500, 3.0)  # to the one request that tries it
-    assert balancer.is_ejected("p0", 6.9)
-    balancer.note_answer(failing, 200, 7.0)
-    assert not balancer.is_ejected("p0", 7.0)
-    balancer.note_failure(failing, 8.0)  # it refused a connection
-    balancer.note_answer(failing, 400, 8.0)
-    assert not balancer.is_ejected("p0", 8.0)
-
-
-def test_errors_of_most_replicas_are_the_requests_own() -> None:
-    """One tenant's requests that always fail must not crowd the others' into what is left."""
-    balancer = Balancer(2.0)
-    for number, replica in enumerate(REPLICAS[:2], 1):
-        for _ in range(MOST_ERRORS):
-            balancer.note_answer(replica, 500, 1.0)
-        picked = {balancer.pick(REPLICAS, (), 1.0) for _ in range(6)}
-        assert picked == ({*REPLICAS[1:]} if number == 1 else {*REPLICAS})
-    assert balancer.find_shares(REPLICAS, 1.0) == dict.fromkeys(("p0", "p1", "p2"), 1.0)
-    preferred = balancer.pick(REPLICAS, (), 1.0, lambda candidates: candidates[0].replica.uid)
-    assert preferred == REPLICAS[0]
-    balancer.note_answer(REPLICAS[0], 200, 1.0)
-    assert balancer.pick(REPLICAS, (), 1.0, lambda _: "p1") != REPLICAS[1]
-
-
-def test_one_request_alone_tries_a_replica_again() -> None:
-    balancer = Balancer(2.0)
-    fail(balancer, REPLICAS[0], 100.0)
-    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
-        picked = [balancer.pick(REPLICAS, (), 102.0 + now) for now in (0.0, 0.1, PROBE_SECONDS - 0.1)]
-        assert [replica == REPLICAS[0] for replica in picked] == [True, False, False]
-        assert (
-            balancer.pick(REPLICAS, (), 102.0 + PROBE_SECONDS) == REPLICAS[0]
-        )  # it never got it, or is slow
-
-
-def test_when_all_fail_the_one_that_failed_the_longest_ago_is_asked() -> None:
-    balancer = Balancer(2.0)
-    for number, replica in enumerate(REPLICAS):
-        fail(balancer, replica, float(number) / 10)
-    assert balancer.pick(REPLICAS, (), 1.0) == REPLICAS[0]
-    fail(balancer, REPLICAS[0], 1.0)
-    assert balancer.pick(REPLICAS, (), 1.1) == REPLICAS[1]
-    leaving = replace(REPLICAS[1], is_leaving=True)
-    assert balancer.pick([REPLICAS[0], leaving, REPLICAS[2]], (), 1.1) == REPLICAS[2]
-
-
 def test_a_replicas_own_report_counts_with_what_was_sent_since_until_it_is_old() -> None:
     balancer, (busy, idle, third) = Balancer(2.0), REPLICAS
     balancer.note_load(busy.uid, LoadReport(2, 3, 8, 0.5, 10.0))
@@ -152,7 +69,7 @@ def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
     replicas = [*REPLICAS, replace(REPLICAS[0], uid="p3", is_leaving=True)]
     report = LoadReport(1, 1, 8, 0.5, 100.0)
     balancer.note_load("p1", report)
-    fail(balancer, REPLICAS[2], 100.0)
+    balancer.note_failure(REPLICAS[2], 100.0)
     wish: str | None = "p1"
     assert balancer.pick(replicas, (), 100.0, prefer) == REPLICAS[1]
     assert offered.pop() == {"p0": (0, 1.0, None), "p1": (0, 1.0, report)}
@@ -171,17 +88,6 @@ def test_loads_are_read_where_this_gateway_has_requests_and_no_report_is_new() -
         assert balancer.polls_due(10.4) == [REPLICAS[1]]
         assert balancer.polls_due(10.5) == [REPLICAS[0]]
     assert balancer.polls_due(20.0) == []
-
-
-def test_what_is_gone_is_forgotten_also_if_its_last_request_fails_later() -> None:
-    balancer = Balancer(2.0)
-    with counted(balancer, REPLICAS[0]):
-        balancer.forget("p0")
-        balancer.note_failure(REPLICAS[0], 0.0)
-        assert balancer.count_all() == {"p0": 1}
-    for number in range(NUM_GONE):
-        balancer.forget(f"other-{number}")
-    assert (balancer.count_all(), balancer._standings) == ({}, {})
 
 
 def send(balancer: Balancer, held: ExitStack, replicas: list[Replica], times: list[float]) -> list[str]:

@@ -47,6 +47,22 @@ def test_what_replicas_do_not_take_for_json_is_none(body: bytes) -> None:
         read_fields(body)
 
 
+@pytest.mark.parametrize("field", ["stream", "max_tokens", "n"])
+def test_what_a_field_must_not_have_is_not_kept(field: str) -> None:
+    """A tenant's million lists would stay in memory, uncounted, until the answer ends."""
+    body = b'{"model": "a", "%b": [%b]}' % (field.encode(), b",".join([b"[]"] * 50_000))
+    fields = read_fields(body)
+    assert (fields.is_stream, fields.most_tokens, fields.num_choices) == (False, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "most"),
+    [("7", 7), ("0", 0), ("9" * 400, 2**31), ("-1", None), ("7.0", None), ("true", None), ("null", None)],
+)
+def test_the_bound_of_tokens_is_a_whole_number(written: str, most: int | None) -> None:
+    assert read_fields(b'{"model": "a", "max_tokens": %b}' % written.encode()).most_tokens == most
+
+
 LONG = [{"role": "user", "content": 'say "model": "x" and {[' * 20_000}]
 
 

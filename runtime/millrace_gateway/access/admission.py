@@ -18,10 +18,20 @@ class Admission:
     """Its tokens, as far as the request tells."""
     usage: Usage | None = None
     """None until the replica has reported it."""
+    may_be_more: bool = False
+    """Whether the replica may have computed more than the gateway has read of its reports."""
     waited_seconds: float = 0.0
     """How long the request has waited for its turn."""
     has_begun: bool = False
     """Whether a replica may have begun the request."""
+
+    @property
+    def num_used(self) -> int | None:
+        """The tokens that it counts with; None: nobody knows."""
+        if self.usage is None:
+            return None
+        used = self.usage.num_tokens
+        return max(used, self.estimate) if self.may_be_more else used
 
     def observe(self, text: bytes) -> None:
         """Take over what a stream has used so far."""

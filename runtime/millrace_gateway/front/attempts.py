@@ -7,6 +7,7 @@ killed the replica.
 
 import asyncio
 from collections.abc import Collection
+from http import HTTPStatus
 
 from millrace_gateway.errors import (
     BrokenAnswerError,
@@ -25,6 +26,7 @@ from millrace_gateway.front.holding import Awaited, Holder
 from millrace_gateway.front.load_poll import LoadPoll
 from millrace_gateway.front.refusals import write_event
 from millrace_gateway.front.upstream import Upstream, UpstreamAnswer, read_answer
+from millrace_gateway.front.websocket import SWITCHING, relay_websocket
 from millrace_gateway.http.head import is_event_stream
 from millrace_gateway.http.relay import Relay, RelayEnd
 from millrace_gateway.report.metrics import Metrics, Outcome, RetryCause
@@ -90,11 +92,39 @@ class Attempts:
             try:
                 exchange.outcome = await self._ask_one(exchange, replica)
             except ReplicaRefusedError as refusal:
-                exchange.tried.add(replica.uid)
-                self._metrics.count_retry(_CAUSES[type(refusal)])
+                self._note_refusal(exchange, replica, refusal)
             else:
                 return
             replica = self.pick(exchange)
+
+    async def connect_websocket(self, exchange: Exchange) -> None:
+        """Connect a WebSocket to the first replica that does not refuse it, and relay it until its end."""
+        while (replica := self.pick(exchange)) is not None:
+            self._balancer.begin(replica)
+            try:
+                await self._relay_websocket(exchange, replica)
+            except ReplicaRefusedError as refusal:
+                self._note_refusal(exchange, replica, refusal)
+            else:
+                return
+            finally:
+                self._balancer.end(replica)
+        raise self.describe_absence(exchange)
+
+    async def _relay_websocket(self, exchange: Exchange, replica: Replica) -> None:
+        headers = self._guard.choose_headers(exchange.admission, replica)
+        answer = await self._upstream.ask(exchange.upstream, replica, headers)
+        try:
+            self._balancer.note_answer(replica, answer.head.status, self._now(), is_generation=False)
+            await relay_websocket(exchange.request, answer)
+            exchange.outcome, exchange.status = Outcome.COMPLETED, SWITCHING
+        finally:
+            self._upstream.end(replica, answer)
+
+    def _note_refusal(self, exchange: Exchange, replica: Replica, refusal: ReplicaRefusedError) -> None:
+        self._balancer.note_failure(replica, self._now())
+        exchange.tried.add(replica.uid)
+        self._metrics.count_retry(_CAUSES[type(refusal)])
 
     def _waits_for_another(self, exchange: Exchange, replica: Replica | None) -> bool:
         """Whether the request waits for a new replica: the service may rest, and has none that stays."""
@@ -147,13 +177,13 @@ class Attempts:
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)
-        except (ReplicaRefusedError, UpstreamFailedError) as error:
+        except UpstreamFailedError:
             self._balancer.note_failure(replica, self._now())
-            if isinstance(error, UpstreamFailedError):
-                exchange.note_begun()
+            exchange.note_begun()
             raise
         except asyncio.CancelledError:  # the client has left, and the replica may have computed for it
-            exchange.note_begun()
+            if exchange.upstream.is_sent:
+                exchange.note_begun()
             raise
         finally:
             self._balancer.end(replica, num_sequences)
@@ -176,14 +206,21 @@ class Attempts:
                 early.refuse(_BROKE_OFF)
             return judge(head.status, is_whole=True)
         relay = Relay(request.connection, answer, upstream.connection, convert)
-        end = await relay.run()
+        end = RelayEnd.CLIENT_LEFT
+        try:
+            end = await relay.run()
+        finally:
+            exchange.note_relay_end(is_whole=end is RelayEnd.WHOLE, was_slow=relay.was_slow)
         if end is RelayEnd.CLIENT_LEFT:
             return Outcome.CLIENT_LEFT
         if end is RelayEnd.BROKEN_OFF:
-            self._balancer.note_failure(replica, self._now())
+            if not relay.was_slow:  # else it may have waited too long for its client
+                self._balancer.note_failure(replica, self._now())
             if is_event_stream(head.headers) and relay.last.endswith(b"\n\n"):
                 answer.write(write_event(_BROKE_OFF, request.path))
             answer.abort()
+        elif exchange.is_generation and head.status < HTTPStatus.MULTIPLE_CHOICES:
+            self._balancer.note_whole(replica)
         return judge(head.status, is_whole=end is RelayEnd.WHOLE)
 
     def describe_absence(self, exchange: Exchange) -> RequestRefusedError:

@@ -96,6 +96,11 @@ class Exchange:
         if self.admission is not None:
             self.admission.has_begun = True
 
+    def note_relay_end(self, *, is_whole: bool, was_slow: bool) -> None:
+        """Note how an answer's way to the client ended: reports of a slow client's use may be unread."""
+        if self.admission is not None:
+            self.admission.may_be_more = was_slow and not is_whole
+
     @property
     def num_sequences(self) -> int:
         """How many sequences a replica computes for it, as far as the body tells."""

@@ -160,7 +160,7 @@ class Guard:
         if not admission.has_begun:
             admission.reservation.release()
             return
-        admission.reservation.settle(admission.usage)
+        admission.reservation.settle(admission.usage, may_be_more=admission.may_be_more)
         if admission.client is not None:
             self._book.count_request(admission.client.tenant, admission.service, admission.usage)
 

@@ -35,7 +35,6 @@ from millrace_gateway.front.holding import HELD_BYTES
 from millrace_gateway.front.refusals import write_refusal
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamRequest
-from millrace_gateway.front.websocket import SWITCHING, relay_websocket
 from millrace_gateway.http.head import write_headers
 from millrace_gateway.http.request import Request
 from millrace_gateway.lifecycle import Lifecycle
@@ -174,7 +173,7 @@ class Proxy:
                 if replica is not None:
                     await self._attempts.find_answer(exchange, replica)
             finally:
-                self._turnstiles.leave(turn, admission.usage.num_tokens if admission.usage else None)
+                self._turnstiles.leave(turn, admission.num_used)
 
     def _assign_body(self, exchange: Exchange, service: ServiceKey, client: Client) -> None:
         """Count the body as its client's, now that this is known. Raises BusyError."""
@@ -248,23 +247,16 @@ class Proxy:
             rule.route or find_model(self._catalogue, model, rule), self._catalogue.find
         )
         exchange.route = route
-        exchange.admission = admission = self._guard.admit(exchange, 0)
-        replica = self._attempts.pick(exchange)
-        if replica is None:
-            raise self._attempts.describe_absence(exchange)
-        headers = self._guard.choose_headers(admission, replica)
+        exchange.admission = self._guard.admit(exchange, 0)
         lines = write_headers(self._headers.choose_handshake(request.headers))
         path = drop_credentials(request.target)
-        handshake = UpstreamRequest(
+        exchange.upstream = UpstreamRequest(
             request.method, path, lines, body=b"", model=None, share=exchange.share, is_handshake=True
         )
         self._activity.begin(route.sleeper.key)
-        self._balancer.begin(replica)
         try:
-            await relay_websocket(self._upstream, request, handshake, replica, headers)
-            exchange.outcome, exchange.status = Outcome.COMPLETED, SWITCHING
+            await self._attempts.connect_websocket(exchange)
         finally:
-            self._balancer.end(replica)
             self._activity.end(route.sleeper.key)
 
     def _address(self, request: Request, rule: HostRule, body: bytes) -> Addressed:

@@ -47,6 +47,8 @@ class UpstreamRequest:
     """The body's share of the budget."""
     is_handshake: bool = False
     """Whether it asks for a WebSocket."""
+    is_sent: bool = False
+    """Whether a replica may have got some of it."""
 
     def put_model(self, served_name: str | None) -> None:
         """Write the replica's served name into the body."""
@@ -133,6 +135,7 @@ class Upstream:
         connection = self._pool.take(replica.uid)
         if connection is None:
             connection = await self._pool.connect(replica.uid, replica.address, PORT_HTTP)
+        request.is_sent = True
         try:
             head = await connection.ask(
                 request.write_head(replica.address, write_headers(more)),

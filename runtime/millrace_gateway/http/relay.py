@@ -50,7 +50,7 @@ class Tunnel:
 class Relay:
     """One answer on its way. It is the client's Flow and the replica's Sink."""
 
-    __slots__ = ("_answer", "_client", "_convert", "_done", "_replica", "last")
+    __slots__ = ("_answer", "_client", "_convert", "_done", "_replica", "last", "was_slow")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Relay:
         self._done: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
         self.last = b"\n\n"
         """The last bytes that went to the client."""
+        self.was_slow = False
+        """Whether the replica had to wait for the client."""
 
     async def run(self) -> RelayEnd:
         """Pass the body until its end. Cancelled, it ends the generation."""
@@ -114,6 +116,7 @@ class Relay:
 
     def pause(self) -> None:
         """Read nothing more from the replica: the client is slow."""
+        self.was_slow = True
         self._replica.pause_reading()
 
     def resume(self) -> None:

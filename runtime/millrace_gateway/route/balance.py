@@ -11,9 +11,9 @@ A replica that fails is picked only if there is no other (`ejection.py`).
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from http import HTTPStatus
 from typing import NamedTuple
 
+from millrace_gateway.route.ejection import ALL_ARE_GOOD, Judgement, judge
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceKey
 from millrace_gateway.route.standing import LEAST_SHARE, Standing, find_share
@@ -59,8 +59,8 @@ class Balancer:
         """Those with requests of this gateway in flight."""
         self._busy_of: dict[ServiceKey, dict[str, Standing]] = {}
         """The same by service: a look at one costs the same beside thousands of others."""
-        self._erring: set[str] = set()
-        """Those that errors have ejected."""
+        self._doubted: dict[str, Standing] = {}
+        """Those that have failed, and have begun no good answer since."""
         self._gone: deque[str] = deque()
         self._turn = 0
 
@@ -73,32 +73,43 @@ class Balancer:
     ) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        A replica that is marked to leave is picked only if there is no other, and before that one that is
-        ejected: of several, the one that failed the longest ago. `prefer` may choose another one among those
-        that neither leave nor are ejected.
+        A replica that is ejected is picked only if there is no other: of several, the one that failed the
+        longest ago. One that is marked to leave comes behind those that refuse, whose requests another one
+        gets, and before those that answer with errors. `prefer` may choose another one among those that
+        neither leave nor are ejected.
         """
-        tolerated = self._list_tolerated(replicas)
-        found = self._prefer(replicas, tried, now, tolerated, prefer=prefer) if prefer else None
-        found = found or self._find_best(replicas, tried, now, tolerated)
-        standing = self._standings.get(found.uid) if found else None
-        if standing is not None:
-            standing.begin_probe(now)
+        judgement = self._judge(replicas, now)
+        found = self._prefer(replicas, tried, now, judgement.avoided, prefer=prefer) if prefer else None
+        found = found or self._find_best(replicas, tried, now, judgement)
+        doubted = self._doubted.get(found.uid) if found else None
+        if found and doubted and found.uid not in judgement.avoided:  # this request alone tries it
+            doubted.probed_at = now
         return found
 
-    def _list_tolerated(self, replicas: Sequence[Replica]) -> Collection[str]:
-        """Return the replicas whose errors count for nothing: those that err, if most of them do."""
-        if not self._erring:
-            return ()
-        erring = [one.uid for one in replicas if one.uid in self._erring]
-        return erring if 2 * len(erring) > len(replicas) else ()
+    def _judge(self, replicas: Sequence[Replica], now: float) -> Judgement:
+        if not self._doubted:
+            return ALL_ARE_GOOD
+        doubted: dict[str, Standing] = {}
+        for replica in replicas:
+            standing = self._doubted.get(replica.uid)
+            if standing is None:
+                continue
+            if replica.ready_at > standing.failed_at:
+                standing.forgive()
+                del self._doubted[replica.uid]
+            else:
+                doubted[replica.uid] = standing
+        return judge(doubted, len(replicas), now, self._eject_seconds)
 
     def _find_best(
-        self, replicas: Sequence[Replica], tried: Collection[str], now: float, tolerated: Collection[str]
+        self, replicas: Sequence[Replica], tried: Collection[str], now: float, judgement: Judgement
     ) -> Replica | None:
         """Return the replica of the lowest rank and load. It runs for each request: 2 µs at 4 replicas."""
         self._turn = turn = self._turn + 1
         num, standings = len(replicas), self._standings
-        best, best_rank, best_load = None, 4, 0.0
+        avoided, tolerated = judgement
+        least = self._find_largest_load(replicas, now) if tolerated else 0
+        best, best_rank, best_load = None, 5, 0.0
         for index in range(turn, turn + num):
             replica = replicas[index % num]
             uid = replica.uid
@@ -107,30 +118,33 @@ class Balancer:
             standing = standings.get(uid)
             rank, load = (2 if replica.is_leaving else 0), 1.0
             if standing is not None:
-                if standing.num_failures and uid not in tolerated and standing.is_ejected(now):
-                    rank, load = rank + 1, standing.failed_at
+                if uid in avoided:
+                    rank = 4 if rank else (3 if standing.is_by_errors else 1)
+                    load = standing.failed_at
                 else:
-                    load += standing.find_load(now)
-            if not rank & 1 and now < replica.ready_at + SLOW_START_SECONDS:
+                    load += max(standing.find_load(now), least if uid in tolerated else 0)
+            if uid not in avoided and now < replica.ready_at + SLOW_START_SECONDS:
                 load /= find_share(now - replica.ready_at)
             if rank < best_rank or (rank == best_rank and load < best_load):
                 best, best_rank, best_load = replica, rank, load
         return best
+
+    def _find_largest_load(self, replicas: Sequence[Replica], now: float) -> int:
+        found = (self._standings.get(replica.uid) for replica in replicas)
+        return max((standing.find_load(now) for standing in found if standing), default=0)
 
     def _prefer(
         self,
         replicas: Sequence[Replica],
         tried: Collection[str],
         now: float,
-        tolerated: Collection[str],
+        avoided: Collection[str],
         prefer: Preference,
     ) -> Replica | None:
         candidates = [
             self._describe(replica, now)
             for replica in replicas
-            if not (
-                replica.uid in tried or replica.is_leaving or self._is_avoided(replica.uid, tolerated, now)
-            )
+            if not (replica.is_leaving or replica.uid in tried or replica.uid in avoided)
         ]
         uid = prefer(candidates) if candidates else None
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
@@ -172,20 +186,24 @@ class Balancer:
 
     def note_failure(self, replica: Replica, now: float) -> None:
         """Record that the replica refused a request, or broke off."""
-        self._find_standing(replica.uid).note_failure(now, self._eject_seconds)
+        standing = self._doubted[replica.uid] = self._find_standing(replica.uid)
+        standing.note_failure(now, self._eject_seconds)
 
     def note_answer(self, replica: Replica, status: int, now: float, *, is_generation: bool = True) -> None:
         """Record that the replica has begun an answer: it is trusted again, unless errors follow errors."""
         uid = replica.uid
-        standing = self._standings.get(uid)
-        if standing is None and status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return
-        standing = standing or self._find_standing(uid)
+        standing = self._find_standing(uid)
         standing.note_answer(status, now, self._eject_seconds, is_generation=is_generation)
-        if standing.is_by_errors:
-            self._erring.add(uid)
-        elif self._erring:
-            self._erring.discard(uid)
+        if standing.is_doubted:
+            self._doubted[uid] = standing
+        elif self._doubted:
+            self._doubted.pop(uid, None)
+
+    def note_whole(self, replica: Replica) -> None:
+        """Record that a good answer to a generation has ended as it should."""
+        standing = self._standings.get(replica.uid)
+        if standing is not None:
+            standing.note_whole()
 
     def note_load(self, uid: str, report: LoadReport) -> None:
         """Record a replica's own report of its load."""
@@ -215,19 +233,19 @@ class Balancer:
 
         It is forgotten once more after NUM_GONE others: until then its last requests fail.
         """
-        self._standings.pop(uid, None)
-        self._erring.discard(uid)
+        self._forget(uid)
         self._gone.append(uid)
         if len(self._gone) > NUM_GONE:
-            self._standings.pop(self._gone.popleft(), None)
+            self._forget(self._gone.popleft())
+
+    def _forget(self, uid: str) -> None:
+        self._standings.pop(uid, None)
+        self._doubted.pop(uid, None)
 
     def is_ejected(self, uid: str, now: float) -> bool:
         """Whether a replica comes last because it has failed."""
         standing = self._standings.get(uid)
         return standing is not None and standing.is_ejected(now)
-
-    def _is_avoided(self, uid: str, tolerated: Collection[str], now: float) -> bool:
-        return uid not in tolerated and self.is_ejected(uid, now)
 
     def find_shares(self, replicas: Sequence[Replica], now: float) -> dict[str, float]:
         """Return the share of requests of each replica that gets some, by uid, relative to a full one.
@@ -235,13 +253,12 @@ class Balancer:
         As in a choice, one that leaves or has failed is better than none. One request tries a replica after
         its ejection.
         """
-        tolerated = self._list_tolerated(replicas)
-        good = [one for one in replicas if not (one.is_leaving or self._is_avoided(one.uid, tolerated, now))]
-        return {one.uid: self._find_share(one, now, tolerated) for one in good or replicas}
+        judgement = self._judge(replicas, now)
+        good = [one for one in replicas if not (one.is_leaving or one.uid in judgement.avoided)]
+        return {one.uid: self._find_share(one, now, judgement.tolerated) for one in good or replicas}
 
     def _find_share(self, replica: Replica, now: float, tolerated: Collection[str]) -> float:
-        standing = self._standings.get(replica.uid)
-        is_doubted = standing is not None and standing.num_failures > 0 and replica.uid not in tolerated
+        is_doubted = replica.uid in self._doubted and replica.uid not in tolerated
         return LEAST_SHARE if is_doubted else find_share(now - replica.ready_at)
 
     def count_sequences(self, replica: Replica) -> int:

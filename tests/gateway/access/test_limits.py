@@ -100,6 +100,19 @@ def test_what_was_not_begun_is_given_back_and_what_nobody_knows_stays() -> None:
     assert desk.refuse(1).message.count("2 requests per minute")
 
 
+def test_a_request_that_waits_and_leaves_gets_back_only_what_time_has_not() -> None:
+    """Else a client saves up the limits of all the minutes that it waits for a replica."""
+    desk = Desk(RateLimit(Scope.KEY, requests_per_minute=2))
+    waiting = []
+    for _ in range(3):
+        waiting += [desk.admit(), desk.admit()]
+        desk.clock.now += 60
+    desk.admit(), desk.admit()
+    for reservation in waiting:
+        reservation.release()
+    desk.refuse()
+
+
 def test_requests_at_once() -> None:
     desk = Desk(RateLimit(Scope.SERVICE, concurrency=2))
     first, _ = desk.admit(), desk.admit(client=BOB)

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import socket
 import struct
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
@@ -95,6 +96,29 @@ async def test_a_slow_client_slows_its_replica_and_loses_nothing_in_a_drain(benc
             assert not drain.done() or read > size - 8 * MEBIBYTE
     assert read == size
     await drain
+
+
+async def test_a_replica_that_gives_up_a_slow_client_has_not_failed(bench: Bench) -> None:
+    async def give_up(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                while True:
+                    await answer.write(b"x" * MEBIBYTE)
+        request.transport.abort()
+        gave_up.set()
+        return answer
+
+    gave_up = asyncio.Event()
+    bench.add_service("team", "chat")
+    uid = await bench.add_upstream("team", "chat", give_up)
+    async with bench.client.post(bench.url + PATH, data=BODY) as cut:
+        await gave_up.wait()
+        with pytest.raises(aiohttp.ClientError):
+            await cut.read()
+    await bench.until(lambda: not bench.gateway.lifecycle.num_in_flight)
+    assert not bench.gateway.balancer.is_ejected(uid, asyncio.get_running_loop().time())
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -226,7 +250,13 @@ async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
     bench.add_pod("team", "gone", "gone-1", next_address())  # nobody listens there
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await bench.client.ws_connect(bench.url + "/v1/stream?model=gone")
-    assert refused.value.status == 502
+    assert refused.value.status == 503
+    bench.add_pod("team", "chat", "lost", next_address())
+    for _ in range(4):  # another replica takes those that the lost one would have got
+        async with bench.client.ws_connect(f"{bench.url}/v1/stream?model=chat") as client:
+            await client.send_str("a")
+            assert (await client.receive()).data == "aa"
+    assert bench.gateway.balancer.is_ejected("lost", asyncio.get_running_loop().time())
 
 
 async def test_a_client_that_reads_nothing_or_single_bytes_is_disconnected_and_a_slow_one_is_not() -> None:

@@ -53,6 +53,11 @@ class Meter:
             self.bucket.advance(now, share)
             self.bucket.add(amount)
 
+    def advance(self, now: float, share: float) -> None:
+        """Bring the bucket to this time."""
+        if self.bucket is not None:
+            self.bucket.advance(now, share)
+
     def find_total(self, now: float, share: float) -> float:
         """Return what is missing from the whole limit."""
         if self.bucket is None:

@@ -106,17 +106,18 @@ class Limiter:
                 yield Obstacle(BUSY_SECONDS, whose, f"{limit.concurrency} requests at once")
 
     def _charge(self, one: Counted, estimate_tokens: int) -> Charge:
-        account, tokens, mark = one.account, 0, 0.0
+        account, tokens, tokens_mark, requests_mark = one.account, 0, 0.0, 0.0
         account.num_here += 1
         if one.requests is not None:
+            requests_mark = one.requests.worked_off + one.requests.deficit
             account.requests.spent += 1
             one.requests.add(1)
         if one.tokens is not None:
-            tokens, mark = estimate_tokens, one.tokens.worked_off + one.tokens.deficit
+            tokens, tokens_mark = estimate_tokens, one.tokens.worked_off + one.tokens.deficit
             account.tokens.spent += tokens
             one.tokens.add(tokens)
         self.ledger.note_change(account)
-        return Charge(account, tokens, mark)
+        return Charge(account, tokens, tokens_mark, requests_mark)
 
     def _describe(self, client: Client | None, counted: Sequence[Counted]) -> Mapping[str, str]:
         first = counted[0]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from millrace_gateway.access.limits.bucket import Bucket
 from millrace_gateway.access.limits.ledger import Account, Ledger
 
 
@@ -26,19 +27,28 @@ class Charge(NamedTuple):
 
     account: Account
     tokens: int
-    mark: float = 0.0
-    """The bucket's `worked_off` from which on time gives these tokens back: the oldest use comes first."""
+    tokens_mark: float = 0.0
+    requests_mark: float = 0.0
+    """The buckets' `worked_off` from which on time gives these back: the oldest use comes first."""
 
     def find_refund(self, unused: int) -> int:
         """Return the part of the unused tokens that time has not given back already.
 
         A client that holds a reservation for long would get it twice, and could save up many minutes' limits.
         """
-        bucket = self.account.tokens.bucket
-        if bucket is None:
-            return 0
-        given_back = min(max(0.0, bucket.worked_off - self.mark), self.tokens)
-        return min(unused, math.floor(self.tokens - given_back))
+        return min(unused, _find_left(self.account.tokens.bucket, self.tokens_mark, self.tokens))
+
+    def find_requests_refund(self) -> int:
+        """Return 1 if time has given back nothing of the request, else 0."""
+        return _find_left(self.account.requests.bucket, self.requests_mark, 1)
+
+
+def _find_left(bucket: Bucket | None, mark: float, amount: int) -> int:
+    """Return the part of an amount that time has not given back yet."""
+    if bucket is None:
+        return 0
+    given_back = min(max(0.0, bucket.worked_off - mark), amount)
+    return math.floor(amount - given_back)
 
 
 class Reservation:
@@ -63,14 +73,18 @@ class Reservation:
         if self._is_open and any(used > charge.tokens for charge in self._charges):
             self._charges = [self._raise(charge, used) for charge in self._charges]
 
-    def settle(self, usage: Usage | None) -> None:
-        """Charge what was used instead of what was reserved. None: nobody knows, so the reserved stays."""
+    def settle(self, usage: Usage | None, *, may_be_more: bool = False) -> None:
+        """Charge what was used instead of what was reserved.
+
+        None: nobody knows, so the reserved stays. It also stays where more may have been used than that.
+        """
         ledger, now = self._end()
         for charge in self._charges:
             account = charge.account
             account.num_here -= 1
             if usage is not None:
-                self._correct(charge, usage.num_tokens, now)
+                used = usage.num_tokens
+                self._correct(charge, max(used, charge.tokens) if may_be_more else used, now)
             ledger.note_change(account)
 
     def release(self) -> None:
@@ -79,7 +93,8 @@ class Reservation:
         for charge in self._charges:
             account = charge.account
             account.num_here -= 1
-            account.requests.spend(-1, now, ledger.share)
+            account.requests.advance(now, ledger.share)
+            account.requests.spend(-charge.find_requests_refund(), now, ledger.share)
             self._correct(charge, 0, now)
             ledger.note_change(account)
 
@@ -88,17 +103,17 @@ class Reservation:
         share, meter = self._ledger.share, charge.account.tokens
         if used >= charge.tokens:
             meter.spend(used - charge.tokens, now, share)
-        elif meter.bucket is not None:
-            meter.bucket.advance(now, share)
+        else:
+            meter.advance(now, share)
             meter.spend(-charge.find_refund(charge.tokens - used), now, share)
 
     def _raise(self, charge: Charge, used: int) -> Charge:
-        account, tokens, mark = charge
+        account, tokens = charge.account, charge.tokens
         if used <= tokens or account.tokens.bucket is None:
             return charge
         account.tokens.spend(used - tokens, self._ledger.clock(), self._ledger.share)
         self._ledger.note_change(account)
-        return Charge(account, used, mark)
+        return charge._replace(tokens=used)
 
     def _end(self) -> tuple[Ledger, float]:
         """Return the ledger and the time."""

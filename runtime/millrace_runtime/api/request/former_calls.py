@@ -39,8 +39,6 @@ def _has_former_call(message: Any) -> bool:
 def _rename_call(message: dict[str, Any], call_id: str, where: str) -> dict[str, Any]:
     function = message["function_call"]
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise BadRequestError(
-            f'`{where}` is as {{"name": "f", "arguments": "{{}}"}}', param=where
-        )
+        raise BadRequestError(f'`{where}` is as {{"name": "f", "arguments": "{{}}"}}', param=where)
     others = {name: value for name, value in message.items() if name != "function_call"}
     return others | {"tool_calls": [{"id": call_id, "type": "function", "function": function}]}

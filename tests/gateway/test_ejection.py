@@ -1,0 +1,197 @@
+"""Which replicas a gateway avoids after failures and errors, and which it tries again."""
+
+from dataclasses import replace
+
+from millrace_gateway.route.balance import NUM_GONE, Balancer
+from millrace_gateway.route.ejection import MOST_ERRORS, PROBE_SECONDS, TOLERATED_SECONDS
+from millrace_gateway.route.objects import Replica
+from testing.gateway_bench import build_replicas, counted
+
+REPLICAS = build_replicas(3)
+
+
+def fail(balancer: Balancer, replica: Replica, now: float) -> None:
+    """Send the replica a request that fails."""
+    with counted(balancer, replica):
+        balancer.note_failure(replica, now)
+
+
+def answer(balancer: Balancer, replica: Replica, now: float) -> None:
+    """Send the replica a generation that ends as it should."""
+    with counted(balancer, replica):
+        balancer.note_answer(replica, 200, now)
+        balancer.note_whole(replica)
+
+
+def err(balancer: Balancer, replica: Replica, now: float) -> None:
+    """Send the replica as many requests that end with errors as eject it."""
+    with counted(balancer, replica):
+        for _ in range(MOST_ERRORS):
+            balancer.note_answer(replica, 500, now)
+
+
+def test_one_that_fails_comes_last_for_longer_each_time_until_an_answer_is_whole() -> None:
+    balancer, failing = Balancer(2.0), REPLICAS[0]
+    begin = 100.0
+    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
+        for seconds in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0):
+            fail(balancer, failing, begin)
+            balancer.note_failure(failing, begin + 0.1)  # one that it had before: the time is no longer
+            assert balancer.pick(REPLICAS, (), begin + seconds - 0.01) != failing
+            assert balancer.pick(REPLICAS, {"p1", "p2"}, begin + seconds - 0.01) == failing
+            begin += seconds
+            assert balancer.pick(REPLICAS, (), begin) == failing
+            balancer.note_answer(failing, 200, begin)  # it begins an answer, and breaks off
+        assert balancer.pick(REPLICAS, (), begin) == failing
+        answer(balancer, failing, begin)
+        fail(balancer, failing, begin)
+        assert balancer.pick(REPLICAS, (), begin + 2.0) == failing
+
+
+def test_errors_in_a_row_are_a_failure_and_one_among_answers_is_none() -> None:
+    balancer, failing = Balancer(2.0), REPLICAS[0]
+    for status in (*(500, 200) * MOST_ERRORS, *[503] * (MOST_ERRORS - 1), 200):
+        balancer.note_answer(failing, status, 1.0)
+        assert not balancer.is_ejected("p0", 1.0)
+    for _ in range(MOST_ERRORS):
+        balancer.note_answer(failing, 500, 1.0)
+        balancer.note_answer(failing, 400, 1.0)  # a broken engine refuses what is wrong, as before
+        balancer.note_answer(failing, 200, 1.0, is_generation=False)  # and counts tokens
+    assert balancer.is_ejected("p0", 2.9)
+    assert not balancer.is_ejected("p0", 3.0)
+    balancer.note_answer(failing, 500, 3.0)  # to the one request that tries it
+    assert balancer.is_ejected("p0", 6.9)
+    balancer.note_answer(failing, 200, 7.0)
+    assert not balancer.is_ejected("p0", 7.0)
+    balancer.note_failure(failing, 8.0)  # it refused a connection
+    balancer.note_answer(failing, 400, 8.0)
+    assert not balancer.is_ejected("p0", 8.0)
+
+
+def test_errors_of_most_replicas_may_be_the_requests_own() -> None:
+    """One tenant's requests that always fail must not crowd the others' into what is left."""
+    balancer = Balancer(2.0)
+    for replica in REPLICAS:
+        answer(balancer, replica, 0.0)
+    for number, replica in enumerate(REPLICAS[:2], 1):
+        err(balancer, replica, 1.0)
+        picked = {balancer.pick(REPLICAS, (), 1.0) for _ in range(6)}
+        assert picked == ({*REPLICAS[1:]} if number == 1 else {*REPLICAS})
+    assert balancer.find_shares(REPLICAS, 1.0) == dict.fromkeys(("p0", "p1", "p2"), 1.0)
+    preferred = balancer.pick(REPLICAS, (), 1.0, lambda candidates: candidates[0].replica.uid)
+    assert preferred == REPLICAS[0]
+    balancer.note_answer(REPLICAS[0], 200, 1.0)
+    assert balancer.pick(REPLICAS, (), 1.0, lambda _: "p1") != REPLICAS[1]
+
+
+def test_most_replicas_are_broken_and_the_good_one_gets_more_than_a_few() -> None:
+    """A broken one has nothing in flight, since an error is quick: it would always be the least loaded."""
+    balancer, good = Balancer(2.0), REPLICAS[2]
+    for replica in REPLICAS:
+        answer(balancer, replica, 0.0)
+    for broken in REPLICAS[:2]:
+        err(balancer, broken, 0.0)
+
+    def count_errors(begin: float) -> int:
+        """Send a hundred requests in ten seconds; only the good replica keeps some in flight."""
+        num_errors = 0
+        for number in range(100):
+            picked = balancer.pick(REPLICAS, (), now := begin + number / 10)
+            assert picked is not None
+            if picked == good:
+                balancer.note_answer(good, 200, now)
+                balancer.begin(good)
+            else:
+                balancer.note_answer(picked, 500, now)
+                num_errors += 1
+        return num_errors
+
+    assert count_errors(0.1) <= 67
+    assert count_errors(TOLERATED_SECONDS) <= 6  # each is tried now and then
+
+
+def test_an_error_does_not_hide_a_refusal() -> None:
+    balancer = Balancer(2.0)
+    for replica in REPLICAS[:2]:
+        answer(balancer, replica, 0.0)
+        err(balancer, replica, 0.0)
+    fail(balancer, REPLICAS[0], 1.0)
+    assert REPLICAS[0] not in {balancer.pick(REPLICAS, (), 1.0) for _ in range(6)}
+
+
+def test_when_most_have_failed_each_is_tried_again_soon() -> None:
+    """The fault may be the gateway's own, and the first few that are tried would get all requests."""
+    balancer, replicas = Balancer(2.0), build_replicas(8)
+    for now in (0.0, 2.0, 6.0, 14.0, 30.0):
+        for replica in replicas:
+            fail(balancer, replica, now)
+    used = set()
+    for number in range(30):
+        picked = balancer.pick(replicas, (), now := 32.0 + number / 10)
+        assert picked is not None
+        balancer.note_answer(picked, 200, now)
+        balancer.begin(picked)
+        used.add(picked.uid)
+    assert len(used) == 4  # half of them are good again: the others' long ejections count
+
+
+def test_one_request_alone_tries_a_replica_again() -> None:
+    balancer = Balancer(2.0)
+    fail(balancer, REPLICAS[0], 100.0)
+    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
+        picked = [balancer.pick(REPLICAS, (), 102.0 + now) for now in (0.0, 0.1, PROBE_SECONDS - 0.1)]
+        assert [replica == REPLICAS[0] for replica in picked] == [True, False, False]
+        later = balancer.pick(REPLICAS, (), 102.0 + PROBE_SECONDS)
+        assert later == REPLICAS[0]  # it never got it, or is slow
+
+
+def test_a_request_that_proves_nothing_lets_the_next_one_try() -> None:
+    balancer, failing = Balancer(2.0), REPLICAS[0]
+    err(balancer, failing, 100.0)
+    with counted(balancer, REPLICAS[1]), counted(balancer, REPLICAS[2]):
+        for status in (400, 422):
+            assert balancer.pick(REPLICAS, (), 102.0) == failing
+            balancer.note_answer(failing, status, 102.0)
+        assert balancer.pick(REPLICAS, (), 102.0) == failing
+        assert balancer.pick(REPLICAS, (), 102.0) != failing
+
+
+def test_when_all_fail_the_one_that_failed_the_longest_ago_is_asked() -> None:
+    balancer = Balancer(2.0)
+    for number, replica in enumerate(REPLICAS):
+        fail(balancer, replica, float(number) / 10)
+    assert balancer.pick(REPLICAS, (), 1.0) == REPLICAS[0]
+    fail(balancer, REPLICAS[0], 1.0)
+    assert balancer.pick(REPLICAS, (), 1.1) == REPLICAS[1]
+    leaving = replace(REPLICAS[1], is_leaving=True)
+    assert balancer.pick([REPLICAS[0], leaving, REPLICAS[2]], (), 1.1) == REPLICAS[2]
+
+
+def test_one_that_leaves_comes_before_one_that_errs_and_behind_one_that_refuses() -> None:
+    """Another replica gets what one refuses; an error is the client's answer."""
+    balancer = Balancer(2.0)
+    fail(balancer, REPLICAS[0], 1.0)
+    err(balancer, REPLICAS[1], 1.0)
+    leaving = replace(REPLICAS[2], is_leaving=True)
+    assert balancer.pick([REPLICAS[0], leaving], (), 1.0) == REPLICAS[0]
+    assert balancer.pick([REPLICAS[1], leaving], (), 1.0) == leaving
+
+
+def test_a_container_that_was_restarted_is_not_the_one_that_failed() -> None:
+    balancer = Balancer(2.0)
+    err(balancer, REPLICAS[0], 100.0)
+    restarted = replace(REPLICAS[0], ready_at=101.0)
+    replicas = [restarted, *REPLICAS[1:]]
+    assert balancer.find_shares(replicas, 101.0).keys() == {"p0", "p1", "p2"}
+    assert not balancer.is_ejected("p0", 101.0)
+
+
+def test_what_is_gone_is_forgotten_also_if_its_last_requests_fail_later() -> None:
+    balancer = Balancer(2.0)
+    with counted(balancer, REPLICAS[0]):
+        balancer.forget("p0")
+        err(balancer, REPLICAS[0], 0.0)
+        assert balancer.count_all() == {"p0": 1}
+    for number in range(NUM_GONE):
+        balancer.forget(f"other-{number}")
+    assert (balancer.count_all(), balancer._standings, balancer._doubted) == ({}, {}, {})
