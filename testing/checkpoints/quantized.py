@@ -214,11 +214,13 @@ def gptq(group: int, *, has_zeros: bool = False, version: str = "gptq", is_order
 
     def quantize(weight: Tensor) -> Quantized:
         inputs = weight.shape[1]
-        groups = torch.arange(inputs) // group
+        size = inputs if group == -1 else group
+        groups = torch.arange(inputs) // size
         if is_ordered:
             groups = groups[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))]
         order = torch.argsort(groups, stable=True)
-        found = round_groups(weight[:, order], group, (0, 15) if has_zeros else (-8, 7), has_zeros=has_zeros)
+        levels = (0, 15) if has_zeros else (-8, 7)
+        found = round_groups(weight[:, order], size, levels, has_zeros=has_zeros)
         back = torch.argsort(order)
         q = found.tensors["q"][:, back] + (0 if has_zeros else 8)
         zero = found.tensors["z"] + (0 if has_zeros else 8) - (1 if version == "gptq" else 0)
@@ -254,6 +256,9 @@ FORMS: Mapping[str, Form] = {
     "FP8 in blocks": fp8_blocks(32),
     "AWQ": awq(32),
     "GPTQ": gptq(32),
+    "GPTQ with zero points": gptq(32, has_zeros=True),
+    "GPTQ of whole rows": gptq(-1),
+    "GPTQ of GPTQModel, of both versions": with_config(gptq(32, version="gptq_v2"), checkpoint_format="gptq"),
     "GPTQ v2 with zero points": gptq(64, has_zeros=True, version="gptq_v2"),
     "GPTQ with an order": gptq(32, is_ordered=True),
 }

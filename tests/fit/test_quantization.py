@@ -133,6 +133,13 @@ def test_a_matrix_has_the_most_exact_rule() -> None:
     changed = read(GPTQ | {"dynamic": {"+:.*down_proj": {"group_size": 32, "sym": False}}})
     assert changed.find_scheme(DOWN) == Scheme(Kind.INT4, Packing.GPTQ, group=32, has_zeros=True)
     assert changed.find_scheme(UP) == INT4
+    both = MIXED["config_groups"] | {"b": MIXED["config_groups"]["b"] | {"targets": ["re:.*mlp.*", "re:.*j"]}}
+    both["a"] = both["a"] | {"targets": ["re:.*down_proj$"]}
+    scheme = read(MIXED | {"config_groups": both}).find_scheme(DOWN)
+    assert scheme is not None
+    assert (
+        scheme.kind == Kind.FP8
+    )  # of several expressions the first by its letters, as in compressed-tensors
 
 
 def test_names_of_the_text_part_are_known_by_all_their_spellings() -> None:
@@ -140,6 +147,13 @@ def test_names_of_the_text_part_are_known_by_all_their_spellings() -> None:
     for spelling in (name, "model.language_model.layers.0.mlp.up_proj", UP):
         assert read(W8A8 | {"ignore": [spelling]}).find_scheme(name) is None
     assert read(GPTQ).find_scheme("language_model.lm_head") is None
+
+
+def test_usual_expressions_are_read() -> None:
+    for expression in (r".*layers.*self_attn.*(q|k|v|o)_proj.*", r".*\.mlp\..*_proj$"):
+        assert read(W8A8 | {"ignore": [f"re:{expression}"]}).is_quantized
+    weights_alone = W8A8 | {"transform_config": rotation("weight_input", "weight_output")}
+    assert read(weights_alone) == read(W8A8)
 
 
 def test_old_spellings_are_read() -> None:
@@ -162,6 +176,11 @@ def of(strategy: Any, number: str = "int", bits: int = 8, **more: Any) -> Any:
     return compressed(more.pop("form", "int-quantized"), weights(bits, number, strategy, **more))
 
 
+def rotation(*places: str) -> Any:
+    applied = [{"targets": ["Linear"], "location": place} for place in places]
+    return {"config_groups": {"R1": {"type": "hadamard", "apply": applied}}}
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -171,6 +190,8 @@ def of(strategy: Any, number: str = "int", bits: int = 8, **more: Any) -> Any:
         ({"quant_method": "new"}, "'new', which replicas don't read; they read compressed-tensors, fp8"),
         (W8A8 | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24-bitmask.*take a dense one"),
         (W8A8 | {"config_groups": []}, None),
+        (W8A8 | {"transform_config": rotation("weight_input", "q_attn")}, "rotates 'q_attn'.*without them"),
+        (W8A8 | {"transform_config": {"config_groups": {"R1": {}}}}, "transform_config that rotates 'None'"),
         (W8A8 | {"config_groups": [1]}, "it must be an object"),
         (W8A8 | {"config_groups": {"FP8": ["Linear"]}}, "'FP8' in config_groups"),
         (W8A8 | {"ignore": "lm_head"}, "must be a list of names"),
@@ -195,6 +216,7 @@ def of(strategy: Any, number: str = "int", bits: int = 8, **more: Any) -> Any:
         (FP8_BLOCK | {"weight_block_size": [1, 24]}, "weight_block_size 24; replicas read multiples of 32"),
         (MODELOPT | {"quant_algo": "NVFP4"}, "quant_algo 'NVFP4'.*FP8 checkpoint"),
         (AWQ | {"version": "gemv"}, "version 'gemv'; only AWQ in 4 bits and version gemm"),
+        (AWQ | {"checkpoint_format": "gemv_fast"}, "checkpoint_format 'gemv_fast'; only AWQ"),
         (AWQ | {"backend": "llm-awq"}, "backend 'llm-awq'"),
         (AWQ | {"bits": 8}, "bits 8; only AWQ in 4 bits"),
         (GPTQ | {"bits": 3}, "bits 3; only GPTQ in 4 bits"),

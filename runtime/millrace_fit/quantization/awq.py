@@ -22,7 +22,7 @@ def read_awq(fields: Fields) -> Quantization:
     """Return what `quant_method: awq` says. Raises ArchitectureError, which names the field."""
     for name in ("bits", "w_bit"):
         fields.refuse(name, unless=(4, None), advice=_ADVICE)
-    for name in ("version", "format"):
+    for name in ("version", "format", "checkpoint_format"):
         fields.refuse(name, unless=("gemm", "GEMM", None), advice=_ADVICE)
     fields.refuse("backend", unless=("autoawq", "auto", "gemm", None), advice=_ADVICE)
     group = read_group(fields, "q_group_size" if "q_group_size" in fields else "group_size", default=128)

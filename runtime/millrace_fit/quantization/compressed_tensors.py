@@ -29,6 +29,8 @@ _KINDS: Final[Mapping[tuple[str, str, int], Kind]] = MappingProxyType(
     }
 )
 """By format, type and num_bits."""
+_STORED_TRANSFORMS: Final = ("weight_input", "weight_output")
+"""Places of rotations that are part of the stored weights; others would run beside each product."""
 _FORMATS: Final = {Kind.FP8: "float-quantized", Kind.INT8: "int-quantized", Kind.INT4: _PACKED}
 """The format of a group that names none, by its numbers."""
 
@@ -44,6 +46,7 @@ def read_compressed_tensors(fields: Fields) -> Quantization:
     if raw.get("format") in _DENSE:  # rounded, and stored in the model's own type
         return Quantization("compressed-tensors", ())
     ignored = Rule(_read_targets(read_names(raw, "ignore")), None)
+    _refuse_transforms(raw.get("transform_config"))
     rules = [rule for name, group in groups.items() for rule in _read_group(raw, name, group)]
     rules.sort(key=_rank)
     return Quantization("compressed-tensors", (ignored, *rules) if rules else ())
@@ -57,6 +60,21 @@ def _refuse_sparse(raw: Mapping[str, Any]) -> None:
             f"config.json has sparsity_config {str(kind)[:40]!r}; sparse checkpoints are not read: "
             "take a dense one"
         )
+
+
+def _refuse_transforms(config: Any) -> None:
+    """Refuse rotations of inputs, outputs and keys, as QuIP and SpinQuant have them."""
+    groups = config.get("config_groups") if isinstance(config, Mapping) else config
+    schemes = list(groups.values()) if isinstance(groups, Mapping) else [groups] if groups else []
+    for scheme in schemes:
+        applied = scheme.get("apply") if isinstance(scheme, Mapping) else None
+        for one in applied if isinstance(applied, list) and applied else [None]:
+            place = one.get("location") if isinstance(one, Mapping) else None
+            if place not in _STORED_TRANSFORMS:
+                raise ArchitectureError(
+                    f"config.json has a transform_config that rotates {str(place)[:40]!r}; only rotations "
+                    "within the weights are read: take a checkpoint without them"
+                )
 
 
 def _read_targets(names: list[str]) -> Targets | None:
@@ -81,17 +99,20 @@ def _read_group(raw: Mapping[str, Any], name: str, group: Any) -> Iterator[Rule]
     exact = read_exact(one for one in names if one != _LINEAR)
     if exact.names:
         yield Rule(Targets(names=exact.names), scheme)
-    if exact.patterns:
-        yield Rule(Targets(patterns=exact.patterns), scheme)
+    for pattern in exact.patterns:
+        yield Rule(Targets(patterns=(pattern,)), scheme)
     if _LINEAR in names:
         yield Rule(None, scheme)
 
 
-def _rank(rule: Rule) -> int:
-    """Return the place of a rule: a name counts more than an expression, and that more than a class."""
+def _rank(rule: Rule) -> tuple[int, str]:
+    """Return the place of a rule: a name counts more than an expression, and that more than a class.
+
+    Expressions are in the order of their letters, as in compressed-tensors' `match_targets`.
+    """
     if rule.targets is None:
-        return 2
-    return 1 if rule.targets.patterns else 0
+        return 2, ""
+    return (1, rule.targets.patterns[0].pattern) if rule.targets.patterns else (0, "")
 
 
 def _read_scheme(fields: Fields, form: Any) -> Scheme:

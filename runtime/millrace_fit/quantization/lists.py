@@ -52,8 +52,11 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def _count_repeats(text: str) -> int:
-    """Return the repeats without an end, or the options if there are more."""
-    special = _LITERAL.sub("", text)
+    """Return the repeats without an end, or the options if there are more.
+
+    One at the end costs nothing: it takes what is left.
+    """
+    special = _LITERAL.sub("", text).removesuffix(".*")
     return max(len(_REPEAT.findall(special)), len(_OPTION.findall(special)))
 
 

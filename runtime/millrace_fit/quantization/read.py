@@ -27,12 +27,14 @@ READERS: Final[Mapping[str, Callable[[Fields], Quantization]]] = MappingProxyTyp
 _FP8: Final = "take the model's FP8 checkpoint, or the unquantised one"
 _INT4: Final = "take the model's AWQ or GPTQ checkpoint, or the unquantised one with weights Int4"
 _INT8: Final = "take the model's FP8 or INT8 checkpoint, or the unquantised one with weights Int8"
+_AUTO_ROUND: Final = "export it from AutoRound in the format auto_gptq or auto_awq"
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bitsandbytes": _INT4,
         "bitnet": _INT4,
         "aqlm": _INT4,
-        "auto-round": "export it from AutoRound in the format auto_gptq or auto_awq",
+        "auto-round": _AUTO_ROUND,
+        "intel/auto-round": _AUTO_ROUND,
         "eetq": _INT8,
         "exl2": _INT4,
         "exl3": _INT4,
@@ -41,10 +43,11 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "higgs": _INT4,
         "hqq": _INT4,
         "modelopt_fp4": _FP8,
+        "modelopt_mxfp8": _FP8,
         "mxfp4": _FP8,
         "nvfp4": _FP8,
         "quanto": _INT8,
-        "quark": _FP8,
+        "quark": "take a checkpoint of compressed-tensors or ModelOpt, or the unquantised one",
         "spqr": _INT4,
         "torchao": _FP8,
         "vptq": _INT4,

@@ -28,7 +28,12 @@ WIDTHS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_random(tmp_path_factory.mktemp("plain"), WIDTHS)
+    folder = write_random(tmp_path_factory.mktemp("plain"), WIDTHS)
+    tensors = load_file(folder / "model.safetensors")
+    for weight in tensors.values():
+        weight[1] = weight[1].abs()  # a zero point of 0
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
 
 
 def read(folder: Path, name: str, rows: Cut, columns: Cut) -> torch.Tensor:

@@ -20,9 +20,11 @@ from millrace_runtime.execution.weights.unpacking import unpack_awq, unpack_byte
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
 _LEAST_GROUP = {Number.FP8: GROUP, Number.INT8: 1, Number.INT4: GROUP}
 """Inputs of the smallest group that kernels multiply."""
-
-
 _GPTQ = (Packing.GPTQ, Packing.GPTQ_V2)
+_MIDDLES = (-1, 0)
+"""A symmetric file's zero point less 8, as it is stored: GPTQModel writes 8 into the first version, too."""
+_LARGEST = 7
+"""Number of 4 bits less 8."""
 _ZEROS = ("bias", "weight_zero_point")
 """Endings of tensors that old writers wrote where the model has none: they were zeros."""
 
@@ -145,15 +147,18 @@ class StoredReader:
         stored = self._reader.read(
             f"{name}.qzeros", groups, _cut_words(name, rows, WORD_NIBBLES), types=("I32",)
         )
-        zeros = unpack_nibbles(stored).t()[: rows.size].contiguous() + (scheme.packing is Packing.GPTQ)
-        if scheme.has_zeros:
+        zeros = unpack_nibbles(stored).t()[: rows.size].contiguous()
+        if not scheme.has_zeros:
+            if not any(bool((zeros == middle).all()) for middle in _MIDDLES):
+                raise BadCheckpointError(
+                    f"the tensor {name}.qzeros has zero points, and quantization_config says sym: correct "
+                    "config.json"
+                )
+            return None
+        if scheme.packing is Packing.GPTQ_V2:
             return zeros
-        if zeros.any():
-            raise BadCheckpointError(
-                f"the tensor {name}.qzeros has zero points, and quantization_config says sym: correct "
-                "config.json, or its checkpoint_format if that is wrong"
-            )
-        return None
+        zeros += 1  # it is stored less one, within four bits
+        return zeros.masked_fill_(zeros > _LARGEST, -_LARGEST - 1)
 
     def _sort(self, name: str, scheme: Scheme, columns: Cut, stored: StoredMatrix) -> StoredMatrix:
         """Return the columns by their groups."""
