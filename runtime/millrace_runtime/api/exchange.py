@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -206,6 +207,8 @@ class Exchange:
         replica = self._replica
         check_ids(request, ready, replica.tokenizer.end_token_ids)
         check_scores(request, prompts, replica.settings.max_score_bytes)
+        if self._sender is not None and request.priority < 0:
+            request = replace(request, priority=0)  # one client of several must not starve the others
         write = writer.encode_delta if request.is_streaming else partial(self._collect, writer)
         generation = Generation(
             request,

@@ -42,11 +42,13 @@ async def test_salt_and_priority_reach_the_engine(served: Served, path: str, bod
     await ask(served, path, asked, **{HEADER: "tenant"})
     await ask(served, path, body, **{HEADER: "tenant"})
     await ask(served, path, body | {"cache_salt": None, "priority": None})
+    await ask(served, path, body | {"priority": 7}, **{HEADER: "tenant"})
     assert [(sent.salt, sent.priority) for sent in served.engine.seen] == [
         (hash_salt(None, "s"), -7),
-        (hash_salt(b"tenant", "s"), -7),
+        (hash_salt(b"tenant", "s"), 0),  # no client of several begins before the others
         (hash_salt(b"tenant", None), 0),
         (b"", 0),
+        (hash_salt(b"tenant", None), 7),
     ]
 
 
