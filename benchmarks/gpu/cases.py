@@ -244,7 +244,7 @@ OPERATIONS: dict[str, Operation] = {
         # cuBLAS may choose another algorithm for another number of rows, so bits are not compared.
     ),
     "linear_add": Operation(
-        load("linear", "gpu", "linear_add"),
+        load("linear", "gpu.add", "linear_add"),
         linear_add_exact,
         inputs.make_linear_add,
         LINEAR,
@@ -260,7 +260,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda: experts.mix, experts.mix_reference, experts.make_experts, Shapes(experts.REAL, experts.DRY)
     ),
     "sampling": Operation(
-        load("sampling", name="sample"),
+        load("sampling", "gpu.triton_kernel", "sample"),
         sample_on_cpu,
         inputs.make_sampling,
         Shapes(
@@ -289,7 +289,7 @@ OPERATIONS: dict[str, Operation] = {
         timed=DRAWS,
     ),
     "top_logprobs": Operation(
-        load("sampling", "triton_logprobs", "top_logprobs"),
+        load("sampling", "gpu.triton_logprobs", "top_logprobs"),
         top_logprobs_reference,
         inputs.make_logprobs,
         Shapes(

@@ -64,6 +64,12 @@ def run_python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_each_operation_is_what_the_product_launches(operation: str) -> None:
+    """Its module is named by a text: a move of a kernel would show in a long test alone."""
+    assert callable(OPERATIONS[operation].launch())
+
+
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
