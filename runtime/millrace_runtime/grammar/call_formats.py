@@ -15,7 +15,7 @@ from millrace_runtime.grammar.parameters import (
 _SPACE = f"({SPACE})?"
 _BREAK = r"[ \n]{0,2}"
 """One line break in Qwen's own template; others leave it out."""
-_END_OBJECT = write_regex(rf"{_SPACE}\}}")
+END_OBJECT = write_regex(rf"{_SPACE}\}}")
 
 
 class CallFormat(NamedTuple):
@@ -38,7 +38,7 @@ def write_object(lark: LarkWriter, tool: CallableTool, arguments: str, before: s
     stands before it: as an expression of its own it would take three items of a parser's row for each tool.
     """
     head = f'{before}{match_name(tool)}{_SPACE},{_SPACE}"{arguments}"{_SPACE}:{_SPACE}'
-    return f"{write_regex(head)} {write_arguments(lark, tool)} {_END_OBJECT}"
+    return f"{write_regex(head)} {write_arguments(lark, tool)} {END_OBJECT}"
 
 
 def match_name(tool: CallableTool) -> str:
@@ -138,3 +138,9 @@ def choose_call_format(tool_format: str, lark: LarkWriter) -> CallFormat:
     if tool_format == "mistral" and not lark.knows("[ARGS]"):
         return _MISTRAL_LIST
     return _FORMATS[tool_format]
+
+
+def find_opening(tool_format: str | None, lark: LarkWriter) -> str | None:
+    """Return the marker that calls of a format begin with; None for one without."""
+    known = tool_format is not None and tool_format in _FORMATS
+    return choose_call_format(str(tool_format), lark).opening if known else None

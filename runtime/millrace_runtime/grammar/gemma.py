@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from millrace_runtime.grammar.documents import Origin, write_json
+from millrace_runtime.grammar.documents import write_json
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool
@@ -24,7 +24,7 @@ class _ValueWriter:
 
     def __init__(self, lark: LarkWriter, tool: CallableTool, quote: str) -> None:
         self._lark = lark
-        self._root, self._origin = tool.schema, Origin(tool.name)
+        self._root, self._origin = tool.schema, tool.origin
         self._quote = lark.mark(quote)
         self._text = f"{self._quote} {lark.until(quote)}"
         self._definitions: dict[str, str] = {}

@@ -9,11 +9,12 @@ from typing import Any
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
-from millrace_runtime.grammar.documents import change_documents, list_documents, take_origin
+from millrace_runtime.grammar.any_object import ANY_OBJECT
+from millrace_runtime.grammar.documents import Origin, change_documents, list_documents, take_origin
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.json_schema.fault import find_fault
 from millrace_runtime.grammar.json_schema.keywords import OPTIONS, rewrite_schema
-from millrace_runtime.grammar.json_schema.places import quote_path
+from millrace_runtime.grammar.json_schema.places import ROOT, quote_path
 from millrace_runtime.grammar.lark import SPACE, write_text
 from millrace_runtime.grammar.reasoning import ANSWER
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
@@ -21,6 +22,7 @@ from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 _BLANK_LINES = re.compile(r"\n{3,}")
 """The converter's time grows with their square."""
 _MAX_WHY = 400
+_TYPES = frozenset({"array", "boolean", "integer", "null", "number", "object", "string"})
 _JSON: Any = {"whitespace_pattern": SPACE, "coerce_one_of": True}
 """Alternatives of a `oneOf` that may fit the same value are refused before."""
 
@@ -36,12 +38,20 @@ def write_grammar(kind: GrammarKind, source: str, before: str = "") -> str:
     return json.dumps({"grammars": [{"lark_grammar": ahead}, {**known, "name": ANSWER}]})
 
 
+def widen_refused(source: str) -> str:
+    """Return a Lark grammar of ours in which each tool is called with any object whose schema is refused.
+
+    A tool whose client calls it strict keeps its schema, and the refusal.
+    """
+    return change_documents(source, _widen_document)
+
+
 def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
     """Return llguidance's message, with the place in the client's schema if one is at fault alone."""
     with suppress(RecursionError):
         for schema in _list_schemas(kind, source, before):
             origin = take_origin(schema)
-            if (fault := find_fault(rewrite_schema(schema), _find_why)) is not None:
+            if (fault := find_fault(rewrite_schema(schema, _find_why), _find_why)) is not None:
                 return origin.tell(f"{quote_path(fault.path)}: {fault.why}: change it or leave it out")
     return why
 
@@ -91,10 +101,30 @@ def _rewrite_document(schema: dict[str, Any]) -> dict[str, Any]:
     return {**_rewrite(schema), OPTIONS: _JSON}
 
 
+def _widen_document(schema: dict[str, Any]) -> dict[str, Any]:
+    known = json.dumps(schema)
+    origin = take_origin(schema)
+    if not origin.tool or origin.is_strict:
+        return dict(json.loads(known))
+    named = schema.get("type")
+    try:
+        is_refused = _find_why(rewrite_schema(schema, _find_why)) is not None
+    except GrammarError:
+        is_refused = True
+    return _choose_wide(named, origin) if is_refused else dict(json.loads(known))
+
+
+def _choose_wide(named: Any, origin: Origin) -> dict[str, Any]:
+    """Return a schema of any value of the same type: a document may be of one argument alone."""
+    if isinstance(named, str) and named in _TYPES:
+        return {"type": named}
+    return dict(ANY_OBJECT) if origin.path == ROOT else {}
+
+
 def _rewrite(schema: dict[str, Any]) -> dict[str, Any]:
     origin = take_origin(schema)
     try:
-        return rewrite_schema(schema, is_strict=origin.is_strict)
+        return rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
     except GrammarError as error:
         raise GrammarError(origin.tell(str(error))) from error
 

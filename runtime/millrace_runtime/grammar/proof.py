@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import explain_fault, write_grammar
+from millrace_runtime.grammar.grammar import explain_fault, widen_refused, write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.protocol.messages import Grammar
@@ -42,8 +42,18 @@ _libc.mallinfo2.restype = _Allocated
 def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     """Write a grammar and compile it, as the engine will. Raises GrammarError.
 
-    `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it.
+    `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it. Who forces a call and
+    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept.
     """
+    try:
+        return _prove(vocabulary, kind, source, ahead)
+    except GrammarError:
+        if kind != GrammarKind.LARK or (wide := widen_refused(source)) == source:
+            raise
+    return _prove(vocabulary, kind, wide, ahead)
+
+
+def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:
     began = time.thread_time()
     text = write_grammar(GrammarKind(kind), source, ahead)
     before = _count_allocated()

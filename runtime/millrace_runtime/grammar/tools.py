@@ -4,6 +4,7 @@ import msgspec
 
 from millrace_runtime.grammar import harmony
 from millrace_runtime.grammar.call_formats import (
+    END_OBJECT,
     CallFormat,
     choose_call_format,
     match_name,
@@ -11,11 +12,15 @@ from millrace_runtime.grammar.call_formats import (
 )
 from millrace_runtime.grammar.documents import write_json
 from millrace_runtime.grammar.json_schema.places import move_references
-from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
-from millrace_runtime.grammar.parameters import CallableTool, Tools
+from millrace_runtime.grammar.lark import SPACE, LarkWriter, write_choice, write_regex, write_text
+from millrace_runtime.grammar.parameters import CallableTool, Tools, write_arguments
 from millrace_runtime.grammar.reasoning import BOUND, write_final
 
 _LLAMA_TAG = "<|python_tag|>"
+_LLAMA_LINE = r"(\n|<\|python_tag\|>\s*)"
+"""Behind which an object may be a call in the midst of a text."""
+_LLAMA_END = r"/[ \n;]{1,8}/?"
+_LLAMA_SPACE = r"/[ \n]*;?[ \n]*/"
 
 
 def write_forced(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:
@@ -79,7 +84,7 @@ def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_
 
 def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
     call = lark.add("call", write_choice([write_object(lark, tool, "parameters") for tool in tools]))
-    return call if is_one_call else f"{call} (/[ \\n]*;?[ \\n]*/ {call})* /[ \\n;]{{1,8}}/?"
+    return call if is_one_call else f"{call} ({_LLAMA_SPACE} {call})* {_LLAMA_END}"
 
 
 def _write_llama_json(tool: CallableTool) -> str:
@@ -96,13 +101,24 @@ def _write_llama_json(tool: CallableTool) -> str:
 
 
 def _write_llama_answer(lark: LarkWriter, tools: Tools) -> str:
-    """Return the expression of calls, or of a text that does not begin as a call.
+    """Return the expression of calls, with or without a text before them, or of a text.
 
-    No marker says that an object is a call, so the name of a tool at the answer's beginning does.
+    No marker says that an object is a call, so the name of a tool does, where an object begins the answer or
+    a line of it.
     """
-    calls = _write_llama_calls(lark, tools, is_one_call=False)
-    beginning = write_regex(r"\s*(" + "|".join(map(match_name, tools)) + ")")
-    text = lark.add("TEXT", f"ANY & ~({beginning} ANY)")
-    others = lark.tokens(without=_LLAMA_TAG)
-    rest = f"({others} ANY)*" if others else ""
-    return f"{lark.mark(_LLAMA_TAG)}? /\\s*/ {calls} | {text} {rest}"
+    tokens = lark.tokens()
+    parts = lark.add("part", f"ANY {tokens}") + "*" if tokens else ""
+    begun = write_choice([_write_llama_begun(lark, tool) for tool in tools])
+    more = f"({_LLAMA_SPACE} {_write_llama_calls(lark, tools, is_one_call=False)} | {_LLAMA_END})"
+    return f"{parts} ({begun} {more} | ANY)"
+
+
+def _write_llama_begun(lark: LarkWriter, tool: CallableTool) -> str:
+    """Return the expression of a text and the first call in it.
+
+    The first name of a tool ends the text, so what a parser takes for a call can't hide in it. A pattern of
+    texts without names would do the same, but has more states than the compiler allows.
+    """
+    begun = lark.add("line[lazy]", write_regex(rf"(\s*|(.|\n)*{_LLAMA_LINE}){match_name(tool)}"))
+    head = write_regex(rf'({SPACE})?,({SPACE})?"parameters"({SPACE})?:({SPACE})?')
+    return f"{begun} {head} {write_arguments(lark, tool)} {END_OBJECT}"

@@ -16,6 +16,7 @@ SCHEMA = {"properties": PROPERTIES, "$defs": {"Pair": {"type": "object"}}}
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 HERMES = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 LLAMA = '{"name": "f", "parameters": {"a": 1}}'
+AS_TEXT = r'{"name": "f", "arguments": "{\"a\": \"\\\"}\"}"}'
 TRICKY = r'{"a": "}</tool_call>\"]", "b": [{"c": "{[<tool_call>"}], "d": "\\"}'
 
 
@@ -64,6 +65,19 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("hermes", f"{HERMES[:-13]}}}}}\n</tool_call>!", "!", [("f", '{"a": 1}')]),
     ("hermes", f"<tool_call>{LLAMA}\n{LLAMA}</tool_call>", "", [("f", '{"a": 1}')] * 2),
     ("hermes", f"<tool_call><tool_call>{LLAMA} none", "<tool_call>none", [("f", '{"a": 1}')]),
+    ("hermes", f"<tool_call>{AS_TEXT}</tool_call>", "", [("f", r'{"a": "\"}"}')]),
+    ("hermes", '<tool_call>{"arguments": "{}", "name": "f"}</tool_call>', "", [("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [("f", "{}")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": " "}</tool_call>', "", [("f", "{}")]),
+    ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\u00e', "", [("f", '{"a": "')]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": "', "", [("f", "")]),
+    ("hermes", '<tool_call>{"name": "f", "arguments": nul', "", [("f", "")]),
+    ("hermes", f"<tool_call>\n[{LLAMA},\n {LLAMA}]\n</tool_call> So", "So", [("f", '{"a": 1}')] * 2),
+    ("hermes", f"<tool_call>{LLAMA}, so", ", so", [("f", '{"a": 1}')]),
+    ("llama3", AS_TEXT, "", [("f", r'{"a": "\"}"}')]),
+    ("llama3", f"I look.\n{LLAMA}\nDone.\n{LLAMA}", "I look.\nDone.\n", [("f", '{"a": 1}')] * 2),
+    ("llama3", f'{{"b": 2}}\n{{"name": "g"}}\n{LLAMA}', '{"b": 2}\n{"name": "g"}\n', [("f", '{"a": 1}')]),
+    ("llama3", f"I look.<|python_tag|>{LLAMA}", "I look.", [("f", '{"a": 1}')]),
     ("llama3", f"{LLAMA}; {LLAMA}\n{LLAMA}", "", [("f", '{"a": 1}')] * 3),
     ("llama3", f" <|python_tag|>{LLAMA.replace('parameters', 'arguments')}\n", "", [("f", '{"a": 1}')]),
     ("llama3", f'{{"type": "function", "name": "f", "parameters": {TRICKY}}}', "", [("f", TRICKY)]),
@@ -72,6 +86,7 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": 1},{"name":"g","arguments": {"": "]"}}]',
      "", [("f", "{}"), ("g", '{"": "]"}')]),
     ("mistral", f"So:[TOOL_CALLS]f[ARGS]{TRICKY}[TOOL_CALLS]g{{}}", "So:", [("f", TRICKY), ("g", "{}")]),
+    ("mistral", f"[TOOL_CALLS] [{AS_TEXT}]", "", [("f", r'{"a": "\"}"}')]),
     ("mistral", '[TOOL_CALLS]f[CALL_ID]a1[ARGS] {"a": 1', "", [("f", '{"a": 1')]),
     ("mistral", "[TOOL_CALLS]f[ARGS]", "", [("f", "")]),
     ("qwen3_coder", f"Well.\n{write_values()}\n{write_values()}\nDone.", "Well.\nDone.", [("f", "{}")] * 2),
@@ -101,6 +116,7 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("deepseek_v3", write_section("{}\n```", "{}\n```", name="function<｜tool▁sep｜>f\n```json\n"), "",
      [("f", "{}")] * 2),
     ("kimi_k2", f"So {KIMI}", "So ", [("f", "{}")]),
+    ("kimi_k2", KIMI, "", [("f", "{}")]),
     ("functiongemma", f"Well. {FUNCTION % ''} {FUNCTION % 'a:1'} Done.", "Well. Done.",
      [("f", "{}"), ("f", '{"a": 1}')]),
     ("functiongemma", FUNCTION
@@ -118,14 +134,18 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
 ]
 NO_CALLS = {
     "hermes": ["<tool_call>no</tool_call>", '<tool_call>{"arguments": {}', "<tool_cal",
-               '<tool_call>{"name": "f", "arguments": "{}"}', '<tool_call>{"name": "\\ud800", "arguments":',
+               '<tool_call>{"name": "f", "arguments": "[]"}', '<tool_call>{"name": "f", "arguments": 1',
+               '<tool_call>{"name": "f", "arguments": "\\ud800"}',
+               "<tool_call>[]</tool_call>", '<tool_call>{"name": "f", "arguments": "hi',
+               '<tool_call>{"name": "\\ud800", "arguments":',
                '<tool_call>{"name": 1}'],
     "llama3": [f"I say {LLAMA}", '{"a": {"name": "f"}}', '{"name": "Ann", "age": 3}', "<|python_tag|>print()",
-               '{"name": "Ada"}', ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}"],
+               '{"name": "Ada"}', ' \n{"parameters": {}} {', "<|python", '["name"]', f"; {LLAMA}",
+               'So.\n{"name": "f"}', 'So.\n{"name": "f", "para', f"So.\n {LLAMA}", 'A\n{"a": [\n{}\n]}'],
     "mistral": ["[TOOL_CALLS] no, [ARGS]{}", "[TOOL_CALLS]f[ARG", '[TOOL_CALLS] [{"a": 1}]', "a [TOOL_CALLS",
                 "[TOOL_CALLS]f[ARGS] no", f"[TOOL_CALLS]{'f' * 300}[ARGS]{{}}"],
     "qwen3_coder": ["<tool_call>\nno", "<tool_call> <function=", "<function=>a", "<function=a\n>", "<functio",
-                    f"<function={'f' * 300}></function>"],
+                    f"<function={'f' * 300}></function>", "<function=f> is how", "<function=f>"],
     "glm45": ["<tool_call>", "<tool_call>f", '<tool_call>{"name": "f"}</tool_call>', "<tool_call>f <arg_ke",
               f"<tool_call>{'f' * 300}</tool_call>"],
     "deepseek_v3": [write_section("{}"), "<｜tool▁calls▁begin｜> no", "<｜tool▁call▁begin｜>a"],
@@ -144,6 +164,18 @@ MARKS = ["<think>", "</think>", "</function>", "<parameter=text>", "<parameter=r
          "<|channel|>final<|message|>", HEAD, "\n", *'{}[]<>",:\\;a ']
 PARTS = st.sampled_from([*(text for _, text, _, _ in ANSWERS), *sum(NO_CALLS.values(), MARKS)])
 FORMATS = [None, *TOOL_FORMATS]
+MENTIONS = {
+    "hermes": '<tool_call>{"name": <name>}',
+    "mistral": "`[TOOL_CALLS]`",
+    "qwen3_coder": "<tool_call>\n<function=f>",
+    "glm45": "<tool_call>f",
+    "deepseek_v3": "<｜tool▁calls▁begin｜>",
+    "deepseek_v31": "<｜tool▁call▁begin｜>f",
+    "kimi_k2": "<|tool_call_begin|>",
+    "functiongemma": "<start_function_call>call:",
+    "gemma4": "<|tool_call>",
+}
+"""What a thought may say of a format."""
 THOUGHTS = [
     ("<think>\nA\n\nb\n</think>\n\nC\n", False, "A\n\nb", "C\n"),
     ("\n <think>a</think>b</think>", False, "a", "b</think>"),
@@ -156,9 +188,10 @@ THOUGHTS = [
 ]
 HOSTILE = {
     "hermes": ("<", "<tool_call>", '<tool_call>{"a":', '<tool_call>{"a": "<tool_call>" ', "</tool_call"),
-    "llama3": ('{"parameters": {"a": ', "<|python_tag|>", "{"),
+    "llama3": ('{"parameters": {"a": ', "<|python_tag|>", "{", "\n{", '\n{"name": "f"}'),
     "mistral": ("[", "[TOOL_CALLS]", "[TOOL_CALLS]f", "[TOOL_CALLS]f[CALL_ID]", '[TOOL_CALLS]{"a": ['),
-    "qwen3_coder": ("<function=", "<function=f><parameter=", "\n</", "<function=f><parameter=rows>["),
+    "qwen3_coder": ("<function=", "<function=f>", "<function=f><parameter=", "\n</",
+                    "<function=f><parameter=rows>["),
     "glm45": ("<tool_call>f", "<tool_call>f<arg_key>", "<tool_call>f<arg_key>rows</arg_key><arg_value>["),
     "deepseek_v3": ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜"),
     "deepseek_v31": ("<｜tool▁call▁begin｜>f{", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{[", "<｜tool▁call▁en"),

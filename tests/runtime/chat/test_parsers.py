@@ -31,6 +31,8 @@ from tests.runtime.chat.answers import (
     HERMES,
     HOSTILE,
     KIMI,
+    LLAMA,
+    MENTIONS,
     NO_CALLS,
     PARTS,
     THOUGHTS,
@@ -87,10 +89,32 @@ def test_reasoning_is_split_off(text: str, *, begins_inside: bool, reasoning: st
         assert (answer.reasoning, answer.content, answer.calls) == (reasoning, content, ())
 
 
-def test_calls_follow_reasoning() -> None:
-    answer = split(open_for("hermes", begins_inside=True), f"Hm {HERMES}\n</think>\n\n{HERMES}")
-    assert (answer.reasoning, answer.content) == (f"Hm {HERMES}", "")
-    assert list_calls(answer) == [("f", '{"a": 1}')]
+@pytest.mark.parametrize("tool_format", sorted({*TOOL_FORMATS} - {HARMONY, "llama3"}))
+def test_calls_may_stand_in_the_reasoning(tool_format: str) -> None:
+    """A model that writes its call there ends its answer behind it: else nothing would be left of it."""
+    call = next(text for name, text, content, _ in ANSWERS if (name, content) == (tool_format, ""))
+    calls = list_calls(split(open_for(tool_format), call))
+    begun, mention = f"Hm.\n{call}", MENTIONS[tool_format]
+    for text, reasoning, content in (
+        (begun, "Hm.", ""),
+        (f"{mention} no.\n{begun}", f"{mention} no.\nHm.", ""),
+        (f"{begun}So.\n</think>\n\nHi", "Hm.So.", "Hi"),
+        (f"Hm.\n</think>\n\n{call}", "Hm.", ""),
+    ):
+        for pieces in ([text], text):
+            answer = split(open_for(tool_format, begins_inside=True), pieces)
+            assert (answer.reasoning, answer.content) == (reasoning, content)
+            assert list_calls(answer) == calls
+    only = f"{mention} is how.\n</think>\n\nHi"
+    for pieces in ([only], only):
+        answer = split(open_for(tool_format, begins_inside=True), pieces)
+        assert read_texts(answer) == (f"{mention} is how.", "Hi")
+
+
+def test_json_without_a_marker_stays_reasoning() -> None:
+    parser = open_for("llama3", begins_inside=True)
+    answer = split(parser, f"Hm\n{LLAMA}\n</think>\n\n{LLAMA}")
+    assert (answer.reasoning, answer.content, len(answer.calls)) == (f"Hm\n{LLAMA}", "", 1)
 
 
 def test_text_and_calls_keep_their_order_within_a_piece() -> None:

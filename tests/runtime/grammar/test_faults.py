@@ -13,7 +13,7 @@ from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.proof import prove
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.grammar.tools import write_either, write_forced
-from tests.runtime.grammar.fitting import load_vocabulary
+from tests.runtime.grammar.fitting import Fitting, load_tokenizer, load_vocabulary
 
 TEXT = {"type": "string"}
 SET = {"type": "array", "items": TEXT, "uniqueItems": True}
@@ -106,6 +106,29 @@ def test_without_strict_an_array_may_have_an_item_twice() -> None:
         "hermes", [open_tool(describe(SET), is_strict=False)], LarkWriter({}), is_one_call=True
     )
     assert prove(load_vocabulary(), GrammarKind.LARK, calls, "")
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "llama3", "glm45", "functiongemma", "harmony"])
+@pytest.mark.parametrize("schema", [schema for schema, _, why in REFUSED if "type: text" not in why])
+def test_a_forced_tool_that_is_not_strict_is_called_with_any_object(
+    tool_format: str, schema: dict[str, Any]
+) -> None:
+    tools = [
+        open_tool(describe(schema), is_strict=False),
+        open_tool(describe({**TEXT, "enum": ["kept"]}))._replace(name="g"),
+    ]
+    calls = write_forced(tool_format, tools, LarkWriter({}), is_one_call=True)
+    bound = prove(load_vocabulary(), GrammarKind.LARK, calls, "").text
+    assert "kept" in bound, "the other tool keeps its schema"
+
+
+def test_any_object_of_a_forced_tool_has_its_name() -> None:
+    tool = open_tool(describe({"if": TEXT, "then": {}}), is_strict=False)
+    calls = write_forced("hermes", [tool], LarkWriter({}), is_one_call=True)
+    grammar = Fitting(load_vocabulary(), load_tokenizer(), prove(load_vocabulary(), "lark", calls, "").text)
+    call = '<tool_call>\n{{"name": "{}", "arguments": {}}}\n</tool_call>'
+    assert grammar.fits(call.format("f", '{"b": [1]}'))
+    assert not any(map(grammar.fits, [call.format("g", "{}"), call.format("f", "[]"), "Hi"]))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from millrace_runtime.chat.parsers.choose import HARMONY, REASONING_MARKERS
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.any_object import ANY_OBJECT
+from millrace_runtime.grammar.call_formats import find_opening
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
@@ -113,11 +114,17 @@ def choose_grammar(
     if HARMONY in {form.tool_format, name}:
         before = write_channels(lark, answer)
     elif name is not None and form.reasoning is not Reasoning.OVER:
-        is_open = form.reasoning is Reasoning.OPEN
-        opening, closing = REASONING_MARKERS[name]
-        if source.is_ours and not lark.knows(closing):
-            return None  # nothing would tell a text that ends in its reasoning from another one
-        before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_ours)
+        call = find_opening(form.tool_format, lark)
+        if source.field == "tools" and call is not None:
+            return source  # it binds calls wherever they are, and they may stand in the reasoning
+        before = write_thought(
+            lark,
+            *REASONING_MARKERS[name],
+            answer,
+            is_open=form.reasoning is Reasoning.OPEN,
+            call=call,
+            is_call=source.field == "tool_choice",
+        )
     else:
         before = "" if answer == BOUND else lark.write(answer)
     return dataclasses.replace(source, before=before)

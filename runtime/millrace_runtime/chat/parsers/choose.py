@@ -17,6 +17,8 @@ from millrace_runtime.chat.parsers.reasoning import ReasoningParser
 
 HARMONY = "harmony"
 """The format of gpt-oss: of its calls and its reasoning at once."""
+_UNMARKED = frozenset({HARMONY, "llama3"})
+"""Formats in which no marker says that a call begins. JSON in the reasoning of these is no call."""
 TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "deepseek_v3": lambda _: NamedCallParser(DEEPSEEK_V3),
     "deepseek_v31": lambda _: NamedCallParser(DEEPSEEK_V31),
@@ -123,7 +125,10 @@ def open_parser(
     """
     if reasoning_format == HARMONY:
         return HarmonyParser(splits_reasoning=True)
-    behind = PlainParser() if tool_format is None else TOOL_FORMATS[tool_format](tools or ())
+    calls = PlainParser() if tool_format is None else TOOL_FORMATS[tool_format](tools or ())
     if reasoning_format is None:
-        return behind
-    return ReasoningParser(behind, REASONING_MARKERS[reasoning_format], begins_inside=begins_in_reasoning)
+        return calls
+    plain = PlainParser()
+    before, behind = (plain, calls) if tool_format in _UNMARKED else (calls, plain)
+    markers = REASONING_MARKERS[reasoning_format]
+    return ReasoningParser(before, behind, markers, begins_inside=begins_in_reasoning)

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[\w.-]*", re.ASCII)
 
 
 class GlmParser(StateParser):
-    """Reads calls. Text between their parts is neither content nor an argument."""
+    """Reads calls. Text between their parts is neither content nor an argument, if more parts follow."""
 
     def __init__(self, tools: Tools) -> None:
         """`tools` are the request's."""
@@ -56,7 +56,7 @@ class GlmParser(StateParser):
         return self._go(self._read_call)
 
     def _read_call(self) -> bool:
-        marker = self._reader.take_before(_IN_CALL).marker
+        marker = self._skip_before(_IN_CALL)
         return bool(marker) and self._follow(marker)
 
     def _follow(self, marker: str) -> bool:
@@ -80,7 +80,7 @@ class GlmParser(StateParser):
         return self._follow(marker) if marker else self._go(self._read_call)
 
     def _expect_value(self) -> bool:
-        marker = self._reader.take_before(_BEFORE_VALUE).marker
+        marker = self._skip_before(_BEFORE_VALUE)
         return bool(marker) and self._follow(marker)
 
     def _read_value(self) -> bool:

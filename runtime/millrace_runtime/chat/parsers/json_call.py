@@ -1,58 +1,23 @@
 """Tool calls that a model writes as JSON, read letter by letter and passed on as they are written."""
 
-import json
 import re
 from collections.abc import Callable, Collection
 from enum import Enum, auto
 
 from millrace_runtime.chat.parsers.answer import DeltaBuilder
+from millrace_runtime.chat.parsers.json_value import (
+    INSIDE_STRING,
+    JsonValue,
+    decode_cut_string,
+    decode_string,
+    is_object,
+)
 from millrace_runtime.chat.parsers.reader import SPACE, State, StateParser, TextReader
 
-_OUTSIDE_STRINGS = re.compile(r'[^"{}\[\]<]*')
-"""JSON has no `<` outside strings. There it is a marker, and the value is broken."""
-_INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SCALAR = re.compile(r'[^\s,{}\[\]"<:]*', re.ASCII)
 _BETWEEN_MEMBERS = re.compile(r"[\s,]*", re.ASCII)
 _ARGUMENTS = frozenset({"arguments", "parameters"})
 _KEYS_OF_CALLS = _ARGUMENTS | {"name", "type", "id"}
-
-
-class JsonValue:
-    """Finds the end of an object, a list or a string.
-
-    It counts brackets and does not compare them: no nesting needs memory. What a model writes wrongly
-    inside its arguments, the client reads as it is.
-    """
-
-    def __init__(self, depth: int = 0) -> None:
-        """`depth` is the number of brackets that are open already."""
-        self._depth = depth
-        self._is_in_string = False
-        self.is_ended = False
-        self.is_broken = False
-
-    def take(self, reader: TextReader) -> str:
-        """Take the text up to the value's end; at the answer's end all that is there."""
-        text, place = reader.text, reader.place
-        while not (self.is_ended or self.is_broken):
-            pattern = _INSIDE_STRING if self._is_in_string else _OUTSIDE_STRINGS
-            place = _end_of(pattern, text, place)
-            letter = text[place : place + 1]
-            if not letter or letter == "\\":  # a backslash waits for what it escapes
-                break
-            self._pass(letter)
-            place += not self.is_broken
-        is_cut = reader.has_ended and not (self.is_ended or self.is_broken)
-        return reader.take_to(len(text) if is_cut else place)
-
-    def _pass(self, letter: str) -> None:
-        if letter == '"':
-            self._is_in_string = not self._is_in_string
-        elif letter == "<":
-            self.is_broken = True
-        else:
-            self._depth += 1 if letter in "{[" else -1
-        self.is_ended = self._depth <= 0 and not self._is_in_string and not self.is_broken
 
 
 class Outcome(Enum):
@@ -66,18 +31,31 @@ class Outcome(Enum):
 class JsonCall:
     """One object with `name` and `arguments` (or `parameters`), in any order.
 
+    Models also write the arguments as a string with JSON in it, as OpenAI's interface has them, and `null`
+    for none. Both are calls: who reads them as content shows a user the markers of a call, and an agent ends.
+    A string is read whole before it is passed on, as only its end says whether it is an object.
+
     The call begins once its name is known and its arguments have begun, or the object has ended. Until then
     the object's text is held, because it is content if it is no call.
     """
 
-    def __init__(self, opening: str, out: DeltaBuilder, names: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        opening: str,
+        out: DeltaBuilder,
+        names: Collection[str] | None,
+        *,
+        needs_arguments: bool = False,
+    ) -> None:
         """`opening` is the text before the object, which is content with it.
 
-        With `names`, an object with another name, or with a key that calls do not have, is no call.
+        With `names`, an object with another name, or with a key that calls do not have, is no call. With
+        `needs_arguments`, a name alone makes none.
         """
         self.outcome: Outcome | None = None
         self._out = out
         self._names = names
+        self._needs_arguments = needs_arguments
         self._held = [opening]
         self._state: Callable[[TextReader], bool] = self._expect_object
         self._string: list[str] = []
@@ -109,10 +87,10 @@ class JsonCall:
         return self._expect(reader, {'"': self._read_key, "}": self._end_object})
 
     def _read_key(self, reader: TextReader) -> bool:
-        key = self._read_string(reader)
-        if key is None:
+        text = self._read_string(reader)
+        if text is None:
             return False
-        self._key = key
+        self._key = key = decode_string(text) or ""
         if self._names is None or self._has_begun or key in _KEYS_OF_CALLS:
             return self._go(self._expect_colon)
         return self._fail()
@@ -129,18 +107,53 @@ class JsonCall:
             reader.take_letter()
             return self._go(self._read_name)
         if self._key in _ARGUMENTS and self._arguments is None:
-            return self._begin_arguments() if letter == "{" else self._fail()
+            return self._expect_arguments(reader, letter)
         self._value = JsonValue()
         return self._go(self._skip_value if letter in '"{[' else self._skip_scalar)
 
     def _read_name(self, reader: TextReader) -> bool:
-        name = self._read_string(reader)
-        if name is None:
+        text = self._read_string(reader)
+        if text is None:
             return False
+        name = decode_string(text)
         if not name or (self._names is not None and name not in self._names):
             return self._fail()
         self._name = name
         if self._arguments is not None:
+            self._begin()
+        return self._go(self._expect_key)
+
+    def _expect_arguments(self, reader: TextReader, letter: str) -> bool:
+        if letter == "{":
+            return self._begin_arguments()
+        if letter == '"':
+            reader.take_letter()
+            return self._go(self._read_text)
+        return self._go(self._read_null)
+
+    def _read_text(self, reader: TextReader) -> bool:
+        """Read arguments that are a string with an object in it. An empty one stands for no arguments."""
+        text = self._read_string(reader)
+        if text is None:
+            return False
+        written = decode_string(text)
+        if written is None or not (is_object(written) or not written.strip()):
+            return self._fail()
+        return self._end_arguments(written if written.strip() else "{}")
+
+    def _read_null(self, reader: TextReader) -> bool:
+        self._string.append(reader.take(_SCALAR))
+        written = "".join(self._string)
+        if not "null".startswith(written) or (not reader.is_empty and written != "null"):
+            return self._fail()
+        if reader.is_empty:
+            return False
+        self._string = []
+        return self._end_arguments("{}")
+
+    def _end_arguments(self, written: str) -> bool:
+        self._arguments = [written]
+        if self._name is not None:
             self._begin()
         return self._go(self._expect_key)
 
@@ -176,23 +189,18 @@ class JsonCall:
         return self._go(self._expect_key)
 
     def _end_object(self, _: TextReader) -> bool:
-        if self._name is not None and self._arguments is None:
+        if self._name is not None and self._arguments is None and not self._needs_arguments:
             self._arguments = ["{}"]
         return self._end()
 
     def _read_string(self, reader: TextReader) -> str | None:
-        """Return a string once its end is there. One that is no JSON, or no Unicode, is the empty string."""
-        self._string.append(reader.take(_INSIDE_STRING))
+        """Return what stands between a string's quotes, once its end is there."""
+        self._string.append(reader.take(INSIDE_STRING))
         if reader.peek() != '"':
             return None
         reader.take_letter()
         text, self._string = "".join(self._string), []
-        try:
-            string = str(json.loads(f'"{text}"', strict=False))
-            string.encode()  # a lone surrogate can't be sent
-        except ValueError:
-            return ""
-        return string
+        return text
 
     def _expect(self, reader: TextReader, following: dict[str, Callable[[TextReader], bool]]) -> bool:
         """Take the next letter and go to its state; a letter that has none is a fault."""
@@ -215,8 +223,16 @@ class JsonCall:
         return True
 
     def _end(self) -> bool:
-        """End the object, whole or cut short: it is a call if it has a name."""
-        if self._name is not None and not self._has_begun:
+        """End the object, whole or cut short: it is a call if it has a name.
+
+        Of arguments whose string is cut, what is there is passed on, as of those that are an object.
+        """
+        if self._state == self._read_text:
+            written = decode_cut_string("".join(self._string)) or ""
+            if written.strip() and not written.lstrip().startswith("{"):
+                return self._fail()
+            self._arguments = [written]
+        if self._name is not None and not self._has_begun and (self._arguments or not self._needs_arguments):
             self._begin()
         return self._fail()
 
@@ -238,9 +254,10 @@ class JsonFormatParser(StateParser):
         behind_call: State,
         behind_fault: State,
         names: Collection[str] | None = None,
+        needs_arguments: bool = False,
     ) -> bool:
         """Read one object, then go to one of two states."""
-        call = JsonCall(opening, self._out, names)
+        call = JsonCall(opening, self._out, names, needs_arguments=needs_arguments)
 
         def read() -> bool:
             call.read(self._reader)
@@ -249,8 +266,3 @@ class JsonFormatParser(StateParser):
             return self._go(behind_call if call.outcome is Outcome.CALL else behind_fault)
 
         return self._go(read)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:
-    found = pattern.match(text, place)
-    return found.end() if found else place

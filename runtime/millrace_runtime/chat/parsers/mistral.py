@@ -5,7 +5,8 @@ Between name and arguments, `[ARGS]` may be absent, and `[CALL_ID]` with an id m
 
 import re
 
-from millrace_runtime.chat.parsers.json_call import JsonFormatParser, JsonValue
+from millrace_runtime.chat.parsers.json_call import JsonFormatParser
+from millrace_runtime.chat.parsers.json_value import JsonValue
 from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers
 
 _OPENING = Markers("[TOOL_CALLS]")

@@ -9,10 +9,9 @@
 import re
 from typing import NamedTuple
 
-from millrace_runtime.chat.parsers.json_call import JsonValue
+from millrace_runtime.chat.parsers.json_value import JsonValue
 from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
 
-_ARGUMENTS = Markers("{")
 _MAX_HEAD = 512
 _BEHIND_ARGUMENTS = re.compile(r"[\s`]*", re.ASCII)
 
@@ -53,6 +52,7 @@ class NamedCallParser(StateParser):
         self._markers = markers
         self._openings = Markers(markers.section, markers.call)
         self._call = Markers(markers.call)
+        self._head_end = Markers("{", markers.section, markers.call)
         self._closings = Markers(markers.call, markers.call_end, markers.section_end)
         self._head = ""
         self._arguments = JsonValue()
@@ -60,6 +60,9 @@ class NamedCallParser(StateParser):
     def _read_content(self) -> bool:
         content, marker = self._reader.take_before(self._openings)
         self._out.add_content(content)
+        return self._open(marker)
+
+    def _open(self, marker: str) -> bool:
         self._held = [marker]
         if marker == self._markers.section:
             return self._go(self._expect_call)
@@ -74,15 +77,19 @@ class NamedCallParser(StateParser):
         return self._go(self._read_head) if marker else self._release(self._read_content)
 
     def _read_head(self) -> bool:
-        text, marker, is_over = self._reader.take_within(_ARGUMENTS, _MAX_HEAD - len(self._head))
+        text, marker, is_over = self._reader.take_within(self._head_end, _MAX_HEAD - len(self._head))
         self._head += text
         if not is_over:
             return False
         head, self._head = self._head, ""
         found = self._markers.head.fullmatch(head) if marker else None
         if found is None:
-            self._held += [head, marker]
-            return self._release(self._read_content)
+            self._held.append(head)
+            self._release(self._read_content)
+            if marker in {"", "{"}:
+                self._out.add_content(marker)
+                return True
+            return self._open(marker)  # of two openings the first was only a mention
         self._held = []
         self._out.begin_call(found["name"], found.groupdict().get("id"))
         self._out.add_arguments(marker)

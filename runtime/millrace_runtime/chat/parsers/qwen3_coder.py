@@ -58,8 +58,7 @@ class Qwen3CoderParser(StateParser):
             is_name = 0 < len(self._name) <= MAX_NAME and self._reader.peek() == ">"
             if not is_name:
                 return self._go(behind_fault)
-            self._reader.take_letter()
-            self._held = []
+            self._held.append(self._reader.take_letter())
             return self._go(behind_name)
 
         return self._go(read)
@@ -72,12 +71,19 @@ class Qwen3CoderParser(StateParser):
         return self._go(self._read_function)
 
     def _begin_call(self) -> bool:
+        """Text behind a function's name says that the model speaks of a call, and writes none."""
+        self._hold(SPACE)
+        if self._reader.is_undecided(_IN_FUNCTION) or self._reader.waits:
+            return False
+        if not self._reader.stands_at(_IN_FUNCTION):
+            return self._release(self._read_content)
+        self._held = []
         self._arguments = TypedArguments(self._tools, self._name, self._out)
         return self._go(self._read_function)
 
     def _read_function(self) -> bool:
-        """Drop text between parameters: it is neither content nor an argument."""
-        marker = self._reader.take_before(_IN_FUNCTION).marker
+        """Text between parameters is neither content nor an argument, if more of the call follows."""
+        marker = self._skip_before(_IN_FUNCTION)
         return bool(marker) and self._follow(marker)
 
     def _follow(self, marker: str) -> bool:
@@ -95,6 +101,7 @@ class Qwen3CoderParser(StateParser):
     def _begin_value(self) -> bool:
         if self._reader.waits:
             return False
+        self._held = []
         if self._reader.peek() == "\n":
             self._reader.take_letter()
         self._arguments.begin_value(self._name)

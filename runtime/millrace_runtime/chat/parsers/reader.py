@@ -181,6 +181,17 @@ class StateParser:
         self._held = []
         return self._go(state)
 
+    def _skip_before(self, markers: Markers) -> str:
+        """Take the text before a marker, and the marker. If none comes, the text is content at the end."""
+        text, marker = self._reader.take_before(markers)
+        self._held.append(text)
+        skipped = "".join(self._held) if marker or self._reader.has_ended else ""
+        if not marker and skipped.strip():
+            self._out.add_content(skipped)
+        if skipped or marker:
+            self._held = []
+        return marker
+
     def _hold(self, pattern: re.Pattern[str]) -> str:
         """Take what the pattern matches, which is content unless a call follows."""
         taken = self._reader.take(pattern)

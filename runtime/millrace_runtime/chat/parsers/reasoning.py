@@ -2,24 +2,42 @@
 
 import re
 
-from millrace_runtime.chat.parsers.answer import AnswerDelta, AnswerParser, TextDelta, join_deltas
+from millrace_runtime.chat.parsers.answer import (
+    AnswerDelta,
+    AnswerParser,
+    CallDelta,
+    Part,
+    TextDelta,
+    join_deltas,
+)
 from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
 
 _NEWLINES = re.compile(r"\n*")
 
 
 class ReasoningParser(StateParser):
-    """Splits off the reasoning, and gives the text behind it to another parser.
+    """Splits the text between two parsers: what is behind the reasoning goes to the second.
+
+    The first one takes calls out, also those inside the reasoning: thinking models write some before the
+    closing marker and then end their answer, which had neither content nor a call. Text around such a call
+    stays reasoning until the marker comes. So does what the first parser gives back as content because it is
+    no call, such as an opening marker that the model only mentions: no text is lost.
 
     Newlines behind the first marker and around the second belong to neither side, as Qwen's templates cut
-    them from earlier answers. An answer that ends between the markers is all reasoning.
+    them from earlier answers; nor do those before a call. An answer that ends between the markers is all
+    reasoning.
     """
 
-    def __init__(self, behind: AnswerParser, markers: tuple[str, str], *, begins_inside: bool) -> None:
-        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened it."""
+    def __init__(
+        self, before: AnswerParser, behind: AnswerParser, markers: tuple[str, str], *, begins_inside: bool
+    ) -> None:
+        """`before` gets the whole answer, and `behind` the text behind the reasoning.
+
+        `begins_inside`: the prompt has opened it.
+        """
         super().__init__(self._expect_opening)
         self._opening, self._closing = map(Markers, markers)
-        self._behind = behind
+        self._before, self._behind = before, behind
         self._begins_inside = begins_inside
         self._reasoning: list[str] = []
         self._num_newlines = 0
@@ -27,6 +45,30 @@ class ReasoningParser(StateParser):
 
     def feed(self, text: str) -> AnswerDelta:
         """Return what is certain with the next piece of text."""
+        return join_deltas(map(self._split_part, self._before.feed(text).parts))
+
+    def finish(self) -> AnswerDelta:
+        """Return what was held back."""
+        rest = [self._split_part(part) for part in self._before.finish().parts]
+        self._reader.has_ended = True
+        return join_deltas((*rest, self._split(""), self._behind.finish()))
+
+    def _split_part(self, part: Part) -> AnswerDelta:
+        if isinstance(part, TextDelta):
+            return self._split(part.text)
+        return AnswerDelta((*(self._release_before(part)), part))
+
+    def _release_before(self, call: CallDelta) -> tuple[Part, ...]:
+        """Return what is held where a call begins: no marker goes on behind it."""
+        if call.name is None:
+            return ()
+        self._num_newlines = 0
+        self._reader.has_ended = True
+        held = self._split("").parts
+        self._reader.has_ended = False
+        return held
+
+    def _split(self, text: str) -> AnswerDelta:
         if self._state == self._pass_on and not self._reader.has_ended:
             return self._behind.feed(text)
         before = super().feed(text)
@@ -34,10 +76,6 @@ class ReasoningParser(StateParser):
         parts = (TextDelta("reasoning", reasoning),) if reasoning else ()
         content = before.content
         return AnswerDelta((*parts, *self._behind.feed(content).parts) if content else parts)
-
-    def finish(self) -> AnswerDelta:
-        """Return what was held back."""
-        return join_deltas((super().finish(), self._behind.finish()))
 
     def _expect_opening(self) -> bool:
         """A model may write the marker though the prompt has opened the reasoning."""

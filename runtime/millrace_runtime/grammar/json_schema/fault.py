@@ -2,20 +2,15 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from millrace_runtime.grammar.json_schema.keywords import ADDED
+from millrace_runtime.grammar.json_schema.keywords import ADDED, Compile
 from millrace_runtime.grammar.json_schema.places import Place, iterate_all, list_parts, walk
 
 _MEMBER = re.compile(r"/allOf/\d+$")
 _MAX_DEPTH = 64
 _LAST = frozenset({"items", "prefixItems", "properties", "required", "type"})
 """Keywords without which a schema says little: another one is at fault rather."""
-
-
-Compile = Callable[[dict[str, Any]], str | None]
-"""Returns why a schema is refused, or None."""
 
 
 class Fault(NamedTuple):

@@ -6,6 +6,7 @@ client's schema. The rest is refused with the place of its keyword.
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from itertools import permutations
 from math import perm
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from millrace_runtime.grammar.json_schema.alternatives import (
     list_types,
     name_value,
 )
-from millrace_runtime.grammar.json_schema.patterns import split_pattern
+from millrace_runtime.grammar.json_schema.patterns import has_look_around, split_pattern
 from millrace_runtime.grammar.json_schema.places import ROOT, Place, follow, iterate_all, quote_path, walk
 
 ADDED = "$comment"
@@ -35,7 +36,7 @@ _NAMES = frozenset({"$anchor", "$id", "id"})
 """That references may mean."""
 _KEPT = _WRITTEN | _NAMES | {"$defs", "$schema", "definitions"}
 _FORMATS = frozenset(
-    "date date-time duration email hostname ipv4 ipv6 time unknown uri uuid".split(" ")  # noqa: SIM905
+    "date date-time duration email hostname ipv4 ipv6 time uri uuid".split(" ")  # noqa: SIM905
 )
 """That llguidance writes. To JSON schema a format is an annotation."""
 _DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
@@ -69,20 +70,25 @@ _WHY = {
 }
 
 
-def rewrite_schema(schema: dict[str, Any], *, is_strict: bool = False) -> dict[str, Any]:
+Compile = Callable[[dict[str, Any]], str | None]
+"""Returns why llguidance refuses a rewritten schema, or None."""
+
+
+def rewrite_schema(schema: dict[str, Any], find_why: Compile, *, is_strict: bool = False) -> dict[str, Any]:
     """Change a schema into one for llguidance, in place, and return it. Raises GrammarError.
 
     `is_strict`: what can't be kept is refused, also where the client would rather have an answer.
     """
-    _Rewriting(schema, is_strict=is_strict).run()
+    _Rewriting(schema, find_why, is_strict=is_strict).run()
     return schema
 
 
 class _Rewriting:
     """The rules for one document. Each changes the schema at a place."""
 
-    def __init__(self, root: dict[str, Any], *, is_strict: bool) -> None:
+    def __init__(self, root: dict[str, Any], find_why: Compile, *, is_strict: bool) -> None:
         self._root = root
+        self._find_why = cache(lambda schema: find_why(json.loads(schema)))
         self._is_strict = is_strict
         self._alternatives = Alternatives(root)
         schemas = list(iterate_all(root))
@@ -108,10 +114,26 @@ class _Rewriting:
             del place.schema["format"]
 
     def bind_pattern(self, place: Place) -> None:
-        if isinstance(pattern := place.schema["pattern"], str):
-            place.schema["pattern"], *others = split_pattern(pattern)
-            for other in others:
-                _add(place, "pattern", "string", {"pattern": other})
+        """Of a pattern and a format that say the same, one may be enough: zod 4 publishes both."""
+        schema = place.schema
+        if not isinstance(pattern := schema["pattern"], str):
+            return
+        schema["pattern"], *others = split_pattern(pattern)
+        name = schema.get("format")
+        if isinstance(name, str) and name in _FORMATS:
+            if any(map(has_look_around, [schema["pattern"], *others])):
+                del schema["pattern"]  # the format binds
+                return
+            if self._excludes(name, schema["pattern"]):
+                del schema["format"]  # to JSON schema an annotation
+        for other in others:
+            _add(place, "pattern", "string", {"pattern": other})
+
+    def _excludes(self, name: str, pattern: str) -> bool:
+        """Whether no text fits both, as zod's times have no zone, and those of the format need one."""
+        known = {"type": "string", "pattern": pattern}
+        both = self._find_why(json.dumps({**known, "format": name}))
+        return both is not None and self._find_why(json.dumps(known)) is None
 
     def bind_unique_items(self, place: Place) -> None:
         """A grammar knows no set, but a few values have few orders."""
@@ -251,7 +273,7 @@ _RULES: dict[str, Callable[[_Rewriting, Place], None]] = {
 def _write_name_pattern(names: Mapping[str, Any]) -> str | None:
     """Return the pattern of a property's name; nothing: any name; None: it can't be written."""
     match names:
-        case {"pattern": str(pattern), **others} if not others:
+        case {"pattern": str(pattern), **others} if others.keys() <= {"format"}:
             return pattern if split_pattern(pattern) == [pattern] else None
         case {"format": str(name), **others} if not others:
             return f"^{_NAME_FORMATS[name]}$" if name in _NAME_FORMATS else ""

@@ -8,6 +8,9 @@ _ONLY = re.compile(r"\^?(\[(?:\\.|[^\\\]])+\]|\\[dswDSW])([*+])\$")
 """What `(?!…)` excludes if it excludes texts of some letters alone: the class, and whether any number."""
 
 
+_LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
+
+
 class _Letter(NamedTuple):
     """A character of a pattern that is neither escaped nor in a class."""
 
@@ -35,6 +38,13 @@ def split_pattern(pattern: str) -> list[str]:
         found.append(written)
         begin = end + 1
     return [f"^{pattern[begin:]}", *found]
+
+
+def has_look_around(pattern: str) -> bool:
+    """Whether a pattern looks ahead or behind, which a grammar can't."""
+    return any(
+        letter.text == "(" and pattern.startswith(_LOOK_AROUND, letter.place) for letter in _read(pattern)
+    )
 
 
 def _write(kind: str, inner: str) -> str | None:
