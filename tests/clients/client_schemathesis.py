@@ -66,5 +66,5 @@ def test_what_the_document_allows_and_what_it_does_not(
 def test_an_abuse_is_refused_and_the_next_request_served(replica: Replica, path: str, name: str) -> None:
     answer = httpx.post(f"{replica.openai_url}/{path}", content=ABUSES[name], timeout=60)
     assert answer.status_code < 500, answer.text
-    assert answer.status_code == 400 or name == "null bytes"
+    assert answer.status_code == 400 or name in ("null bytes", "half a surrogate")
     assert_served(replica)

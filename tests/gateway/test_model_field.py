@@ -34,13 +34,11 @@ def test_only_the_model_is_replaced(body: str, sent: str) -> None:
         b"{",
         b'{"model": "a"} x',
         b'{"x": NaN, "model": "a"}',
-        b'{"x": "\\ud800", "model": "a"}',
         b'{"model": "\xff"}',
         '{"model": "a"}'.encode("utf-16"),
-        b'\xef\xbb\xbf{"model": "a"}',
         b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b', "model": "a"}',
     ],
-    ids=range(9),
+    ids=range(7),
 )
 def test_what_replicas_do_not_take_for_json_is_none(body: bytes) -> None:
     with pytest.raises(MalformedBodyError, match=r"\w"):
@@ -61,6 +59,20 @@ def test_what_a_field_must_not_have_is_not_kept(field: str) -> None:
 )
 def test_the_bound_of_tokens_is_a_whole_number(written: str, most: int | None) -> None:
     assert read_fields(b'{"model": "a", "max_tokens": %b}' % written.encode()).most_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"x": "cut \\ud83d", "model": "a", "n": 2}', b'{"x": "cut \\ud83d", "model":"b", "n": 2}'),
+        (b'{"model": "a", "n": 2, "x": "\\uDC00"}', b'{"model":"b", "n": 2, "x": "\\uDC00"}'),
+        (b'\xef\xbb\xbf{"n":2,"model":"a"}', b'{"n":2,"model":"b"}'),
+    ],
+)
+def test_replicas_mend_what_clients_cut(body: bytes, sent: bytes) -> None:
+    """A text that is cut within an emoji stays in a conversation: a refusal would end it for ever."""
+    assert read_fields(body).model == "a"
+    assert replace_model(body, "b") == sent
 
 
 LONG = [{"role": "user", "content": 'say "model": "x" and {[' * 20_000}]

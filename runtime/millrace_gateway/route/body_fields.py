@@ -22,6 +22,9 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _SEPARATORS = (b'","', b"],[")
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
 """Of a list that is parsed; and that a replica takes."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HALF_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""A text may be cut within a pair of them. Replicas read the half as U+FFFD, the parser refuses it."""
 _LARGEST_COUNT = 2**31
 _LONGEST_COUNT = 32
 """Digits: of a longer number these are read."""
@@ -71,17 +74,34 @@ _BODY = msgspec.json.Decoder(_Body)
 
 def read_fields(body: bytes) -> BodyFields:
     """Return the fields of a body. Raises MalformedBodyError."""
-    found = _read_end(body) or _read_start(body) if len(body) > LONG_BYTES else None
-    return found or _decode(body)
+    found = _read_around(body) if len(body) > LONG_BYTES else None
+    try:
+        return found or _decode(body.removeprefix(_BYTE_ORDER_MARK))
+    except MalformedBodyError:
+        found = _read_around(body) if _HALF_SURROGATE.search(body) else None
+        if found is None:
+            raise
+        return found
 
 
 def replace_model(body: bytes, model: str) -> bytes:
     """Return a body with another model. `read_fields` must have accepted the body."""
     found = _find_model(body) if len(body) > LONG_BYTES else None
     if found is None:
-        return msgspec.json.encode({**_RAW.decode(body), "model": model})
+        try:
+            fields = _RAW.decode(body.removeprefix(_BYTE_ORDER_MARK))
+        except msgspec.DecodeError:
+            if (found := _find_model(body)) is None:
+                raise
+        else:
+            return msgspec.json.encode({**fields, "model": model})
     parts = memoryview(body)
     return b"".join((parts[: found.start()], _KEY, b":", msgspec.json.encode(model), parts[found.end() :]))
+
+
+def _read_around(body: bytes) -> BodyFields | None:
+    """Return the fields behind `model`, else those before it; None if they can't be read so."""
+    return _read_end(body) or _read_start(body)
 
 
 def _find_model(body: bytes) -> re.Match[bytes] | None:

@@ -18,6 +18,11 @@ _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
 
 
+MOST_COUNTS = 64
+"""Requests at once that only count tokens. They cost the engine nothing, and no gateway lets them wait for
+turns: more of them would take the places of sequences, and the text worker's time, from everybody else."""
+
+
 class Refusal(NamedTuple):
     """Why admission refuses a request, and when the client may retry."""
 
@@ -33,6 +38,8 @@ class Ticket:
     num_tokens: int = 0
     num_body_bytes: int = 0
     num_event_bytes: int = 0
+    is_count: bool = False
+    """Whether its request only counts tokens."""
 
 
 class Admission:
@@ -54,6 +61,17 @@ class Admission:
         self.num_queued_tokens = 0
         self.num_body_bytes = 0
         self.num_event_bytes = 0
+        self.num_counts = 0
+
+    def admit_count(self, ticket: Ticket) -> Refusal | None:
+        """Admit a request that only counts tokens, or return a refusal."""
+        if self.num_counts >= MOST_COUNTS:
+            return self._refuse(f"{self.num_counts} requests count tokens, and that is the limit")
+        refusal = self.admit(ticket)
+        if refusal is None:
+            ticket.is_count = True
+            self.num_counts += 1
+        return refusal
 
     def admit(self, ticket: Ticket) -> Refusal | None:
         """Hold one sequence, or return a refusal."""
@@ -115,6 +133,8 @@ class Admission:
 
     def release(self, ticket: Ticket) -> None:
         """Release everything that the ticket still holds."""
+        self.num_counts -= ticket.is_count
+        ticket.is_count = False
         self._set(ticket, 0, 0)
         self._set_body(ticket, 0)
         self.hold_events(ticket, 0)

@@ -173,6 +173,17 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
             )
         return JSONResponse(describe())
 
+    @app.get("/tokenizer_info")
+    async def describe_tokenizer() -> JSONResponse:
+        """Return the special tokens by their roles, and the chat template.
+
+        lm-eval asks for it: with it, and with /tokenize, it needs no tokenizer's files of its own.
+        """
+        config = replica.tokenizer.config
+        return JSONResponse(
+            dict(config.special_tokens) | {"chat_template": config.chat_templates.get("default")}
+        )
+
 
 def _add_health(app: FastAPI, replica: ReplicaState) -> None:
     @app.get("/health", responses=_NOT_READY)

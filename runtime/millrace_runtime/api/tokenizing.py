@@ -60,7 +60,7 @@ class PromptExchange:
     async def _serve(self, ready: EngineReady) -> bytes:
         admission = self._replica.admission
         self._body.check_declared()
-        if (refusal := admission.admit(self._ticket)) is not None:
+        if (refusal := admission.admit_count(self._ticket)) is not None:
             raise OverloadedError(refusal.message, retry_after=refusal.retry_after_seconds)
         body = await self._body.read(partial(self._grow, ready))
         prompted = await read_prompts(

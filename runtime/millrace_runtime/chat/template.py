@@ -3,24 +3,21 @@
 Jinja's sandbox bounds what a template can reach, not how long it runs: call it in the text worker.
 """
 
-import json
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 import msgspec
 
-from millrace_runtime.chat.adaptation import list_forms, read_text
+from millrace_runtime.chat.adaptation import REASONING_FIELDS, list_forms, read_text
 from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
+from millrace_runtime.chat.jinja_environment import RefusedError, build_environment
 from millrace_runtime.chat.jobs import RenderChat
+from millrace_runtime.chat.thinking_parts import has_thoughts, write_thoughts
 
 _PROBE, _SECOND_PROBE = "0d7f1c", "7c21e9"
 _ASKED = {"role": "user", "content": "?"}
@@ -34,13 +31,14 @@ _BEFORE_AND_BEHIND: Mapping[str, tuple[Sequence[dict[str, Any]], Sequence[dict[s
 }
 """The messages around one of parts, by its role: a template may read some roles' parts, and print others'."""
 _FOR_TOOLS = "tool_use"
-_FUNCTION = {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}}
+_NO_PARAMETERS = {"parameters": {"type": "object", "properties": {}}}
+_FUNCTION = {"name": "f", "description": "", **_NO_PARAMETERS}
 _TOOLS = [{"type": "function", "function": _FUNCTION}]
 _CONTINUED = "CONTINUED_TEXT_ENDS_HERE "
 """Marks the end of a message that the model continues. The space shows whether the template strips."""
 _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""A message's reasoning, by the names that clients and templates use. The first is the usual one."""
+_DEVELOPER = re.compile(r"""(['"])developer\1""")
+"""The role as a template names it."""
 
 
 class ChatTemplate:
@@ -66,13 +64,11 @@ class ChatTemplate:
         _refuse_variables(chat.variables)
         template = self._choose(chat)
         try:
-            return template.render(chat)
-        except TemplateError:
-            for messages in list_forms(chat.messages, may_join=chat.is_adaptable):
-                with suppress(TemplateError, BrokenTemplateError):
-                    return template.render(msgspec.structs.replace(chat, messages=list(messages)))
-            raise
+            return _render_some_form(template, chat)
         except BrokenTemplateError as error:
+            if (whole := _write_parameters(chat)) != chat:
+                with suppress(BrokenTemplateError):
+                    return _render_some_form(template, whole)
             if chat.variables and _renders(template, msgspec.structs.replace(chat, variables={})):
                 raise TemplateError(f"with these `chat_template_kwargs` {error}") from error
             raise
@@ -85,6 +81,28 @@ class ChatTemplate:
             raise TemplateError(
                 f"this model's chat templates are {sorted(self._templates)}, and none of them is `default`"
             ) from None
+
+
+def _render_some_form(template: "_NamedTemplate", chat: RenderChat) -> str:
+    """Return the prompt of the messages as they are or, if the template refuses them, in another form."""
+    try:
+        return template.render(chat)
+    except TemplateError:
+        for messages in list_forms(chat.messages, may_join=chat.is_adaptable):
+            with suppress(TemplateError, BrokenTemplateError):
+                return template.render(msgspec.structs.replace(chat, messages=list(messages)))
+        raise
+
+
+def _write_parameters(chat: RenderChat) -> RenderChat:
+    """Return the chat with `parameters` for each function: clients leave them out where there are none."""
+    tools = [
+        tool | {"function": tool["function"] | _NO_PARAMETERS}
+        if "function" in tool and tool["function"].get("parameters") is None
+        else tool
+        for tool in chat.tools or ()
+    ]
+    return msgspec.structs.replace(chat, tools=tools or None)
 
 
 def _renders(template: "_NamedTemplate", chat: RenderChat) -> bool:
@@ -102,7 +120,7 @@ class _NamedTemplate:
         self, source: str, special_tokens: Mapping[str, str], tools: list[Any] | None = None
     ) -> None:
         """A template that is only for chats with tools is tried with these."""
-        environment = _build_environment()
+        environment = build_environment()
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -113,12 +131,16 @@ class _NamedTemplate:
             raise BrokenTemplateError(f"the model's chat template does not compile: {error}") from error
         self._source = source
         self._special_tokens = special_tokens
-        self._names_developer = "developer" in source
+        self._names_developer = _DEVELOPER.search(source) is not None
         self._tried = RenderChat([], tools=tools)
         failure, reads_text = self._try_text()
         two = (_PROBE, _SECOND_PROBE)
         self._takes_parts = frozenset(role for role in _BEFORE_AND_BEHIND if self._reads_parts(role, *two))
         """The roles whose content may be a list of parts."""
+        self._takes_thoughts = frozenset(
+            role for role in ("system", "assistant") if self._reads_thoughts(role)
+        )
+        """The roles of which a part may be of type `thinking`."""
         self._needs_parts = not reads_text and self._reads_parts("user", _PROBE)
         """Whether its messages' content is a list of parts, even where a client sends text."""
         if failure is not None and not self._needs_parts:
@@ -140,11 +162,13 @@ class _NamedTemplate:
         Of a text and calls it may be two.
         """
         prepared = {key: value for key, value in message.items() if value is not None}
-        reasoning = next((prepared[name] for name in _REASONING_FIELDS if name in prepared), None)
-        if reasoning is not None:
-            prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
         if prepared["role"] == "developer" and not self._names_developer:
             prepared["role"] = "system"
+        if has_thoughts(prepared) and prepared["role"] not in self._takes_thoughts:
+            prepared = write_thoughts(prepared)
+        reasoning = next((prepared[name] for name in REASONING_FIELDS if name in prepared), None)
+        if reasoning is not None:
+            prepared = {"thinking": reasoning, **prepared, "reasoning_content": reasoning}
         content = prepared.get("content")
         if isinstance(content, list) and not (self._needs_parts or prepared["role"] in self._takes_parts):
             prepared["content"] = read_text(content)
@@ -166,7 +190,7 @@ class _NamedTemplate:
             )
         except MemoryError:
             raise
-        except _RefusedError as error:
+        except RefusedError as error:
             raise TemplateError(f"the model's chat template refuses these messages: {error}") from error
         except Exception as error:  # a template can raise anything that its expressions can
             raise BrokenTemplateError(
@@ -188,7 +212,16 @@ class _NamedTemplate:
 
     def _reads_parts(self, role: str, *texts: str) -> bool:
         """Whether the template reads each part of a list, as OpenAI's clients send, and not text alone."""
-        parts = [{"type": "text", "text": text} for text in texts]
+        return self._writes_all(role, [{"type": "text", "text": text} for text in texts], texts)
+
+    def _reads_thoughts(self, role: str) -> bool:
+        """Whether it reads parts of type `thinking`, as Mistral's do."""
+        thought: dict[str, Any] = {"type": "thinking", "thinking": _PROBE, "closed": True}
+        parts = [thought, {"type": "text", "text": _SECOND_PROBE}]
+        return self._writes_all(role, parts, (_PROBE, _SECOND_PROBE))
+
+    def _writes_all(self, role: str, parts: list[dict[str, Any]], texts: Sequence[str]) -> bool:
+        """Whether the prompt has these texts of a message's parts, and the parts not as they are."""
         before, behind = _BEFORE_AND_BEHIND[role]
         try:
             prompt = self._run([*before, {"role": role, "content": parts}, *behind], self._tried)
@@ -236,55 +269,3 @@ def _locate(error: Exception) -> str:
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"
     ]
     return f"line {lines[-1]}" if lines else "a line"
-
-
-class _RefusedError(jinja2.TemplateError):
-    """The template called `raise_exception`."""
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's text for training. A prompt only contains what is inside."""
-
-    tags = {"generation"}  # noqa: RUF012  Jinja declares it so
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Return the body as a call's block, so that variables set inside end with it, as in transformers."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_write"), [], [], body).set_lineno(line)
-
-    @staticmethod
-    def _write(caller: Any) -> str:
-        return str(caller())
-
-
-def _build_environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[_GenerationTag, jinja2.ext.loopcontrols],
-        autoescape=False,
-    )
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    # Jinja's own filter escapes for HTML, which would change the prompt.
-    environment.filters["tojson"] = _tojson
-    return environment
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise _RefusedError(message)
-
-
-def _strftime_now(format: str) -> str:  # noqa: A002  a template may give it by this name
-    return datetime.now().strftime(format)  # noqa: DTZ005  transformers' has no zone either
-
-
-def _tojson(
-    x: Any,
-    ensure_ascii: bool = False,  # noqa: FBT001, FBT002  in transformers' order, which templates rely on
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,  # noqa: FBT001, FBT002
-) -> str:
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_runtime.api.admission import Admission, Refusal, Ticket
+from millrace_runtime.api.admission import MOST_COUNTS, Admission, Refusal, Ticket
 from millrace_runtime.api.settings import ApiSettings
 
 LENGTH = 4096
@@ -36,6 +36,17 @@ def test_bounds_are_told_with_a_time_to_come_back() -> None:
     assert isinstance(admission.admit(Ticket()), Refusal)
     admission.start(first, 90)
     assert admission.num_queued_tokens == 10
+
+
+def test_who_only_counts_tokens_leaves_the_sequences_their_places() -> None:
+    admission, tickets = open_admission(max_sequences=MOST_COUNTS + 1), [Ticket() for _ in range(MOST_COUNTS)]
+    assert [admission.admit_count(ticket) for ticket in tickets] == [None] * MOST_COUNTS
+    refused = Ticket()
+    assert isinstance(admission.admit_count(refused), Refusal)
+    admission.release(refused)
+    admit(admission)
+    admission.release(tickets[0])
+    assert admission.admit_count(Ticket()) is None
 
 
 def test_a_long_prompt_alone_is_admitted() -> None:

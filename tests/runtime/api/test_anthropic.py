@@ -10,6 +10,7 @@ import pytest
 
 from millrace_runtime.protocol.encoding import unpack_tokens
 from testing.scripted_replica import SERVED_NAME, serve_script
+from testing.text_model import END_TOKEN, TEMPLATE
 from tests.runtime.api.scripted import CALL, SCHEMA, serve_answer
 from tests.runtime.api.served import REPLY, Served
 
@@ -78,7 +79,7 @@ async def test_why_a_message_ended(
 
 async def test_thinking_and_calls_are_blocks_whole_and_streamed(tmp_path: Path) -> None:
     async with serve_answer(tmp_path, "<think>\nHm.\n</think>\n\nI look.\n" + CALL) as served:
-        ask = ASK | {"tools": [FIND]}
+        ask = ASK | {"tools": [FIND], "thinking": {"type": "enabled", "budget_tokens": 1024}}
         whole = (await served.client.post("/v1/messages", json=ask)).json()
         kinds = [block["type"] for block in whole["content"]]
         assert kinds == ["thinking", "text", "tool_use"]
@@ -98,8 +99,25 @@ async def test_thinking_and_calls_are_blocks_whole_and_streamed(tmp_path: Path) 
         assert whole["content"][0]["signature"], "a client sends no thought back that has none"
         assert streamed[1] == whole["content"][1]
         assert streamed[2]["input"] == call["input"]
-        hidden = await served.client.post("/v1/messages", json=ask | {"thinking": {"type": "disabled"}})
-        assert "thinking" not in [block["type"] for block in hidden.json()["content"]]
+        for thinking in (None, {"type": "disabled"}):
+            hidden = await served.client.post("/v1/messages", json=ask | {"thinking": thinking})
+            assert [block["type"] for block in hidden.json()["content"]] == ["text", "tool_use"]
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "adaptive"}])
+async def test_an_answer_without_text_has_the_same_blocks_whole_and_streamed(
+    tmp_path: Path, thinking: dict[str, Any] | None
+) -> None:
+    async with serve_answer(tmp_path, "<think>\n" + "Hm. " * 20) as served:
+        ask = ASK | {"max_tokens": 30, "thinking": thinking}
+        whole = (await served.client.post("/v1/messages", json=ask)).json()["content"]
+        streamed = read_events((await served.client.post("/v1/messages", json=ask | {"stream": True})).text)
+    assert [block["type"] for block in whole] == ["thinking", "text"][thinking is None :]
+    assert [block | {"signature": ""} for block in join_blocks(streamed)] == [
+        block | {"signature": ""} for block in whole
+    ]
+    kinds = [event["type"] for event in streamed if event["type"].startswith("content_block_st")]
+    assert kinds == ["content_block_start", "content_block_stop"] * len(whole)
 
 
 async def test_the_blocks_of_an_answer_keep_its_order(tmp_path: Path) -> None:
@@ -234,6 +252,8 @@ async def test_texts_and_conversations_are_tokenised_and_back(served: Served) ->
     chat = (await client.post("/tokenize", json={"messages": ASK["messages"]})).json()
     shown = await client.post("/detokenize", json={"tokens": chat["tokens"]})
     assert shown.json() == {"prompt": "user: hi\nassistant:"}
+    info = (await client.get("/tokenizer_info")).json()
+    assert info == {"eos_token": END_TOKEN, "chat_template": TEMPLATE}
     for path, body, said in (
         ("/tokenize", {}, "either `prompt` or `messages`"),
         ("/tokenize", {"prompt": "a", "model": "other"}, "use `tiny`"),

@@ -223,6 +223,45 @@ def test_what_is_no_text_in_a_result_is_left_out_and_said() -> None:
     ]
 
 
+TEXT = {"type": "text", "text": "Snow."}
+DOCUMENT = {"type": "document", "title": "Weather", "source": {"type": "text", "data": "Snow."}}
+FOUND = {"type": "search_result", "source": "https://x", "title": "Weather", "content": [TEXT]}
+IMAGE = {"type": "image", "source": {}}
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (DOCUMENT, "Weather\nSnow."),
+        (DOCUMENT | {"title": None, "context": "Of today."}, "Of today.\nSnow."),
+        (DOCUMENT | {"source": {"type": "content", "content": "Snow."}}, "Weather\nSnow."),
+        (
+            DOCUMENT | {"source": {"type": "content", "content": [TEXT, IMAGE]}},
+            "Weather\nSnow.\n[image left out: this model reads text alone]",
+        ),
+        (FOUND, "Weather\nhttps://x\nSnow."),
+    ],
+)
+def test_documents_and_search_results_of_text_are_read(block: dict[str, Any], text: str) -> None:
+    assert read_job(messages=[user([block])]).messages == [user(text)]
+    messages = [USER, model(USE), user([RESULT | {"content": [block]}])]
+    assert read_job(messages=messages).messages == [USER, CALLED, result(text)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"content": ""}, "error"),
+        ({"content": []}, "error"),
+        ({}, "none"),
+        ({"is_error": False, "content": ""}, ""),
+    ],
+)
+def test_an_error_without_a_text_is_an_error(fields: dict[str, Any], text: str) -> None:
+    turn = user([RESULT | {"is_error": True} | fields])
+    assert read_job(messages=[USER, model(USE), turn]).messages[-1] == result(text)
+
+
 def test_the_input_of_a_call_is_as_deep_as_a_schema() -> None:
     for depth, name in ((60, "arguments"), (70, None)):
         nested: dict[str, Any] = {}
@@ -282,6 +321,8 @@ GIVEN = [USER, SAID]
         ({"messages": [{"role": "user"}]}, "a text or a list of blocks"),
         ({"messages": [user([{"type": "document"}])]}, "send what it says as `text`"),
         ({"messages": [user([{"type": "container_upload"}])]}, "only text, thinking"),
+        ({"messages": [user([{"type": "search_result"}])]}, "`search_result` has a list `content` of texts"),
+        ({"messages": [user([DOCUMENT | {"source": {"type": "base64"}}])]}, "send what it says as `text`"),
         ({"system": [{"type": "tool_addition"}]}, "'tool_addition' is not supported here, only text"),
         (
             {"messages": [model({"type": "tool_use", "id": "1", "name": "find"})]},

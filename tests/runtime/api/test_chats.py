@@ -111,6 +111,17 @@ def test_the_template_gets_the_variables_of_the_request() -> None:
             {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True, "x": 1}},
             {"reasoning_effort": "none", "enable_thinking": True, "x": 1},
         ),
+        ({"enable_thinking": False}, {"enable_thinking": False}),
+        ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": 1}}, {"enable_thinking": 1}),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"enable_thinking": True}),
+        ({"thinking": {"type": "disabled"}, "enable_thinking": True}, {"enable_thinking": True}),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning": {"enabled": False, "summary": "auto"}}, {"enable_thinking": False}),
+        (
+            {"reasoning": {"effort": "low"}, "reasoning_effort": "none", "thinking": {"type": "adaptive"}},
+            {"reasoning_effort": "none", "enable_thinking": True},
+        ),
     ],
 )
 def test_the_template_gets_the_effort_and_the_clients_own_variables_win(
@@ -119,6 +130,12 @@ def test_the_template_gets_the_effort_and_the_clients_own_variables_win(
     prompt = read_chat(json.dumps({"messages": [HI]} | fields).encode()).prompts
     assert isinstance(prompt, RenderChat)
     assert prompt.variables == variables
+
+
+def test_a_client_may_hide_the_reasoning_that_it_asks_for() -> None:
+    for fields, is_shown in (({"effort": "low", "exclude": True}, False), ({"exclude": False}, True)):
+        request = read_chat(json.dumps({"messages": [HI], "reasoning": fields}).encode()).request
+        assert request.answer.shows_reasoning is is_shown
 
 
 async def test_each_chunk_has_the_usage_so_far_where_it_is_asked_for(served: Served) -> None:

@@ -8,8 +8,11 @@ import msgspec
 import pytest
 from openai.types import completion_create_params as texts
 from openai.types.chat import completion_create_params as chats
+from openai.types.responses import response_create_params as responses
 
 from millrace_runtime.api.errors import ApiError, BadRequestError
+from millrace_runtime.api.request.openai import read_chat
+from millrace_runtime.api.request.responses.body import Ignored, ResponsesBody
 from millrace_runtime.api.request.schema import (
     ChatBody,
     CompletionBody,
@@ -97,13 +100,16 @@ KNOWN_ONLY_HERE = {"kv_transfer_params", "ec_transfer_params", "vllm_xargs"}
     [
         (chats.CompletionCreateParamsStreaming, ChatBody(messages=[])),
         (texts.CompletionCreateParamsStreaming, CompletionBody(prompt="a")),
+        (responses.ResponseCreateParamsStreaming, ResponsesBody(input="a")),
     ],
 )
 def test_each_field_of_openais_is_supported_or_ignored_or_refused_with_a_hint(
-    published: Any, body: GenerationBody
+    published: Any, body: GenerationBody | ResponsesBody
 ) -> None:
+    others = (GenerationBody, Harmless, GrammarFields) if isinstance(body, GenerationBody) else (Ignored,)
     for name in published.__annotations__:
-        if name not in list_own(type(body), GenerationBody, Harmless, GrammarFields):
+        if name not in list_own(type(body), *others):
+            assert isinstance(body, GenerationBody), name
             said = why_refused(msgspec.structs.replace(body, **{name: "x"}))
             assert said, name
             assert not said.endswith("leave it out"), name
@@ -164,7 +170,7 @@ UNKNOWN = {
     "mirostat": 2,
     "repeat_penalty": 2.0,
     "max_new_tokens": 3,
-    "thinking": {"type": "enabled"},
+    "reasoning_format": "none",
     "x" * 64: None,
 }
 
@@ -179,6 +185,55 @@ async def test_fields_that_would_change_the_answer_are_never_ignored(served: Ser
                 assert f"`{name}` is not" in error["message"]
     assert served.engine.seen == []
     await assert_conserved(served)
+
+
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (r"cut \ud83d here", "cut \ufffd here"),
+        (r"cut\uDE00", "cut\ufffd"),
+        (r"\ud83d\uD83D\ude00\ude00 \u00e9\ud83d", "\ufffd😀\ufffd é\ufffd"),
+        (r"\\ud83d \\\ud83d", "\\ud83d \\\ufffd"),
+    ],
+)
+def test_half_a_surrogate_is_a_replacement_character(escaped: str, text: str) -> None:
+    """JavaScript writes it of a text that was cut inside an emoji, and an agent sends it in each turn."""
+    body = f'{{"messages": [{{"role": "user", "content": "{escaped}"}}]}}'
+    for encoded in (body.encode(), bytearray(body.encode()), b"\xef\xbb\xbf" + body.encode()):
+        assert read_chat(encoded).prompts.messages[0]["content"] == text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("text", [r"\ud83", r"\ud83d \x", "\\ud83d\n", '\\ud83d"'])
+def test_what_is_no_json_is_refused_with_half_a_surrogate_too(text: str) -> None:
+    with pytest.raises(BadRequestError, match="not JSON that can be read"):
+        read_chat(f'{{"messages": [{{"role": "user", "content": "{text}"}}]}}'.encode())
+
+
+@pytest.mark.parametrize("fields", ['"max_tokens": 512.0', '"max_tokens": 5.12e2, "seed": 1.0, "top_k": 4e1'])
+def test_a_whole_number_may_be_written_as_one_with_a_point(fields: str) -> None:
+    request = read_chat(b'{"messages": [{"role": "user", "content": "a"}], %b}' % fields.encode()).request
+    assert (request.max_tokens, request.seed) == (512, 1 if "seed" in fields else None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ('"max_tokens": 512.5', "got `float` - in `max_tokens`"),
+        ('"max_tokens": 512.0, "n": 1.5', "got `float` - in `n`"),
+        ('"max_tokens": 1e300', "Expected `int` <= 2147483647"),
+        ('"max_tokens": "512"', "got `str` - in `max_tokens`"),
+        ('"max_tokens": true', "got `bool` - in `max_tokens`"),
+        (
+            '"reasoning_effort": "auto"',
+            "send one of `high`, `low`, `max`, `medium`, `minimal`, `none`, `xhigh`",
+        ),
+        ('"reasoning": {"effort": "auto"}', "send one of `high`, `low`"),
+        ('"response_format": {"type": "xml"}', "send one of `json_object`, `json_schema`, `text`"),
+    ],
+)
+def test_a_value_that_is_refused_says_what_may_be_sent(fields: str, said: str) -> None:
+    with pytest.raises(BadRequestError, match=re.escape(said)):
+        read_chat(b'{"messages": [{"role": "user", "content": "a"}], %b}' % fields.encode())
 
 
 async def test_numbers_of_any_size_are_bounded(served: Served) -> None:

@@ -220,6 +220,14 @@ def test_items_become_the_messages_that_templates_know() -> None:
         {"type": "custom_tool_call_output", "call_id": "2", "output": [
             {"type": "input_text", "text": "ok"}, {"type": "input_image", "image_url": "data:"}]},
         {"type": "local_shell_call", "call_id": "3", "action": {"type": "exec"}},
+        {"type": "local_shell_call_output", "id": "3", "output": "ok"},
+        {"type": "shell_call", "call_id": "4", "action": {"commands": ["ls"]}},
+        {"type": "shell_call_output", "call_id": "4", "output": [
+            {"stdout": "a\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]},
+        {"type": "apply_patch_call", "call_id": "5", "operation": {"type": "delete_file", "path": "a"}},
+        {"type": "apply_patch_call_output", "call_id": "5", "status": "completed"},
+        {"type": "mcp_approval_request", "id": "6", "name": "x", "arguments": "", "server_label": "s"},
+        {"type": "mcp_approval_response", "approval_request_id": "6", "approve": True},
         {"type": "agent_message", "author": "x", "recipient": "y", "content": [
             {"type": "encrypted_content", "encrypted_content": "gAAA"}, {"type": "input_text", "text": "d"}]},
     ]  # fmt: skip
@@ -245,6 +253,19 @@ def test_items_become_the_messages_that_templates_know() -> None:
             "content": "ok\n[image left out: this model reads text alone]",
         },
         {"role": "assistant", "content": "", "tool_calls": write(3, "local_shell", {"type": "exec"})},
+        {"role": "tool", "tool_call_id": "3", "content": "ok"},
+        {"role": "assistant", "content": "", "tool_calls": write(4, "shell", {"commands": ["ls"]})},
+        {
+            "role": "tool",
+            "tool_call_id": "4",
+            "content": '{"stdout":"a\\n","stderr":"","outcome":{"type":"exit","exit_code":0}}',
+        },
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": write(5, "apply_patch", {"type": "delete_file", "path": "a"}),
+        },
+        {"role": "tool", "tool_call_id": "5", "content": "completed"},
         {"role": "user", "content": "d"},
     ]
 
@@ -325,6 +346,7 @@ def test_a_custom_tool_is_a_function_with_one_text_for_the_model() -> None:
     assert PATCH["format"]["definition"] in patch["function"]["description"]
     assert request.answer.strict == ("find",)
     assert prompt.variables == {"reasoning_effort": "none", "enable_thinking": False}
+    assert read(enable_thinking=True)[1].variables == {"enable_thinking": True}
 
 
 @pytest.mark.parametrize(
@@ -352,7 +374,16 @@ def test_fields_that_all_dialects_share_have_the_same_types() -> None:
     shared = {field.name: field.type for field in msgspec.structs.fields(GenerationBody)}
     mine = {field.name: field.type for field in msgspec.structs.fields(ResponsesBody)}
     assert {"seed", "top_k", "logit_bias", "structured_outputs"} <= mine.keys() & shared.keys()
-    of_others = {"chat_template_kwargs", "metadata", "prompt_cache_key", "stream_options", "store", "tools"}
+    of_others = {
+        "chat_template_kwargs",
+        "enable_thinking",
+        "metadata",
+        "prompt_cache_key",
+        "reasoning",
+        "stream_options",
+        "store",
+        "tools",
+    }
     for name in mine.keys() & shared.keys() - of_others:
         assert mine[name] == shared[name], name
 
@@ -362,7 +393,16 @@ def test_fields_that_all_dialects_share_have_the_same_types() -> None:
     [
         ({"store": True}, "stores no response"),
         ({"previous_response_id": "r"}, "stores no response"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "send the item itself"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "providerOptions.openai.store"),
+        (
+            {"input": [say("assistant", "a") | {"tool_calls": [{}], "tool_call_id": None}]},
+            "`tool_calls` is no field .* `function_call`",
+        ),
+        ({"input": [{"role": "tool", "tool_call_id": "1", "content": "a"}]}, "`function_call_output`"),
+        ({"include": ["message.output_text.logprobs"]}, "`include`.* /v1/chat/completions"),
+        ({"input": [{"type": ["shell_call"], "call_id": "1"}]}, "shell_call.* is not supported"),
+        ({"input": [{"type": "shell_call", "call_id": "1"}]}, "'shell_call' is not supported"),
+        ({"input": [{"type": "function_call_output", "call_id": "1"}]}, "'function_call_output' is not"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "'compaction' is not supported"),
         ({"input": [LOADED[1]]}, "has no message"),
         ({"input": []}, "length"),
@@ -413,9 +453,9 @@ def test_the_page_has_each_field_that_is_ignored() -> None:
 
 
 def test_a_namespace_holds_so_many_functions() -> None:
-    many = [FIND | {"name": f"f{number}"} for number in range(512)]
+    many = [FIND | {"name": f"f{number}"} for number in range(1024)]
     request, prompt = read(tools=[FILES | {"tools": many, "description": "x" * 4096}])
-    assert len(prompt.tools or ()) == 512
+    assert len(prompt.tools or ()) == 1024
     assert len(encode_request(request)) < 1 << 20, "its description is there once"
-    with pytest.raises(BadRequestError, match="has 513 functions"):
+    with pytest.raises(BadRequestError, match="has 1025 functions"):
         read(tools=[FIND, FILES | {"tools": many}])

@@ -26,6 +26,8 @@ OPTIONS = {
 ASKING = [
     ({"response_format": FORMAT}, '"required":["a"]'),
     ({"response_format": {"type": "json_object"}}, '{"type":"object"'),
+    ({"response_format": {"type": "json_object", "schema": SCHEMA}}, '"required":["a"]'),
+    ({"response_format": {"type": "json_object", "schema": {}}}, '{"type":"object"'),
     ({"guided_json": json.dumps(SCHEMA)}, '"required":["a"]'),
     ({"guided_regex": "a+"}, "/a+/"),
     ({"guided_choice": ["x", "ß"]}, '"x" | "ß"'),
@@ -45,6 +47,7 @@ REFUSED = [
     ),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "needs a `json_schema`"),
     ({"response_format": {"type": "structural_tag"}}, "response_format.type", "Invalid enum value"),
+    ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "`json_object`"),
     ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
     ({"structured_outputs": {"json": IMPOSSIBLE}}, "structured_outputs.json", "greater than maximum"),
     ({"guided_json": IMPOSSIBLE}, "guided_json", "`#/minimum`: Unsatisfiable schema: minimum (5) is greater"),

@@ -13,7 +13,9 @@ from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
+from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.openai import read_chat
+from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.jobs import RenderChat
 from millrace_runtime.chat.parsers.choose import open_parser
@@ -101,7 +103,8 @@ async def test_without_tools_a_marker_is_text(tmp_path: Path) -> None:
 
 BAD = [
     ({"tools": [{"type": "function"}]}, "tools[0]", "missing required field `function`"),
-    ({"tools": [{"type": "x", "function": {"name": "f"}}]}, "tools[0].type", "x"),
+    ({"tools": [{"function": {"name": "f"}}]}, "tools[0]", "missing required field `type`"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "needs `tools`"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "matching"),
     ({"tools": [FIND, {"type": "custom", "custom": {"name": "f"}}]}, "tools[1].type", "make it a `function`"),
     ({"tool_choice": "required"}, "tool_choice", "needs `tools`"),
@@ -209,6 +212,40 @@ def test_the_allowed_tools_are_all_that_the_model_has(mode: str, forced: str | N
     assert (request.answer.forced, request.answer.strict) == (forced, ())
 
 
+WEB = {"type": "web_search", "user_location": None}
+
+
+@pytest.mark.parametrize(
+    ("sent", "left"), [([WEB, FIND, {"type": "mcp", "server_url": "x"}], [FIND]), ([WEB], None)]
+)
+def test_tools_that_other_servers_run_are_left_out(sent: list[Any], left: list[Any] | None) -> None:
+    request, prompt = read_chat(json.dumps({"messages": HI, "tools": sent, "tool_choice": "auto"}).encode())
+    assert isinstance(prompt, RenderChat)
+    assert prompt.tools == request.answer.tools == left
+
+
+def write_tool(dialect: str, name: str) -> dict[str, Any]:
+    written = {"messages": {"name": name}, "responses": {"type": "function", "name": name}}
+    return written.get(dialect, {"type": "function", "function": {"name": name}})
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_the_dialects_take_as_long_names_and_as_many_tools(dialect: str) -> None:
+    """Agents write the name of a tool's server before its own."""
+
+    def read(*names: str) -> Any:
+        ask = {"input": "hi"} if dialect == "responses" else {"messages": HI}
+        ask |= {"tools": [write_tool(dialect, name) for name in names]}
+        ask |= {"max_tokens": 9} if dialect == "messages" else {}
+        return READERS[dialect](json.dumps(ask).encode()).request.answer.tools
+
+    names = [f"mcp__{number:0123}" for number in range(1025)]
+    assert [tool["function"]["name"] for tool in read(*names[:1024])] == names[:1024]
+    for wrong in (names, ["x" * 129], ["a b"]):
+        with pytest.raises(BadRequestError, match="tools"):
+            read(*wrong)
+
+
 FORCED: list[tuple[str, dict[str, Any]]] = [
     ("chat/completions", {"messages": HI, "tools": [FIND], "tool_choice": "required"}),
     ("chat/completions", {"messages": HI, "tools": [FIND], "tool_choice": NAMED}),
@@ -232,6 +269,29 @@ async def test_a_call_may_be_forced(tmp_path: Path, path: str, body: dict[str, A
         assert grammar is not None
         assert "<tool_call>" in grammar.text
         assert "find" in grammar.text
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED])
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_a_schema_that_can_not_be_kept_is_refused_if_it_is_strict(
+    tmp_path: Path, choice: Any, *, is_strict: bool
+) -> None:
+    schema = {**SCHEMA, "if": {"required": ["who"]}, "then": {"required": ["why"]}}
+    tool = {"type": "function", "function": {"name": "find", "parameters": schema, "strict": is_strict}}
+    async with serve_answer(tmp_path, CALL) as served:
+        ask = {"messages": HI, "tools": [tool], "tool_choice": choice}
+        answer = await served.client.post("/v1/chat/completions", json=ask)
+        assert answer.status_code == (400 if is_strict else 200), answer.text
+
+
+async def test_a_call_in_the_reasoning_is_one(tmp_path: Path) -> None:
+    async with serve_answer(tmp_path, f"<think>\nI look.\n{CALL}") as served:
+        chats = served.openai.chat.completions
+        for sent, num_calls in (({"tools": [FIND]}, 1), ({}, 0)):
+            [choice] = (await chats.create(model="tiny", messages=HI, **sent)).choices
+            assert len(choice.message.tool_calls or ()) == num_calls
+            assert choice.finish_reason == ("tool_calls" if num_calls else "stop")
+            assert choice.message.reasoning_content == "I look." + f"\n{CALL}" * (not num_calls)
 
 
 @pytest.mark.parametrize(

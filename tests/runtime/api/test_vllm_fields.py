@@ -181,6 +181,7 @@ async def test_a_conversation_has_the_same_tokens_as_its_chat(tmp_path: Path) ->
         for fields in (
             {"tools": [find], "chat_template": None, "documents": [{"text": "d"}]},
             {"chat_template_kwargs": {"thinks": True}, "reasoning_effort": "none"},
+            {"enable_thinking": False, "thinking": {"type": "enabled"}, "reasoning": {"effort": "low"}},
             {"messages": last, "continue_final_message": True, "add_generation_prompt": False},
         ):
             await ask(served, {"messages": HI} | fields, PATHS[1][0])

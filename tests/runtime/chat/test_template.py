@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,10 @@ def test_a_developer_is_the_system_unless_the_template_names_one() -> None:
     assert "<|system|>Kites only." in render(
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", chat
     )
+    mentioned = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% endif %}{% endfor %} developers"
+    )
+    assert "Kites only." in render(mentioned, chat)
     named = "{% for m in messages %}{{ 'D:' if m.role == 'developer' else 'O:' }}{{ m.content }}{% endfor %}"
     assert render(named, chat) == "D:Kites only.O:<hé>"
 
@@ -293,7 +298,114 @@ def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns
     chatml = compile_template(TEMPLATES["chatml"]).render(RenderChat(messages, is_adaptable=True))
     assert "<|im_start|>user\nSo?" in chatml
     with pytest.raises(TemplateError, match="roles must alternate"):
-        mistral.render(RenderChat([*USER, *USER], is_adaptable=True))
+        mistral.render(RenderChat([said, *USER], is_adaptable=True))
+
+
+NAMES = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
+LEADING_SYSTEM = """{% for m in messages %}{% if m.role == 'system' and not loop.first %}
+{{- raise_exception('late') }}{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("sources", "roles", "form"),
+    [
+        (("mistral", "inst"), "ssu", "system s0 s1|user u2"),
+        (("mistral", "inst"), "sdu", "system s0 d1|user u2"),
+        (("mistral", "inst"), "suau", "system s0|user u1|assistant a2|user u3"),
+        (("mistral", "inst"), "uu", "user u0 u1"),
+        (("mistral", "inst"), "uasu", "user u0|assistant a1|user s2 u3"),
+        (("mistral",), "us", "user u0 s1"),
+        (("mistral", "inst"), "uaau", "user u0|assistant a1 a2|user u3"),
+        (("mistral", "inst"), "au", None),
+        ((LEADING_SYSTEM,), "susuu", "system s0|user u1|user s2|user u3|user u4"),
+        ((LEADING_SYSTEM,), "ssuu", "system s0 s1|user u2|user u3"),
+    ],
+)
+def test_turns_that_a_template_refuses_are_joined_and_the_system_speaks_first(
+    sources: tuple[str, ...], roles: str, form: str | None
+) -> None:
+    sent = [{"role": NAMES[role], "content": f"{role}{place}"} for place, role in enumerate(roles)]
+    in_parts = [message | {"content": [{"type": "text", "text": message["content"]}]} for message in sent]
+    for source in (TEMPLATES.get(name, name) for name in sources):
+        # Those of other dialects are joined when they are read.
+        for messages, is_adaptable in product((sent, in_parts), {False, source != LEADING_SYSTEM}):
+            chat = RenderChat(messages, is_adaptable=is_adaptable)
+            if form is None:
+                with pytest.raises(TemplateError, match="alternate"):
+                    compile_template(source).render(chat)
+                continue
+            turns = [turn.split(" ") for turn in form.split("|")]
+            joiner = "\n\n" if messages is sent else "\n"
+            expected = [{"role": role, "content": joiner.join(texts)} for role, *texts in turns]
+            prompt = render_by_transformers(source, {"conversation": expected})
+            assert compile_template(source).render(chat) == prompt
+
+
+def test_a_joined_message_keeps_its_calls_and_reasoning_and_a_name_that_both_have() -> None:
+    call, other = ({"id": name * 9, "function": {"name": name, "arguments": {}}} for name in "fg")
+    said = {"role": "assistant", "content": "a", "reasoning_content": "Hm.", "tool_calls": [call], "x": 1}
+    asked = [{"role": "user", "content": "b", "name": "Zoë"}, {"role": "user", "content": "", "name": "Zoë"}]
+    forms = list(
+        list_forms([*asked, said, said | {"content": None, "tool_calls": [other], "x": 2}], may_join=False)
+    )
+    assert [
+        {"role": "user", "content": "b", "name": "Zoë"},
+        {
+            "role": "assistant",
+            "content": "a",
+            "reasoning_content": "Hm.\nHm.",
+            "tool_calls": [call, other],
+        },
+    ] in forms
+
+
+@pytest.mark.parametrize(("may_join", "most"), [(False, 11), (True, 15)])
+def test_a_refused_conversation_is_rendered_so_many_times_at_most(most: int, *, may_join: bool) -> None:
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "fg"]
+    results = [{"role": "tool", "tool_call_id": name, "content": name} for name in "fg"]
+    system = {"role": "system", "content": "s"}
+    messages = [system, system, *USER, *USER, {"role": "assistant", "tool_calls": calls}, *results, *USER]
+    assert len(list(list_forms([*messages, system], may_join=may_join))) == most
+
+
+BARE = [{"type": "function", "function": {"name": "find"}}]
+"""A function without parameters needs none, by OpenAI's types."""
+
+
+def test_a_function_without_parameters_has_none_where_the_template_fails_without_the_field() -> None:
+    reading = "{% for t in tools or [] %}{{ t.function.parameters.properties | length }}{% endfor %}"
+    writing = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+    said = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    null = {"type": "function", "function": {"name": "find", "parameters": None}}
+    assert render(reading + said, {"conversation": USER, "tools": [*BARE, null, *TOOLS]}) == "001<hé>"
+    assert '"parameters"' not in render(writing + said, {"conversation": USER, "tools": BARE})
+    for tools in (BARE, TOOLS):
+        with pytest.raises(BrokenTemplateError, match="'nobody' is undefined"):
+            render("{% if tools %}{{ nobody.x }}{% endif %}" + said, {"conversation": USER, "tools": tools})
+
+
+THINKING_PARTS = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}
+{%- for p in m.content %}{% if p.type == 'thinking' %}[{{ p.thinking }}]{% else %}{{ p.text }}{% endif %}
+{%- endfor %}{% endif %}{% endfor %}"""
+THOUGHT = [{"type": "thinking", "thinking": "Hm.", "closed": True}, {"type": "text", "text": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        (THINKING_PARTS, "<system>[Hm.]Hi<user><hé><assistant>[Hm.]Hi<user><hé>"),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content }}|{{ m.content }}{% endfor %}",
+            "<system>|Hm.\nHi<user>|<hé><assistant>Hm.|Hi<user>|<hé>",
+        ),
+    ],
+)
+def test_parts_of_reasoning_are_parts_or_text_or_the_messages_reasoning(source: str, prompt: str) -> None:
+    spelled = [THOUGHT[0] | {"thinking": [{"type": "text", "text": "Hm."}]}, THOUGHT[1]]
+    for parts in (THOUGHT, spelled):
+        said = {"role": "assistant", "content": parts}
+        messages = read_messages([{"role": "system", "content": parts}, *USER, said, *USER])
+        assert render(source, {"conversation": messages}) == prompt
 
 
 def test_calls_that_a_template_refuses_are_written_in_another_form() -> None:

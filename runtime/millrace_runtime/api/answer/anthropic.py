@@ -22,6 +22,7 @@ _ERROR_TYPES = {
     503: "overloaded_error",
 }
 _THINKING = "thinking"
+_EMPTY_TEXT = {"type": "text", "text": ""}
 _TOO_LONG = "context_length_exceeded"
 _TOO_MUCH = re.compile(r"the prompt has (\d+) tokens and (\d+) more are asked for, .* limit is (\d+) in all")
 
@@ -52,14 +53,15 @@ class MessagesWriter(PartsWriter):
         """Return the events that end the block and the message."""
         reason = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_string}
         delta = _event("message_delta", delta=reason, usage=_encode_usage(usage))
-        return self._close_block() + delta + _event("message_stop")
+        empty = self._open_block("text", _EMPTY_TEXT) if self._is_silent else b""
+        return empty + self._close_block() + delta + _event("message_stop")
 
     def encode_answer(self, usage: Usage) -> bytes:
         """Return the whole message."""
         message = self._message
         blocks = [self._encode_block(part) for part in message.parts]
-        if not message.content and not message.calls:
-            blocks.append({"type": "text", "text": ""})
+        if self._is_silent:
+            blocks.append(_EMPTY_TEXT)
         ending = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_string}
         return orjson.dumps(self._fields(blocks, usage) | ending)
 
@@ -73,6 +75,11 @@ class MessagesWriter(PartsWriter):
     def encode_error_event(cls, error: ApiError) -> bytes:
         """Return the error as a stream's last event."""
         return b"event: error\ndata: " + cls.encode_error(error) + b"\n\n"
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether the answer has neither a text nor a call. Clients look for one: it gets an empty text."""
+        return not self._message.content and not self._message.calls
 
     @property
     def _stop_reason(self) -> str:
@@ -92,7 +99,7 @@ class MessagesWriter(PartsWriter):
         if part.kind == "reasoning":
             opening = self._open_block(_THINKING, {"type": _THINKING, "thinking": "", "signature": ""})
             return opening + self._grow_block({"type": "thinking_delta", "thinking": part.text})
-        opening = self._open_block("text", {"type": "text", "text": ""})
+        opening = self._open_block("text", _EMPTY_TEXT)
         return opening + self._grow_block({"type": "text_delta", "text": part.text})
 
     def _encode_block(self, part: Text | Call) -> dict[str, Any]:

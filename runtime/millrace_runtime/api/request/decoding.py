@@ -1,7 +1,12 @@
-"""Decodes a body by its dialect's fields. What msgspec refuses becomes a refusal that names the field."""
+"""Decodes a body by its dialect's fields. What msgspec refuses becomes a refusal that names the field.
+
+Three things that clients write are read as they mean them, once the strict reading has failed: a mark of
+Unicode before the JSON, half a surrogate in a text, and a whole number as 512.0.
+"""
 
 import re
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -9,7 +14,14 @@ from millrace_runtime.api.errors import BadRequestError
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-"""msgspec's message."""
+_BAD_VALUE = "Invalid enum value "
+_WRITTEN_WITH_POINT = re.compile(r"Expected `int(?: \| null)?`, got `float` - at `\$\.(\w+)`")
+"""The beginning or the whole of msgspec's messages."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_HALVES = re.compile(rb"(?<!\\)((?:\\\\)*)((?:%b|%b)+)" % (_HIGH, _LOW))
+"""Escapes of surrogates in a row. A backslash before one belongs to it only if their number is even."""
+_PAIR_OR_HALF = re.compile(rb"(%b%b)|%b|%b" % (_HIGH, _LOW, _HIGH, _LOW))
 _MAX_NAME = 64
 _TOO_MANY = {
     "n": "send the request several times, without a `seed` or with one for each",
@@ -22,14 +34,55 @@ _TOO_MANY = {
 def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
-        return msgspec.json.decode(data, type=body_type)
+        return _decode(data, body_type)
     except msgspec.ValidationError as error:
-        raise refuse_invalid(str(error)) from error
+        raise refuse_invalid(str(error), body_type) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
 
 
-def refuse_invalid(text: str) -> BadRequestError:
+def _decode(data: bytes | bytearray, body_type: type[Body]) -> Body:
+    try:
+        return msgspec.json.decode(data, type=body_type)
+    except msgspec.ValidationError as error:
+        if _WRITTEN_WITH_POINT.fullmatch(str(error)) is None:
+            raise
+        return _convert_whole(msgspec.json.decode(data), body_type)
+    except msgspec.DecodeError:
+        if (mended := _mend(data)) == data:
+            raise
+        return _decode(mended, body_type)
+
+
+def _mend(data: bytes | bytearray) -> bytes:
+    """Return the text without a mark before it, and with U+FFFD for half a surrogate.
+
+    JavaScript writes half of one for a text that was cut inside an emoji. An agent sends it in each turn, so
+    a refusal would end its conversation.
+    """
+    text = bytes(data).removeprefix(_BYTE_ORDER_MARK)
+    return _HALVES.sub(lambda found: found[1] + _PAIR_OR_HALF.sub(_write_pair, found[2]), text)
+
+
+def _write_pair(found: re.Match[bytes]) -> bytes:
+    return found[1] or rb"\ufffd"
+
+
+def _convert_whole(fields: dict[str, Any], body_type: type[Body]) -> Body:
+    """Return the body, with whole numbers that were written with a point where it has integers.
+
+    Not by msgspec's `strict=False`, which also takes the texts "7" and "true".
+    """
+    try:
+        return msgspec.convert(fields, body_type)
+    except msgspec.ValidationError as error:
+        found = _WRITTEN_WITH_POINT.fullmatch(str(error))
+        if found is None or not fields[found[1]].is_integer():
+            raise
+        return _convert_whole(fields | {found[1]: int(fields[found[1]])}, body_type)
+
+
+def refuse_invalid(text: str, body_type: type[msgspec.Struct] | None = None) -> BadRequestError:
     """Return the refusal for msgspec's message, with the field as `param`."""
     message, _, path = text.partition(" - at `$")
     path = path.rstrip("`").removeprefix(".")
@@ -41,4 +94,20 @@ def refuse_invalid(text: str) -> BadRequestError:
             code="unknown_parameter",
         )
     hint = f": {_TOO_MANY[path]}" if path in _TOO_MANY and "<= " in message else ""
+    if message.startswith(_BAD_VALUE) and body_type is not None:
+        values = _list_values(msgspec.inspect.type_info(body_type), path.split("."))
+        hint = f": send one of {', '.join(f'`{value}`' for value in values)}" if values else ""
     return BadRequestError(f"{message} - in `{path}`{hint}" if path else message, param=path or None)
+
+
+def _list_values(kind: msgspec.inspect.Type, path: Sequence[str]) -> Sequence[Any]:
+    """Return the values of the field that a path of names leads to, if it has known ones."""
+    match kind:
+        case msgspec.inspect.UnionType(types=kinds):
+            return next(filter(None, (_list_values(each, path) for each in kinds)), ())
+        case msgspec.inspect.LiteralType(values=values) if not path:
+            return values
+        case msgspec.inspect.StructType(fields=fields) if path:
+            found = [field.type for field in fields if field.encode_name == path[0]]
+            return _list_values(found[0], path[1:]) if found else ()
+    return ()

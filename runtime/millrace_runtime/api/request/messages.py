@@ -86,11 +86,22 @@ def _read_part(part: Any, where: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "refusal" and isinstance(part.get("refusal"), str):
         return {"type": "text", "text": part["refusal"]}
+    if kind == "thinking" and (thought := _read_thought(part.get("thinking"))) is not None:
+        return {**part, "thinking": thought}
     if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
         raise BadRequestError(
-            f"only parts of type `text` with a `text` are supported, this one is {kind!r}", param=where
+            f"only parts of type `text` and `thinking`, with a text in a field of this name, are supported: "
+            f"this one is {kind!r}",
+            param=where,
         )
     return {**part, "type": "text"}
+
+
+def _read_thought(thought: Any) -> str | None:
+    """Return the text of a part of reasoning, which may have parts itself; None if it is none."""
+    parts = thought if isinstance(thought, list) else [{"text": thought}]
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return None if any(not isinstance(text, str) for text in texts) else "".join(map(str, texts))
 
 
 def _read_calls(calls: Any, where: str) -> list[dict[str, Any]]:

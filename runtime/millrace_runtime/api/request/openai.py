@@ -9,7 +9,7 @@ import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body, refuse_invalid
-from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.effort import choose_variables, read_switches
 from millrace_runtime.api.request.former_calls import rename_former_calls
 from millrace_runtime.api.request.intent import (
     AnswerWish,
@@ -99,7 +99,8 @@ def read_chat(data: bytes | bytearray) -> Reading:
         forced=_read_forced(body),
         is_one_call=body.parallel_tool_calls is False,
         splits_reasoning=body.separate_reasoning is not False,
-        shows_reasoning=body.include_reasoning is not False,
+        shows_reasoning=body.include_reasoning is not False
+        and not (body.reasoning and body.reasoning.exclude),
     )
     prompt = PromptWish(num_logprobs=body.prompt_logprobs)
     request = build_request(body, 1, max_tokens, _CHAT_TOKENS, num_logprobs, answer=answer, prompt=prompt)
@@ -109,36 +110,48 @@ def read_chat(data: bytes | bytearray) -> Reading:
 def read_tools(body: ChatBody) -> list[dict[str, Any]] | None:
     """Return the tools that the model may call, or None. Raises BadRequestError naming what is wrong."""
     choice = body.tool_choice
-    if not body.tools:
+    own = _read_own(body.tools or [])
+    if not own:
         if choice not in (None, "none", "auto"):
-            raise BadRequestError("`tool_choice` needs `tools`", param="tool_choice")
+            why = " of type `function`: this server leaves out all others" if body.tools else ""
+            raise BadRequestError(f"`tool_choice` needs `tools`{why}", param="tool_choice")
         return None
-    names = _read_names(body.tools)
-    named = _list_named(choice)
+    names, named = [name for _, name in own], _list_named(choice)
     for tool in named:
         if tool not in names:
             raise BadRequestError(
                 f"`tool_choice` names `{tool}`, and the tools are {names}", param="tool_choice"
             )
-    if isinstance(choice, AllowedChoice):
-        return [tool for tool, name in zip(body.tools, names, strict=True) if name in named]
-    return None if choice == "none" else body.tools
+    if choice == "none":
+        return None
+    return [tool for tool, name in own if name in named or not isinstance(choice, AllowedChoice)]
 
 
-def _read_names(tools: list[dict[str, Any]]) -> list[str]:
-    """Return the tools' names. Raises BadRequestError for what is no tool."""
+def _read_own(tools: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+    """Return the tools with their names, without those that other servers run: responses leave them out, too.
+
+    Raises BadRequestError for what is no tool.
+    """
     check_depth(tools, "tools", MAX_SCHEMA_DEPTH)
+    own: list[tuple[dict[str, Any], str]] = []
     for place, tool in enumerate(tools):
-        if tool.get("type") == "custom":
+        kind, where = tool.get("type", ""), f"tools[{place}]"
+        if kind == "custom":
             raise BadRequestError(
                 "tools of type `custom` are not supported: make it a `function` that takes one text",
-                param=f"tools[{place}].type",
+                param=f"{where}.type",
                 code="unsupported_parameter",
             )
+        if kind in ("", "function") or not isinstance(kind, str):
+            own.append((tool, _read_name(tool, where)))
+    return own
+
+
+def _read_name(tool: dict[str, Any], where: str) -> str:
     try:
-        return [tool.function.name for tool in msgspec.convert(tools, list[Tool])]
+        return msgspec.convert([tool], list[Tool])[0].function.name
     except msgspec.ValidationError as error:
-        raise refuse_invalid(str(error).replace("`$", "`$.tools")) from error
+        raise refuse_invalid(str(error).replace("`$[0]", f"`$.{where}")) from error
 
 
 def _list_named(choice: ToolChoice) -> list[str]:
@@ -171,7 +184,14 @@ def read_conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Ren
         documents=body.documents,
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
-        variables=choose_variables(body.reasoning_effort) | (body.chat_template_kwargs or {}),
+        variables=_choose_variables(body),
         adds_special_tokens=bool(body.add_special_tokens),
         is_cut=body.truncate_prompt_tokens is not None,
     )
+
+
+def _choose_variables(body: ChatBody) -> dict[str, Any]:
+    """Return the template's variables. Of several fields for the reasoning, the most exact one counts."""
+    effort = body.reasoning_effort or (body.reasoning and body.reasoning.effort) or None
+    thinks = read_switches(body.enable_thinking, body.thinking, body.reasoning)
+    return choose_variables(effort, thinks=thinks) | (body.chat_template_kwargs or {})

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from millrace_runtime.api.request.effort import Effort, ReasoningWish, ThinkingSwitch
 from millrace_runtime.api.request.structured import GrammarFields
 
 MAX_SEQUENCES = 128
@@ -21,7 +22,8 @@ MAX_SEQUENCES = 128
 MAX_STOPS = 16
 """OpenAI and vLLM take four. So many of the longest ones are an automaton of 1.3 MB."""
 MAX_TOP_LOGPROBS = 20
-MAX_TOOLS = 128
+MAX_TOOLS = 1024
+"""OpenAI takes 128. Agents send the tools of all their servers."""
 MAX_BIASED = 1024
 MAX_ALLOWED = 1 << 18
 MAX_BAD_WORDS = 128
@@ -32,7 +34,8 @@ Name = Annotated[str, Meta(max_length=256)]
 TokenCount = Annotated[int, Meta(ge=1, le=_INT31)]
 TokenLimit = Annotated[int, Meta(ge=0, le=_INT31)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT31)]
-FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+"""Twice as long as OpenAI's: agents write the name of a tool's server before its own."""
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -43,8 +46,6 @@ Tools = Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
 Documents = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
 Variables = Annotated[dict[str, Any], Meta(max_length=64)]
 """Of the chat template."""
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""What OpenAI's type and vLLM's have."""
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 CacheSalt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
@@ -96,6 +97,7 @@ class Unsupported(Harmless, kw_only=True):
     early_stopping: Any = None
     ec_transfer_params: Any = None
     echo: Any = None
+    enable_thinking: Any = None
     function_call: Any = None
     functions: Any = None
     guided_whitespace_pattern: Any = None
@@ -108,11 +110,13 @@ class Unsupported(Harmless, kw_only=True):
     modalities: Any = None
     moderation: Any = None
     prompt_embeds: Any = None
+    reasoning: Any = None
     reasoning_effort: Any = None
     repetition_detection: Any = None
     return_prompt_text: Any = None
     structural_tag: Any = None
     suffix: Any = None
+    thinking: Any = None
     thinking_token_budget: Any = None
     tool_choice: Any = None
     tools: Any = None
@@ -224,6 +228,9 @@ class ChatBody(GenerationBody, kw_only=True):
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    thinking: ThinkingSwitch | None = None
+    reasoning: ReasoningWish | None = None
     include_reasoning: bool | None = None
     separate_reasoning: bool | None = None
     max_completion_tokens: TokenLimit | None = None

@@ -41,6 +41,8 @@ class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+    """With `json_object`, as llama.cpp's clients and those of several services send it."""
 
 
 class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,9 +96,16 @@ def read_grammar(fields: GrammarFields) -> GrammarSource | None:
 
 
 def _read_response_format(wanted: ResponseFormat | None) -> list[GrammarSource]:
+    if wanted is not None and wanted.schema is not None and wanted.type != "json_object":
+        raise BadRequestError(
+            "`response_format.schema` is for the type `json_object`: send a `json_schema` with a `schema`",
+            param="response_format.schema",
+        )
     if wanted is None or wanted.type == "text":
         return []
     if wanted.type == "json_object":
+        if wanted.schema:
+            return [_write_schema(wanted.schema, "response_format")]
         return [GrammarSource(GrammarKind.SCHEMA, _ANY_OBJECT, "response_format")]
     if wanted.json_schema is None:
         raise BadRequestError(

@@ -6,12 +6,12 @@ import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body
+from millrace_runtime.api.request.effort import Effort, ReasoningWish, ThinkingSwitch
 from millrace_runtime.api.request.intent import PromptWish, Reading, build_request
 from millrace_runtime.api.request.openai import read_conversation, read_tools
 from millrace_runtime.api.request.schema import (
     ChatBody,
     Documents,
-    Effort,
     GenerationBody,
     Messages,
     Name,
@@ -38,6 +38,9 @@ class TokenizeBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template: Any = None
     chat_template_kwargs: Variables | None = None
     reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    thinking: ThinkingSwitch | None = None
+    reasoning: ReasoningWish | None = None
     media_io_kwargs: Any = None
     mm_processor_kwargs: Any = None
 

@@ -8,19 +8,19 @@ from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.anthropic.conversation import read_conversation
-from millrace_runtime.api.request.anthropic.tools import ToolChoice, ToolList, Tools, read_tools
+from millrace_runtime.api.request.anthropic.tools import ToolChoice, Tools, read_tools
 from millrace_runtime.api.request.decoding import decode_body
-from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.effort import Effort, choose_variables
 from millrace_runtime.api.request.intent import AnswerWish, Reading, build_request
 from millrace_runtime.api.request.schema import (
     MAX_STOPS,
-    Effort,
     GenerationBody,
     Messages,
     Name,
     StopString,
     TokenCount,
 )
+from millrace_runtime.api.request.schema import Tools as ToolList
 from millrace_runtime.api.request.structured import JsonSchema, ResponseFormat
 from millrace_runtime.chat.jobs import RenderChat
 
@@ -133,7 +133,8 @@ def read_anthropic(data: bytes | bytearray) -> Reading:
         forced=tools.forced,
         is_one_call=bool(choice and choice.disable_parallel_tool_use),
         splits_reasoning=True,
-        shows_reasoning=body.thinking is None or body.thinking.type != "disabled",
+        # Clients that did not ask for it read the first block as the text.
+        shows_reasoning=body.thinking is not None and body.thinking.type != "disabled",
     )
     request = build_request(shared, 1, body.max_tokens, body.max_tokens, None, answer=answer)
     return Reading(request.with_grammar_of(body.format_field), _plan_prompt(body, tools))
@@ -178,5 +179,6 @@ def _plan_prompt(body: PromptBody, tools: Tools) -> RenderChat:
 def _choose_variables(body: PromptBody) -> dict[str, object]:
     """Return the template's variables for the reasoning. `thinking` says whether, and the effort how much."""
     effort = None if body.output_config is None else body.output_config.effort
-    thinks = {} if body.thinking is None else {"enable_thinking": body.thinking.type != "disabled"}
-    return choose_variables(effort) | thinks
+    return choose_variables(
+        effort, thinks=None if body.thinking is None else body.thinking.type != "disabled"
+    )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.anthropic.documents import read_document
 from millrace_runtime.api.request.anthropic.tools import Described
 from millrace_runtime.api.request.messages import (
     MAX_SCHEMA_DEPTH,
@@ -35,6 +36,7 @@ _FIELDS: Mapping[str, str] = {
     "tool_use": "`id`, `name` and an object `input`",
     "tool_result": "`tool_use_id`",
     "tool_reference": "`tool_name`",
+    "search_result": "a list `content` of texts",
 }
 """What each supported block has."""
 
@@ -79,6 +81,9 @@ class _Turn:
                 if text:
                     self.texts.append(text)
                     self.has_own_text = True
+            case {"type": "document" | "search_result"} if (read := read_document(block)) is not None:
+                self.texts += [read] if read else []
+                self.has_own_text = True
             case {"type": "thinking", "thinking": str(text)}:
                 self.thoughts += [text] if text else []
             case {"type": "redacted_thinking"}:
@@ -90,10 +95,12 @@ class _Turn:
                 function = {"name": name, "arguments": arguments}
                 self.calls.append({"id": call_id, "type": "function", "function": function})
             case {"type": "tool_result", "tool_use_id": str(call_id)}:
-                texts = _read_result(block.get("content") or "", deferred, where)
-                self.results.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+                text = "\n".join(_read_result(block.get("content") or "", deferred, where))
+                if not text and block.get("is_error") is True:
+                    text = "error"  # else the model would see a success
+                self.results.append({"role": "tool", "tool_call_id": call_id, "content": text})
             case _:
-                _refuse_block(block, ("text", "thinking", "tool_use", "tool_result"), where)
+                _refuse_block(block, ("text", "thinking", "tool_use", "tool_result", "search_result"), where)
 
     def list_messages(self) -> list[dict[str, Any]]:
         """Return the turn's messages: a tool's result is one of its own.
@@ -174,12 +181,14 @@ def _read_result(content: Any, deferred: dict[str, Described], where: str) -> It
         match block:
             case {"type": "text", "text": str(text)}:
                 yield text
+            case {"type": "document" | "search_result"} if (read := read_document(block)) is not None:
+                yield read
             case {"type": "image" | "document" as kind}:
                 yield write_left_out(kind)
             case {"type": "tool_reference", "tool_name": str(name)}:
                 yield json.dumps(deferred.pop(name), ensure_ascii=False) if name in deferred else name
             case _:
-                _refuse_block(block, ("text", "tool_reference"), where)
+                _refuse_block(block, ("text", "tool_reference", "search_result"), where)
 
 
 def _list_blocks(content: Any, where: str) -> list[Any]:

@@ -2,18 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.messages import MAX_SCHEMA_DEPTH, check_depth
+from millrace_runtime.api.request.schema import FunctionName
 
-ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
-"""Twice as long as OpenAI's: agents write the name of a tool's server before its own."""
-ToolList = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
-"""Longer than OpenAI's: an agent sends the tools of all its servers, and lets the model search for most."""
 Described = dict[str, Any]
 """A tool as chat templates know it."""
 _PUBLISHED = re.compile(r"\w+_\d{8}|tool_search_tool_\w+|mcp_toolset")
@@ -24,7 +20,7 @@ _SEARCH = "tool_search_tool_"
 class AnthropicTool(msgspec.Struct):
     """A tool of the client's."""
 
-    name: ToolName
+    name: FunctionName
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     type: Literal["custom"] | None = None
@@ -37,7 +33,7 @@ class ToolChoice(msgspec.Struct):
     """Whether tools must be called."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: ToolName | None = None
+    name: FunctionName | None = None
     disable_parallel_tool_use: bool | None = None
 
 

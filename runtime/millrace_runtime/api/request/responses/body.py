@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.decoding import decode_body
-from millrace_runtime.api.request.effort import choose_variables
+from millrace_runtime.api.request.effort import Effort, choose_variables
 from millrace_runtime.api.request.intent import (
     AnswerWish,
     GenerationRequest,
@@ -27,7 +27,6 @@ from millrace_runtime.api.request.schema import (
     MAX_BIASED,
     MAX_STOPS,
     CacheSalt,
-    Effort,
     GenerationBody,
     LogitBias,
     Name,
@@ -46,6 +45,8 @@ from millrace_runtime.api.request.unsupported import build_refusal
 from millrace_runtime.chat.jobs import RenderChat
 
 _AS_MANY_AS_FIT = 2**31 - 1
+_LOGPROBS = "message.output_text.logprobs"
+"""What `include` names to ask for log-probabilities."""
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
@@ -82,9 +83,13 @@ class Reasoning(msgspec.Struct):
 class Ignored(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Who asks, and what only OpenAI's servers have."""
 
+    access_programs: Any = None
+    background_options: Any = None
     client_metadata: Any = None
     context_management: Any = None
+    image: Any = None
     include: Any = None
+    """Adds fields to an answer. That of `_LOGPROBS` is refused."""
     max_tool_calls: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
@@ -128,6 +133,7 @@ class ResponsesBody(Ignored, kw_only=True):
     text: Text | None = None
     reasoning: Reasoning | None = None
     include_reasoning: bool | None = None
+    enable_thinking: bool | None = None
     chat_template_kwargs: Variables | None = None
     truncation: Literal["auto", "disabled"] | None = None
     stream: bool | None = None
@@ -173,7 +179,7 @@ def read_responses(data: bytes | bytearray) -> Reading:
     prompt = RenderChat(
         messages=read_messages(list_messages(body.instructions, body.input)),
         tools=tools and [{"type": "function", "function": tool["function"]} for tool in tools],
-        variables=choose_variables(effort) | (body.chat_template_kwargs or {}),
+        variables=choose_variables(effort, thinks=body.enable_thinking) | (body.chat_template_kwargs or {}),
         is_cut=body.truncation == "auto",
         is_adaptable=True,
     )
@@ -227,12 +233,15 @@ def _refuse_unsupported(body: ResponsesBody) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    if body.top_logprobs:
-        raise BadRequestError(
-            "`top_logprobs` is not supported here: leave it out, or ask /v1/chat/completions",
-            param="top_logprobs",
-            code="unsupported_parameter",
-        )
+    wants_logprobs = isinstance(body.include, list) and _LOGPROBS in body.include
+    for name, is_wanted in (("top_logprobs", bool(body.top_logprobs)), ("include", wants_logprobs)):
+        if is_wanted:
+            which = f"`{name}` with `{_LOGPROBS}`" if name == "include" else f"`{name}`"
+            raise BadRequestError(
+                f"{which} is not supported here: leave it out, or ask /v1/chat/completions",
+                param=name,
+                code="unsupported_parameter",
+            )
 
 
 def _read_format(body: ResponsesBody) -> ResponseFormat | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import msgspec
 
@@ -19,12 +19,32 @@ _IGNORED = (
     "code_interpreter_call",
     "file_search_call",
     "image_generation_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
     "mcp_call",
     "mcp_list_tools",
     "tool_search_call",
     "web_search_call",
 )
 """What OpenAI's servers did before. The message after it says what came of it."""
+_OPENAIS_CALLS = {
+    "apply_patch_call": ("apply_patch", "operation"),
+    "local_shell_call": ("local_shell", "action"),
+    "shell_call": ("shell", "action"),
+}
+"""Calls of tools that only OpenAI's models know: the tool's name, and the field with its arguments."""
+_OF_CHATS = {
+    "tool_calls": "send each call as an item of type `function_call`",
+    "tool_call_id": "send a result as an item of type `function_call_output`",
+}
+"""Fields of a chat's messages, and what says the same here."""
+
+
+class Output(NamedTuple):
+    """What came of a call."""
+
+    call_id: str
+    output: Any
 
 
 def list_messages(instructions: str | None, items: str | Items) -> list[dict[str, Any]]:
@@ -85,17 +105,15 @@ def _join(messages: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
 
 def _add_item(messages: list[dict[str, Any]], item: dict[str, Any], where: str) -> None:
     """Add an item to the messages. Raises BadRequestError for one that is not supported."""
+    _refuse_fields_of_chats(item, where)
     if (call := _read_call(item)) is not None:
         _open_answer(messages).setdefault("tool_calls", []).append(call)
         return
+    if (found := _find_output(item)) is not None:
+        text = _read_text(_leave_out(found.output), where)
+        messages.append({"role": "tool", "tool_call_id": found.call_id, "content": text})
+        return
     match item:
-        case {
-            "type": "function_call_output" | "custom_tool_call_output",
-            "call_id": str(call_id),
-            "output": output,
-        }:
-            text = _read_text(_leave_out(output), where)
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
         case {"type": "reasoning"}:
             # that which only OpenAI's servers can read has no text
             if text := _read_text(item.get("content") or item.get("summary"), where):
@@ -131,8 +149,11 @@ def _read_call(item: Mapping[str, Any]) -> dict[str, Any] | None:
             name = join_name(item.get("namespace"), name)
         case {"type": "custom_tool_call", "call_id": str(call_id), "name": str(name), "input": str(text)}:
             name, arguments = join_name(item.get("namespace"), name), _encode({TEXT: text})
-        case {"type": "local_shell_call", "call_id": str(call_id), "action": dict(action)}:
-            name, arguments = "local_shell", _encode(action)
+        case {"type": str(kind), "call_id": str(call_id)} if kind in _OPENAIS_CALLS:
+            name, field = _OPENAIS_CALLS[kind]
+            if not isinstance(item.get(field), dict):
+                return None
+            arguments = _encode(item[field])
         case _:
             return None
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -157,16 +178,34 @@ def _read_text(content: Any, where: str) -> str:
     return "\n".join(text for text in texts if text)
 
 
+def _find_output(item: Mapping[str, Any]) -> Output | None:
+    """Return what came of a call; None if the item is no output."""
+    match item:
+        case {
+            "type": "function_call_output" | "custom_tool_call_output" | "shell_call_output",
+            "call_id": str(call_id),
+            "output": output,
+        }:
+            return Output(call_id, output)
+        case {"type": "local_shell_call_output", "id": str(call_id), "output": output}:
+            return Output(call_id, output)
+        case {"type": "apply_patch_call_output", "call_id": str(call_id)}:
+            return Output(call_id, item.get("output") or item.get("status"))
+    return None
+
+
 def _leave_out(output: Any) -> Any:
     """Return a tool's output with texts instead of the parts that are none."""
-    if not isinstance(output, list):
-        return output
-    return [
-        {"text": write_left_out(kind.removeprefix("input_"))}
-        if isinstance(part, dict) and (kind := part.get("type")) in ("input_image", "input_file")
-        else part
-        for part in output
-    ]
+    return [_write_part(part) for part in output] if isinstance(output, list) else output
+
+
+def _write_part(part: Any) -> Any:
+    match part:
+        case {"type": "input_image" | "input_file" as kind}:
+            return {"text": write_left_out(kind.removeprefix("input_"))}
+        case {"stdout": str(), "stderr": str()}:  # a command's
+            return {"text": _encode(part)}
+    return part
 
 
 def _encode(value: Any) -> str:
@@ -176,7 +215,8 @@ def _encode(value: Any) -> str:
 def _refuse_item(kind: Any, where: str) -> NoReturn:
     if kind == "item_reference":
         raise BadRequestError(
-            f"`{where}` refers to an item that is stored, and this server stores none: send the item itself",
+            f"`{where}` refers to an item that is stored, and this server stores none: send the item itself. "
+            "Clients do so with `store: false` (the AI SDK with `providerOptions.openai.store: false`)",
             param=where,
         )
     raise BadRequestError(
@@ -184,3 +224,14 @@ def _refuse_item(kind: Any, where: str) -> NoReturn:
         "functions and custom tools, and their outputs",
         param=where,
     )
+
+
+def _refuse_fields_of_chats(item: Mapping[str, Any], where: str) -> None:
+    """Raise BadRequestError for a message as chats have it, whose call or result would be lost."""
+    for name, instead in _OF_CHATS.items():
+        if "role" in item and item.get(name):
+            raise BadRequestError(
+                f"`{name}` is no field of a message in `input`: {instead}",
+                param=f"{where}.{name}",
+                code="unsupported_parameter",
+            )

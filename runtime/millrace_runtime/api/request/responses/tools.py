@@ -20,8 +20,6 @@ from millrace_runtime.api.request.schema import MAX_TOOLS, FunctionName
 Tool = TypeVar("Tool", bound=msgspec.Struct)
 TEXT = "input"
 """The parameter of a `custom` tool's function."""
-_MAX_FUNCTIONS = 4 * MAX_TOOLS
-"""With those in namespaces: Codex has one for each MCP server, and each of them has some ten tools."""
 _ANY = "*"
 """Stands for a namespace that is left out. No namespace has this name."""
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -62,7 +60,7 @@ class NamespaceTool(msgspec.Struct, tag_field="type", tag="namespace"):
     """Tools whose names are only known together with that of the group."""
 
     name: FunctionName
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=_MAX_FUNCTIONS)]
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=MAX_TOOLS)]
     description: str | None = None
 
 
@@ -95,9 +93,9 @@ def read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
             name = function["function"]["name"]
             if _identify(found.setdefault(name, function)) != _identify(function):
                 raise BadRequestError(f"two `tools` are `{name}` for the model: rename one", param="tools")
-    if len(found) > _MAX_FUNCTIONS:
+    if len(found) > MAX_TOOLS:
         raise BadRequestError(
-            f"`tools` has {len(found)} functions, and the limit is {_MAX_FUNCTIONS}: send fewer",
+            f"`tools` has {len(found)} functions, and the limit is {MAX_TOOLS}: send fewer",
             param="tools",
         )
     return list(found.values())
@@ -164,7 +162,7 @@ def choose_tools(tools: list[dict[str, Any]], choice: Any) -> Choice:
                 )
             return Choice(tools, "")
         case {"type": "allowed_tools", "mode": "auto" | "required" as mode, "tools": list(allowed)} if (
-            len(allowed) <= _MAX_FUNCTIONS
+            len(allowed) <= MAX_TOOLS
         ):
             wishes = {_write_wish(one) for one in allowed}
             return choose_tools([tool for tool in tools if not wishes.isdisjoint(_list_wishes(tool))], mode)
