@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace_fit.errors import ArchitectureError, FactsError
-from millrace_fit.families.registry import Declared, declare, find_family
+from millrace_fit.families.registry import Declared, declare, find_family, name_tensors
 from millrace_fit.files.dtypes import choose_served_type, choose_stored_type
 from millrace_fit.files.headers import StoredTensor
 from millrace_fit.memory import Weights
@@ -99,6 +99,7 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
 
     The facts of a model that no replica can serve say why.
     """
+    tensors = name_tensors(config, tensors)
     stored = _count_numbers(tensors)
     shape, served_type, fault, quantized = None, "", None, tuple[ModuleSchemes, ...]()
     try:

@@ -20,6 +20,10 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self.raw
 
+    def with_defaults(self, defaults: Mapping[str, Any]) -> "Fields":
+        """Return these fields, and the defaults of missing ones."""
+        return Fields({**defaults, **self.raw})
+
     def has(self, name: str) -> bool:
         """Whether a field is there and not null."""
         return self.raw.get(name) is not None

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family, Names, name_part
-from millrace_fit.families.registry import Declared, declare
+from millrace_fit.families.registry import Declared, declare, name_tensors
 from millrace_fit.files.dtypes import STORED_TYPES
 from millrace_fit.files.headers import StoredTensor
 from millrace_fit.files.needed import MODELOPT
@@ -95,9 +95,25 @@ def _explain_missing(declared: Declared, needed: Needed, stored: Mapping[str, St
             return _explain_quantized(declared, f"{matrix}.{words}", f"stored as {words}")
     elif needed.num_weights and f"{matrix}.weight" in stored:
         return _explain_plain(declared, f"{matrix}.weight", stored[f"{matrix}.weight"].dtype, needed.scheme)
+    cause = _explain_names(declared, needed, stored)
+    return f"the safetensors files lack the tensor {needed.name}: {cause}"
+
+
+def _explain_names(declared: Declared, needed: Needed, stored: Mapping[str, StoredTensor]) -> str:
+    """Return why a tensor is missing: others have no head, or have other names."""
+    if needed.matrix == declared.family.names["head"]:
+        return (
+            "this is an embedding or classifying model, which is not served, or the model is incomplete, or "
+            "its config.json should say tie_word_embeddings"
+        )
+    outer = {declared.family.names[part] for part in ("embedding", "norm", "head")}  # some have them alike
+    expected = islice(list_needed(declared), MAX_ASSUMED)
+    others = [name for name in stored if name.rpartition(".")[0] not in outer]
+    if not others or any(one.name in stored for one in expected if one.matrix not in outer):
+        return "the model is incomplete, or config.json is of another one"
     return (
-        f"the safetensors files lack the tensor {needed.name}: the model is incomplete, or config.json is of "
-        "another one"
+        f"they name their tensors in another way ({min(others)}): take the model's copy in Hugging Face's "
+        "layout, or convert it with transformers' save_pretrained"
     )
 
 
@@ -199,10 +215,11 @@ thousand tensors."""
 def assume_tensors(
     config: Mapping[str, Any], seen: Mapping[str, StoredTensor]
 ) -> dict[str, StoredTensor] | None:
-    """Return the tensors that were seen, and the others that the model must have.
+    """Return the tensors that were seen, and the others that the model must have, by the family's names.
 
     For an unsupported model it returns no others. None if the type of the others is unknown.
     """
+    seen = name_tensors(config, seen)
     try:
         declared = declare(config).fit_to(seen)
     except ArchitectureError:

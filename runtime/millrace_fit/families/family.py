@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from millrace_fit.families.spelling import FLAT, Spelling
 from millrace_fit.fields import Fields
 from millrace_fit.modules import Module, Part
 from millrace_fit.shape import DecoderShape
@@ -45,17 +46,25 @@ class Family(NamedTuple):
     """An architecture of config.json."""
 
     architecture: str
+    model_type: str
+    """transformers builds a model by it, whatever the architecture is."""
     parse: Callable[[Fields], DecoderShape]
     """Raises ArchitectureError, which names the field."""
     names: Names = LLAMA_NAMES
+    spellings: tuple[Spelling, ...] = (FLAT,)
+    """The other names that files may have instead."""
     unread: tuple[str, ...] = UNREAD
     """Names of tensors that may be stored and are not used."""
     beside: tuple[str, ...] = ()
     """The beginnings of the names of other parts' tensors, such as a vision tower's."""
     text_field: str | None = None
     """The field of config.json that has the text model's config; None: config.json itself has it."""
+    text_types: tuple[str, ...] = ()
+    """The text model's own `model_type`, any of these."""
     may_be_flat: bool = False
     """Whether config.json itself may have it, too: the published ones of Qwen 2.5 VL do."""
+    known: frozenset[str] = frozenset()
+    """Fields of `foreign_fields.py` that say what the family is anyway."""
 
 
 def name_part(names: Names, part: Part, layer: int | None, expert: int | None = None) -> str:

@@ -16,4 +16,4 @@ def parse(fields: Fields) -> DecoderShape:
     return read_decoder(fields, [layer] * fields.num_layers, max_length=2048)
 
 
-LLAMA = Family("LlamaForCausalLM", parse)
+LLAMA = Family("LlamaForCausalLM", "llama", parse)

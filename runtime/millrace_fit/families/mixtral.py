@@ -26,4 +26,4 @@ NAMES = {
     "expert_up": f"{_PREFIX}.experts.{{expert}}.w3",
     "expert_down": f"{_PREFIX}.experts.{{expert}}.w2",
 }
-MIXTRAL = Family("MixtralForCausalLM", parse, names=NAMES)
+MIXTRAL = Family("MixtralForCausalLM", "mixtral", parse, names=NAMES)

@@ -26,7 +26,8 @@ def read_decoder(
     is_tied: bool = False,
 ) -> DecoderShape:
     """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError."""
-    fields.refuse("hidden_act", unless=("silu", None), advice='only "silu" is supported')
+    if "hidden_act" in fields:
+        fields.refuse("hidden_act", unless=("silu",), advice='only "silu" is supported')
     rope = read_rope(fields, theta, max_length)
     kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])
     return DecoderShape(
@@ -88,29 +89,33 @@ def read_window(fields: Fields, *, default: int | None = None) -> int | None:
     return fields.count("sliding_window", default)
 
 
-def read_qwen_windows(fields: Fields) -> Iterator[int | None]:
-    """Yield each layer's window, as the configs of Qwen 2 and 3 have them. Raises ArchitectureError."""
+def read_qwen_windows(fields: Fields) -> Sequence[int | None]:
+    """Return each layer's window, as the configs of Qwen 2 and 3 have them. Raises ArchitectureError."""
     window = read_window(fields, default=4096) if fields.flag("use_sliding_window") else None
     num_unwindowed = fields.count("max_window_layers", 28, least=0)
     return read_windows(fields, window, num_unwindowed=num_unwindowed)
 
 
-def read_windows(fields: Fields, window: int | None, *, num_unwindowed: int) -> Iterator[int | None]:
-    """Yield each layer's window. Raises ArchitectureError.
+def read_windows(fields: Fields, window: int | None, *, num_unwindowed: int) -> Sequence[int | None]:
+    """Return each layer's window. Raises ArchitectureError.
 
     `layer_types` names all; without it the first `num_unwindowed` have none.
     """
-    num_layers = fields.num_layers
-    kinds = fields.items("layer_types", num_layers, "full_attention", "sliding_attention")
+    if (named := read_named_windows(fields, window)) is not None:
+        return named
+    return [None if number < num_unwindowed else window for number in range(fields.num_layers)]
+
+
+def read_named_windows(fields: Fields, window: int | None) -> Sequence[int | None] | None:
+    """Return each layer's window, if `layer_types` names those that have it. Raises ArchitectureError."""
+    kinds = fields.items("layer_types", fields.num_layers, "full_attention", "sliding_attention")
     if kinds is None:
-        kinds = ["full_attention"] * min(num_layers, num_unwindowed)
-        kinds += ["sliding_attention"] * (num_layers - len(kinds))
-    for kind in kinds:
-        if kind == "sliding_attention" and window is None and fields.has("layer_types"):
-            raise ArchitectureError(
-                "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
-            )
-        yield window if kind == "sliding_attention" else None
+        return None
+    if window is None and "sliding_attention" in kinds:
+        raise ArchitectureError(
+            "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
+        )
+    return [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def _drop_idle_window(layer: LayerShape, max_length: int) -> LayerShape:

@@ -1,4 +1,4 @@
-"""Qwen 2 and 2.5: Llama with biases on queries, keys and values, and windows in the later layers."""
+"""Qwen 2, 2.5 and MiMo: Llama with biases on queries, keys and values, and windows in the later layers."""
 
 from dataclasses import replace
 
@@ -16,4 +16,6 @@ def parse(fields: Fields) -> DecoderShape:
     return read_decoder(fields, layers, max_length=32768)
 
 
-QWEN2 = Family("Qwen2ForCausalLM", parse)
+QWEN2 = Family("Qwen2ForCausalLM", "qwen2", parse)
+# Its author's own code is Qwen 2's, with layers beside that guess tokens.
+MIMO = Family("MiMoForCausalLM", "mimo", parse, beside=("model.mtp_layers.",), known=frozenset({"auto_map"}))

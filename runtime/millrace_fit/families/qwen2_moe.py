@@ -1,10 +1,17 @@
 """Qwen 1.5's and 2's mixtures of experts: beside many small MLPs one that each token goes to, with a gate."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 from millrace_fit.families.family import Family
-from millrace_fit.families.parts import list_mlps, read_attention, read_decoder, read_experts, read_window
+from millrace_fit.families.parts import (
+    list_mlps,
+    read_attention,
+    read_decoder,
+    read_experts,
+    read_named_windows,
+    read_window,
+)
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 
@@ -22,14 +29,15 @@ def parse(fields: Fields) -> DecoderShape:
     return read_decoder(fields, layers, max_length=32768)
 
 
-def _read_windows(fields: Fields) -> Iterator[int | None]:
-    """Yield each layer's window. Without `layer_types` every second layer has it, the first one too."""
+def _read_windows(fields: Fields) -> Sequence[int | None]:
+    """Return each layer's window. Without `layer_types` every second layer has it, the first one too."""
     window = read_window(fields, default=4096) if fields.flag("use_sliding_window") else None
-    kinds = fields.items("layer_types", fields.num_layers, "full_attention", "sliding_attention")
     num_windowed = fields.count("max_window_layers", 28, least=0)
-    for number in range(fields.num_layers):
-        is_windowed = number % 2 == 0 and number < num_windowed if kinds is None else kinds[number][0] == "s"
-        yield window if is_windowed else None
+    if (named := read_named_windows(fields, window)) is not None:
+        return named
+    return [
+        window if number % 2 == 0 and number < num_windowed else None for number in range(fields.num_layers)
+    ]
 
 
-QWEN2_MOE = Family("Qwen2MoeForCausalLM", parse)
+QWEN2_MOE = Family("Qwen2MoeForCausalLM", "qwen2_moe", parse)

@@ -19,4 +19,4 @@ def parse(fields: Fields) -> DecoderShape:
     return read_decoder(fields, layers, max_length=32768)
 
 
-QWEN3 = Family("Qwen3ForCausalLM", parse)
+QWEN3 = Family("Qwen3ForCausalLM", "qwen3", parse, known=frozenset({"use_qk_norm"}))

@@ -28,4 +28,5 @@ def parse(fields: Fields) -> DecoderShape:
     return read_decoder(fields, layers, max_length=32768)
 
 
-QWEN3_MOE = Family("Qwen3MoeForCausalLM", parse)
+# Its coders say use_qk_norm, as all of it have.
+QWEN3_MOE = Family("Qwen3MoeForCausalLM", "qwen3_moe", parse, known=frozenset({"use_qk_norm"}))

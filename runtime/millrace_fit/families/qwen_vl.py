@@ -1,4 +1,4 @@
-"""The text parts of Qwen 2.5 VL and of Qwen 3 VL: Qwen 2 and Qwen 3.
+"""The text parts of Qwen 2 VL, 2.5 VL and 3 VL: Qwen 2 and Qwen 3, with other defaults.
 
 A position has three numbers there, for time, height and width (Bai et al., 2025). Those of a text are equal,
 so its angles are those of the plain rotary embedding.
@@ -15,16 +15,25 @@ from millrace_fit.shape import DecoderShape
 _ROPES: Final = ("rope_scaling", "rope_parameters")
 _OF_PARTS: Final = frozenset({"mrope_section", "mrope_interleaved"})
 """Which of a position's numbers each angle is of."""
+_DEFAULTS_2: Final[Mapping[str, Any]] = {
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 1e6,
+    "max_window_layers": 80,
+}
+_DEFAULTS_3: Final[Mapping[str, Any]] = {"max_position_embeddings": 128000, "rope_theta": 5e5}
+_WINDOWS: Final = ("use_sliding_window", "layer_types")
 
 
-def parse_qwen25(fields: Fields) -> DecoderShape:
-    """Return the shape of Qwen 2.5 VL's text part."""
-    return qwen2.parse(_read_as_text(fields))
+def parse_qwen2(fields: Fields) -> DecoderShape:
+    """Return the shape of Qwen 2 VL's or 2.5 VL's text part."""
+    return qwen2.parse(_read_as_text(fields).with_defaults(_DEFAULTS_2))
 
 
 def parse_qwen3(fields: Fields) -> DecoderShape:
-    """Return the shape of Qwen 3 VL's text part."""
-    return qwen3.parse(_read_as_text(fields))
+    """Return the shape of Qwen 3 VL's text part. It has no windows: transformers reads no field of them."""
+    plain = Fields({name: value for name, value in fields.raw.items() if name not in _WINDOWS})
+    return qwen3.parse(_read_as_text(plain).with_defaults(_DEFAULTS_3))
 
 
 def _read_as_text(fields: Fields) -> Fields:
@@ -40,18 +49,33 @@ def _flatten(rope: Mapping[str, Any]) -> dict[str, Any]:
 
 QWEN25_VL = Family(
     "Qwen2_5_VLForConditionalGeneration",
-    parse_qwen25,
+    "qwen2_5_vl",
+    parse_qwen2,
+    spellings=(
+        {"model.language_model.": "model.", "model.visual.": "visual."},
+        {"language_model.": "model."},
+    ),
     beside=("visual.",),
     text_field="text_config",
+    text_types=("qwen2_5_vl_text", "qwen2_5_vl"),
     may_be_flat=True,
+)
+QWEN2_VL = QWEN25_VL._replace(
+    architecture="Qwen2VLForConditionalGeneration",
+    model_type="qwen2_vl",
+    text_types=("qwen2_vl_text", "qwen2_vl"),
 )
 
 _MODEL, _TEXT = "model.", "model.language_model."
 QWEN3_VL = Family(
     "Qwen3VLForConditionalGeneration",
+    "qwen3_vl",
     parse_qwen3,
     names={part: name.replace(_MODEL, _TEXT, 1) for part, name in LLAMA_NAMES.items()},
+    spellings=({"language_model.": _TEXT, "visual.": "model.visual."},),
     unread=tuple(name.replace(_MODEL, _TEXT, 1) for name in UNREAD),
     beside=("model.visual.",),
     text_field="text_config",
+    text_types=("qwen3_vl_text",),
+    known=frozenset({"use_qk_norm"}),
 )

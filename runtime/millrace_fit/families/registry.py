@@ -1,19 +1,23 @@
 """The families that are served, by their names in config.json."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.family import Family
+from millrace_fit.families.foreign_fields import refuse_foreign
 from millrace_fit.families.llama import LLAMA
-from millrace_fit.families.mistral import MISTRAL, MISTRAL3
+from millrace_fit.families.mistral import MINISTRAL3, MISTRAL, MISTRAL3
 from millrace_fit.families.mixtral import MIXTRAL
-from millrace_fit.families.qwen2 import QWEN2
+from millrace_fit.families.nearest import propose
+from millrace_fit.families.qwen2 import MIMO, QWEN2
 from millrace_fit.families.qwen2_moe import QWEN2_MOE
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.qwen3_moe import QWEN3_MOE
-from millrace_fit.families.qwen_vl import QWEN3_VL, QWEN25_VL
+from millrace_fit.families.qwen_vl import QWEN2_VL, QWEN3_VL, QWEN25_VL
+from millrace_fit.families.seed_oss import SEED_OSS
 from millrace_fit.families.smollm3 import SMOLLM3
+from millrace_fit.families.spelling import spell
 from millrace_fit.fields import Fields
 from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
 from millrace_fit.quantization.read import read_quantization
@@ -23,6 +27,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     family.architecture: family
     for family in (
         LLAMA,
+        MIMO,
+        MINISTRAL3,
         MISTRAL,
         MISTRAL3,
         MIXTRAL,
@@ -30,8 +36,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN2_MOE,
         QWEN3,
         QWEN3_MOE,
+        QWEN2_VL,
         QWEN25_VL,
         QWEN3_VL,
+        SEED_OSS,
         SMOLLM3,
     )
 }
@@ -58,7 +66,7 @@ def find_family(raw: Mapping[str, Any]) -> Family:
         if name in FAMILIES:
             return FAMILIES[name]
     asked = ", ".join(names) or "none"
-    raise ArchitectureError(f"config.json names the architecture {asked}; {_propose(asked)}{_list_known()}")
+    raise ArchitectureError(f"config.json names the architecture {propose(asked, raw)}{_list_known()}")
 
 
 _ALONE, _WITH_TEXT = "ForCausalLM", "ForConditionalGeneration"
@@ -72,46 +80,54 @@ def _list_known() -> str:
     return f"supported are {', '.join(whole)}, and the text parts of {', '.join(parts)}"
 
 
-_DENSE, _MIXTURE = "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"
-NEAREST: Final[Mapping[str, str]] = {
-    "Qwen3Moe": _MIXTURE,
-    "Qwen3VLMoe": _MIXTURE,
-    "Qwen3Next": _MIXTURE,
-    "Qwen": _DENSE,
-    "Mist": "MistralForCausalLM",
-    "Minist": "MistralForCausalLM",
-    "Mixt": "MixtralForCausalLM",
-    "Llama": "LlamaForCausalLM",
-    "SmolLM": "SmolLM3ForCausalLM",
-    "GptOss": _MIXTURE,
-    "Deepseek": _MIXTURE,
-    "Glm4Moe": _MIXTURE,
-    "MiniMax": _MIXTURE,
-    "Gemma": _DENSE,
-    "Phi": _DENSE,
-    "Granite": _DENSE,
-    "Olmo": _DENSE,
-}
-"""By the beginning of an architecture's name, the served one that comes closest: of the same makers, else one
-of the same kind and of similar sizes."""
+T = TypeVar("T")
 
 
-def _propose(asked: str) -> str:
-    near = next((name for beginning, name in NEAREST.items() if asked.startswith(beginning)), None)
-    return f"the nearest is {near}; " if near else ""
+def name_tensors(raw: Mapping[str, Any], tensors: Mapping[str, T]) -> dict[str, T]:
+    """Return tensors by the names that the family declares, whichever of its spellings the files have."""
+    try:
+        spellings = find_family(raw).spellings
+    except ArchitectureError:
+        return dict(tensors)
+    return {name: tensors[stored] for stored, name in spell(tensors.keys(), spellings).items()}
 
 
-_OUTER: Final = ("quantization_config", "compression_config", "tie_word_embeddings")
+_TIED: Final = "tie_word_embeddings"
+_OUTER: Final = ("quantization_config", "compression_config", _TIED)
 """Fields of the whole model, which count more than the text model's own."""
 
 
 def declare(raw: Mapping[str, Any]) -> Declared:
     """Return what a config.json describes. Raises ArchitectureError, which names the field."""
     family = find_family(raw)
-    if family.text_field is None or (family.may_be_flat and family.text_field not in raw):
-        return Declared(family, family.parse(Fields(raw)), read_quantization(raw))
-    text = raw.get(family.text_field)
+    _check_type(raw, (family.model_type,), family.architecture)
+    refuse_foreign(raw, family.known)
+    fields = raw if _is_flat(family, raw) else _find_text(family, raw)
+    return Declared(family, family.parse(Fields(fields)), read_quantization(fields))
+
+
+def _is_flat(family: Family, raw: Mapping[str, Any]) -> bool:
+    return family.text_field is None or (family.may_be_flat and family.text_field not in raw)
+
+
+def _find_text(family: Family, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the text model's fields, with those of the whole model. Raises ArchitectureError."""
+    text = raw.get(family.text_field or "")
     if not isinstance(text, Mapping):
         raise ArchitectureError(f"config.json has {family.text_field} {text!r}; it must be an object")
-    merged = {**text, **{name: raw[name] for name in _OUTER if name in raw}}
-    return Declared(family, family.parse(Fields(merged)), read_quantization(merged))
+    _check_type(text, family.text_types, family.architecture, f" in {family.text_field}")
+    refuse_foreign(text, family.known)
+    outer = {name: raw[name] for name in _OUTER if name in raw}
+    # As in transformers: earlier releases wrote it into the text's config, beside a default outside.
+    if family.may_be_flat and text.get(_TIED) is True:
+        outer[_TIED] = True
+    return {**text, **outer}
+
+
+def _check_type(raw: Mapping[str, Any], known: Sequence[str], architecture: str, place: str = "") -> None:
+    """Raise ArchitectureError for another model's `model_type`: transformers would build that one."""
+    if (found := raw.get("model_type")) not in (None, *known):
+        raise ArchitectureError(
+            f"config.json has model_type {found!r}{place}; {architecture} is of "
+            f"{' or '.join(map(repr, known))}: use the config.json that came with the weights"
+        )

@@ -9,9 +9,12 @@ from millrace_fit.fields import MAX_COUNT, Fields
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
 
 _ORIGINAL: Final = "original_max_position_embeddings"
+_LONGEST: Final = "max_sequence_length"
+_BETA: Final = "llama_4_scaling_beta"
 KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
+    "dynamic": frozenset({"factor"}),
     "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}),
     "yarn": frozenset(
         {
@@ -24,10 +27,13 @@ KEYS: Final[Mapping[str, frozenset[str]]] = {
             "mscale_all_dim",
             "truncate",
             _ORIGINAL,
+            _BETA,
+            "max_position_embeddings",
         }
     ),
 }
-"""The numbers of each kind of rotary scaling."""
+"""The numbers of each kind of rotary scaling. A dynamic one begins after the model's own length, which no
+sequence exceeds."""
 
 
 class Rope(NamedTuple):
@@ -59,10 +65,22 @@ def read_rope(fields: Fields, theta: float, max_length: int) -> Rope:
     length = fields.count("max_position_embeddings", max_length)
     base = (fields if rope.get("rope_theta") is None else Fields(rope)).number("rope_theta", theta)
     scaling = _read_scaling(Fields(rope), kind, _find_original(fields, rope, length))
+    length = _lengthen(fields, length, scaling)
+    if rope.get(_BETA):
+        # Queries after the original length are scaled by their positions, which no operation does.
+        length = min(length, _find_original(fields, rope, length))
+    return Rope(base, scaling, min(length, _find_trained(raw) or length))
+
+
+def _lengthen(fields: Fields, length: int, scaling: RotaryScaling | None) -> int:
+    """Return the length that a scaling is made for."""
     if isinstance(scaling, YarnScaling):
         # As vLLM does: people add YaRN to a config and leave its length as it was.
-        length = max(length, int(scaling.factor * scaling.original_length))
-    return Rope(base, scaling, min(length, _find_trained(raw) or length))
+        return max(length, int(scaling.factor * scaling.original_length))
+    if isinstance(scaling, LinearScaling):
+        # Vicuna's name for it. A coder of DeepSeek's has no such field, and has its whole length already.
+        return max(length, min(fields.count(_LONGEST, length), int(scaling.factor * length)))
+    return length
 
 
 def _find_trained(raw: Mapping[str, Any]) -> int | None:
@@ -108,7 +126,9 @@ def _read_yarn(rope: Fields, original: int) -> YarnScaling:
         raise ArchitectureError(
             f"config.json has beta_fast {fast} and beta_slow {slow}: the second must not be higher"
         )
-    magnitude, is_truncated = _read_magnitude(rope, factor), rope.flag("truncate", default=True)
+    # null is false there, as in transformers.
+    is_truncated = rope.flag("truncate", default="truncate" not in rope)
+    magnitude = _read_magnitude(rope, factor)
     return YarnScaling(factor, fast, slow, original, magnitude=magnitude, is_truncated=is_truncated)
 
 

@@ -3,7 +3,13 @@
 from dataclasses import replace
 
 from millrace_fit.families.family import Family
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window
+from millrace_fit.families.parts import (
+    read_attention,
+    read_decoder,
+    read_mlp,
+    read_named_windows,
+    read_window,
+)
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 
@@ -18,13 +24,14 @@ def parse(fields: Fields) -> DecoderShape:
     if turned is None:
         interval = fields.count("no_rope_layer_interval", 4)
         turned = [int((number + 1) % interval != 0) for number in range(num_layers)]
-    kinds = fields.items("layer_types", num_layers, "full_attention", "sliding_attention")
-    is_windowed = [not one for one in turned] if kinds is None else [kind[0] == "s" for kind in kinds]
+    windows = read_named_windows(fields, window)
+    if windows is None:
+        windows = [None if one else window for one in turned]
     layers = [
-        LayerShape(replace(attention, has_rotary=bool(one), window=window if has else None), mlp)
-        for one, has in zip(turned, is_windowed, strict=True)
+        LayerShape(replace(attention, has_rotary=bool(one), window=own), mlp)
+        for one, own in zip(turned, windows, strict=True)
     ]
     return read_decoder(fields, layers, theta=2e6, max_length=32768, is_tied=True)
 
 
-SMOLLM3 = Family("SmolLM3ForCausalLM", parse)
+SMOLLM3 = Family("SmolLM3ForCausalLM", "smollm3", parse)

@@ -28,7 +28,7 @@ from millrace_runtime.protocol.step import BlockAppend, Row, RowResult, SlotStar
 from tests.runtime.execution.sizes import SIZES
 from tests.runtime.forkserver import Forkserver
 
-TINY: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SIZES}
+TINY: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], **SIZES}
 
 
 SMALL: dict[str, Any] = {
@@ -87,7 +87,9 @@ def make_model(tmp_path: Path) -> Callable[..., Path]:
         config = TINY | changes
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(config))
+        family = FAMILIES.get(config["architectures"][0])
+        named = {"model_type": family.model_type} if family else {}  # transformers needs it
+        (folder / "config.json").write_text(json.dumps(named | config))
         save_file(random_weights(config), folder / "model.safetensors", metadata={"format": "pt"})
         return folder
 

@@ -1,6 +1,7 @@
 """Small models with random weights that transformers writes, and their logits."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ def write_random(folder: Path, changes: dict[str, Any], *, is_raw: bool = False)
     fields = {name: value for name, value in (SIZES | changes).items() if value != "-"}
     model_type = fields.pop("model_type")
     torch.manual_seed(0)
+    given = deepcopy(fields)  # transformers writes what it has chosen into a rope_scaling
     model = find_class(fields).from_config(
-        AutoConfig.for_model(model_type, **NO_IDS, **fields), dtype=torch.float32
+        AutoConfig.for_model(model_type, **NO_IDS, **given), dtype=torch.float32
     )
     with torch.no_grad():
         for name, weight in model.named_parameters():

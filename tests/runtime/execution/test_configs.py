@@ -10,6 +10,7 @@ import torch
 from millrace_runtime.execution.errors import UnsupportedModelError
 from tests.runtime.execution.greedy import TOP, check, expected_logits, prompt
 from tests.runtime.execution.random_models import find_class, write_random
+from tests.runtime.execution.sizes import SIZES
 
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -28,11 +29,13 @@ COMMON: list[dict[str, Any]] = [
     {"hidden_act": "gelu"},
     {"max_position_embeddings": "-"},
     {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
     {"rope_scaling": LLAMA3},
     {"rope_scaling": {key: value for key, value in LLAMA3.items() if "original" not in key}},
     {"rope_scaling": YARN},
     {"rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
     {"rope_scaling": YARN | {"attention_factor": 1.2, "beta_fast": 8, "truncate": False}},
+    {"rope_scaling": YARN | {"truncate": None}},
     {"rope_scaling": YARN, "original_max_position_embeddings": 64},
     {"rope_parameters": {"rope_type": "default", "rope_theta": 700.0}, "rope_theta": "-"},
     {"partial_rotary_factor": 0.5},
@@ -71,6 +74,13 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"num_experts_per_tok": 1}, {"num_local_experts": 6}, {"sliding_window": 16}, {"head_dim": "-"},
         {"router_jitter_noise": 0.5},
     ],
+    "ministral3": [
+        {"head_dim": "-"}, {"sliding_window": 16},
+        {"num_key_value_heads": "-", "num_attention_heads": 8, "hidden_size": 64},
+    ],
+    "seed_oss": [
+        {"head_dim": "-"}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True},
+    ],
     "smollm3": [
         {"num_key_value_heads": None},
         {"no_rope_layers": [0, 1]}, {"no_rope_layers": [1, 1]}, {"no_rope_layer_interval": 2},
@@ -78,6 +88,23 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]},
     ],
 }  # fmt: skip
+NESTED: dict[str, list[dict[str, Any]]] = {
+    "qwen2_vl": [
+        {"num_key_value_heads": "-", "num_attention_heads": 8, "hidden_size": 64}, WINDOWED,
+        WINDOWED | {"max_window_layers": 1},
+    ],
+    "qwen2_5_vl": [
+        {"num_key_value_heads": "-", "num_attention_heads": 8, "hidden_size": 64}, WINDOWED,
+        WINDOWED | {"max_window_layers": 0},
+        WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]},
+    ],
+    "qwen3_vl": [
+        {"num_key_value_heads": "-", "num_attention_heads": 32}, WINDOWED | {"max_window_layers": 0},
+        {"layer_types": ["sliding_attention"] * 2, "sliding_window": 16}, {"attention_bias": True},
+    ],
+}  # fmt: skip
+"""Families whose text has a config of its own."""
+VISION: dict[str, Any] = {"depth": 1, "hidden_size": 48, "num_heads": 2, "patch_size": 8}
 REFUSED = ("hidden_act", "partial_rotary_factor")
 BASES: dict[str, dict[str, Any]] = {
     "qwen2": {"head_dim": "-"},
@@ -91,19 +118,31 @@ BASES: dict[str, dict[str, Any]] = {
         "head_dim": "-",
     },
     "mixtral": {"num_local_experts": 4},
+    "qwen2_vl": {"head_dim": "-"},
+    "qwen2_5_vl": {"head_dim": "-"},
 }
 CASES = [
     pytest.param(family, change, id=f"{family}, {change}")
-    for family, changes in OF_FAMILY.items()
-    for change in (*COMMON, *changes)
+    for family, changes in (OF_FAMILY | NESTED).items()
+    for change in (*(COMMON if family != "ministral3" else ()), *changes)
 ]
 FEW = CASES[::17]
 """For each run of `make test`."""
 
 
+def nest(fields: dict[str, Any]) -> dict[str, Any]:
+    """Put them into the text's config, with sections of angles as small as its heads."""
+    text = {name: value for name, value in (SIZES | fields).items() if value != "-"}
+    name = "rope_parameters" if "rope_parameters" in text else "rope_scaling"
+    text[name] = {"type": "default", "mrope_section": [2, 1, 1]} | text.get(name, {})
+    return {"text_config": text, "vision_config": VISION}
+
+
 def check_config(folder: Path, make_driver: Callable[..., Any], family: str, change: dict[str, Any]) -> None:
-    base = {"model_type": family} | BASES.get(family, {})
-    path, tokens = write_random(folder, base | change, is_raw=True), prompt(60, 0)
+    fields = BASES.get(family, {}) | change
+    if family in NESTED:
+        fields = nest(fields)
+    path, tokens = write_random(folder, {"model_type": family} | fields, is_raw=True), prompt(60, 0)
     if is_refused := [field for field in REFUSED if field in change]:
         with pytest.raises(UnsupportedModelError, match=is_refused[0]):
             make_driver(path, max_model_length=128)
@@ -111,7 +150,7 @@ def check_config(folder: Path, make_driver: Callable[..., Any], family: str, cha
     driver = make_driver(path, max_model_length=128)
     driver.start(3, tokens, num_logprobs=TOP)
     results = [result for _ in range(2) for result in driver.advance(47) if result.tokens]
-    model = find_class(change).from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    model = find_class(fields).from_pretrained(path, dtype=torch.float32, local_files_only=True)
     check(expected_logits(model, tokens), len(tokens), results)
 
 

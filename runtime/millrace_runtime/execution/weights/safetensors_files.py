@@ -5,15 +5,23 @@ import math
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from millrace_fit.families.registry import name_tensors
 from millrace_fit.files.dtypes import STORED_TYPES, choose_stored_type
 from millrace_fit.files.headers import StoredTensor
-from millrace_fit.files.needed import INDEX, choose_weights, explain_choice, explain_pointer, is_indexed
+from millrace_fit.files.needed import (
+    CONFIG,
+    INDEX,
+    choose_weights,
+    explain_choice,
+    explain_pointer,
+    is_indexed,
+)
 from millrace_fit.shard import Cut
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 
@@ -21,19 +29,42 @@ _ROWS_COMPARED = 1024
 """Of a tied head and its embedding at once: the first difference ends the comparison."""
 
 
+class _Place(NamedTuple):
+    """Where a tensor lies."""
+
+    file: Any
+    """As safetensors has opened it."""
+    name: str
+    """In the file."""
+
+    def slice(self) -> Any:
+        """Return safetensors' slice of the tensor, which reads parts of it."""
+        return self.file.get_slice(self.name)
+
+    def read(self) -> Tensor:
+        """Return the whole tensor."""
+        tensor: Tensor = self.file.get_tensor(self.name)
+        return tensor
+
+
 class Reader:
-    """The tensors of a folder's safetensors files, mapped into memory and read on demand."""
+    """The tensors of a folder's safetensors files, mapped into memory and read on demand.
+
+    They have the names of the family in config.json beside them, whichever of its spellings the files have.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises BadCheckpointError if files are missing, damaged or hold the same tensor twice."""
         self._path = path
-        self._places: dict[str, Any] = {}
-        self._unread: set[str] = set()
+        self._places: dict[str, _Place] = {}
         names = frozenset(file.name for file in path.iterdir() if file.is_file())
         self.choice = explain_choice(names)
         """Which of two sets of weights is read, in a sentence; None where there is only one."""
         for name in _find_files(path, names):
             self._add(name, _open(path / name))
+        if CONFIG in names:
+            self._places = name_tensors(read_json(path / CONFIG), self._places)
+        self._unread = set(self._places)
 
     @property
     def names(self) -> Collection[str]:
@@ -43,15 +74,15 @@ class Reader:
     @property
     def headers(self) -> dict[str, StoredTensor]:
         """Type and shape of each tensor, by name."""
-        slices = {name: file.get_slice(name) for name, file in self._places.items()}
+        slices = {name: place.slice() for name, place in self._places.items()}
         return {name: StoredTensor(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
     @property
     def stored_type(self) -> torch.dtype:
         """The stored type of most weights."""
         sizes: Counter[str] = Counter()
-        for name, file in self._places.items():
-            header = file.get_slice(name)
+        for place in self._places.values():
+            header = place.slice()
             sizes[header.get_dtype()] += math.prod(header.get_shape())
         stored: torch.dtype = getattr(torch, choose_stored_type(sizes))
         return stored
@@ -80,8 +111,7 @@ class Reader:
             )
         self._find(name, STORED_TYPES)
         self.skip(name)
-        number: Tensor = self._places[name].get_tensor(name)
-        return number.float().view(1, 1)
+        return self._places[name].read().float().view(1, 1)
 
     def is_unread(self, name: str) -> bool:
         """Whether a tensor is there that was neither read nor skipped."""
@@ -90,8 +120,7 @@ class Reader:
     def read_whole(self, name: str) -> Tensor:
         """Return a tensor of any shape and type in float32."""
         self.skip(name)
-        stored: Tensor = self._places[name].get_tensor(name)
-        return stored.float()
+        return self._places[name].read().float()
 
     def find_shape(self, name: str) -> list[int]:
         """Return a tensor's shape. Raises BadCheckpointError if it is missing."""
@@ -126,8 +155,7 @@ class Reader:
                 f"{self._path / file_name} holds the tensor {min(twice)}, and so does another file "
                 "beside it: keep one of them"
             )
-        self._places |= dict.fromkeys(names, file)
-        self._unread |= names
+        self._places |= {name: _Place(file, name) for name in names}
 
     def _find(self, name: str, types: Collection[str]) -> Any:
         """Return safetensors' slice of the tensor, which reads parts of it."""
@@ -146,7 +174,7 @@ class Reader:
                 f"{self._path}: the safetensors files lack the tensor {name}; download the model "
                 "again, or correct config.json if it describes another model"
             )
-        return self._places[name].get_slice(name)
+        return self._places[name].slice()
 
 
 def _find_files(path: Path, names: Collection[str]) -> list[str]:
