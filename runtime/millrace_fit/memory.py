@@ -212,15 +212,14 @@ def _head_bytes(item_bytes: int, shard: Shard) -> int:
 def _step_on_cpu(weights: Weights, shard: Shard) -> int:
     """The buffers of `native/workspace.py`: residual, its norm, projections, gated product, and logits.
 
-    There are two buffers of a gated product's size, because the next norm takes the first free one. With
-    rounded weights it takes the buffer of rounded inputs.
+    With rounded weights there are those of rounded inputs, too.
     """
     shape, item_bytes, settings = weights.shape, weights.item_bytes, weights.settings
     width = shape.width
     parts = [_cut_attention(kind.attention, shard) for kind in shape.kinds]
     projected = max(query + 2 * kv for query, kv in parts)
     mlps = {mlp for kind in shape.kinds for mlp, _ in _cut_mlps(kind, shard)}
-    beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else item_bytes * max(mlps)
+    beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else 0
     of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
     of_token += max(_count_routing(kind) for kind in shape.kinds)
     return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT

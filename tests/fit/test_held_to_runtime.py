@@ -94,7 +94,7 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     taken = runner._program._workspace.nbytes
     # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
     # A shared expert's may have some of the experts' before it.
-    assert 0.9 * taken <= told <= {"mixture": 1.7, "shared expert": 1.15}.get(name, 1.1) * taken
+    assert 0.99 * taken <= told <= {"mixture": 1.25, "shared expert": 1.15}.get(name, 1.03) * taken
 
 
 def test_the_tables_take_what_was_told(tmp_path: Path) -> None:

@@ -72,13 +72,17 @@ def place_registers(
         if operation.y not in places and operation.y.exchange is None:
             stride = row_stride(operation.y)
             num_bytes = _num_bytes(operation.y, num_tokens, num_drawn)
-            fitting = next((place for place in free if place.num_bytes >= num_bytes), None)
+            # The smallest that fits. The first one that fits took 1.4 times the memory of bfloat16's steps,
+            # because the next norm had the place of the gated product.
+            fits = (place for place in free if place.num_bytes >= num_bytes)
+            fitting = min(fits, key=lambda place: place.num_bytes, default=None)
             if fitting is not None:
                 free.remove(fitting)
                 places[operation.y] = Place(fitting.offset, stride, fitting.num_bytes)
             else:
                 places[operation.y] = Place(end, stride, num_bytes)
                 end += -(-num_bytes // LINE) * LINE
-        ended = {r for r in operation.registers if r in places and r.last_use == number}
+        # In this order, not in a set's: else the workspace's size would change from load to load.
+        ended = dict.fromkeys(r for r in operation.registers if r in places and r.last_use == number)
         free += [places[register] for register in ended if register not in kept]
     return places, end
