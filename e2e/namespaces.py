@@ -10,6 +10,8 @@ from e2e.cluster.local_cluster import LocalCluster
 from testing.polling import wait_until
 
 LIMITS = Path(__file__).with_name("limits.yaml")
+_QUOTA_SECONDS = 300.0
+"""Kubernetes' quota controller may be in a backoff: after an outage it once took more than a minute."""
 COLLECTIONS = {"ResourceQuota": "resourcequotas", "LimitRange": "limitranges"}
 
 
@@ -19,7 +21,7 @@ def create_namespace(cluster: LocalCluster, name: str) -> None:
     create(cluster, "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
     for limits in yaml.safe_load_all(LIMITS.read_text()):
         create(cluster, f"{path_of(name)}/{COLLECTIONS[limits['kind']]}", limits)
-    wait_until("the quota", lambda: is_quota_known(cluster, name))
+    wait_until("the quota", lambda: is_quota_known(cluster, name), _QUOTA_SECONDS)
     wait_for_account(cluster, name)
 
 

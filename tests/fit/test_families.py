@@ -9,18 +9,9 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import declare
 from millrace_fit.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from millrace_fit.shape import AttentionShape, DecoderShape, LayerShape, MlpShape, Run, describe_layers
+from tests.fit.raw_configs import FOUR_KV_HEADS, LLAMA, RAW, attention_of
 
-LLAMA, MISTRAL, QWEN2 = "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"
-RAW: dict[str, Any] = {
-    "architectures": [LLAMA],
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 512,
-}
-FOUR_KV_HEADS = {"num_key_value_heads": 4}
+MISTRAL, QWEN2 = "MistralForCausalLM", "Qwen2ForCausalLM"
 WINDOWED = {"use_sliding_window": True, "sliding_window": 64, "max_window_layers": 0}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -37,11 +28,6 @@ def parse(*changes: dict[str, Any], family: str = LLAMA) -> DecoderShape:
     for one in changes:
         raw |= one
     return declare(raw).shape
-
-
-def attention_of(shape: DecoderShape) -> AttentionShape:
-    (kind,) = shape.kinds
-    return kind.attention
 
 
 def test_what_is_left_out_has_the_usual_default() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import FAMILIES, declare
-from tests.fit.test_families import FOUR_KV_HEADS, RAW
+from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}

@@ -4,7 +4,7 @@ import pytest
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import declare
-from tests.fit.test_families import FOUR_KV_HEADS, RAW, attention_of
+from tests.fit.raw_configs import FOUR_KV_HEADS, RAW, attention_of
 
 
 def test_the_text_part_of_qwen_vl_is_qwens() -> None:

@@ -69,7 +69,7 @@ def test_a_policy_may_choose_among_those_that_are_trusted() -> None:
     replicas = [*REPLICAS, replace(REPLICAS[0], uid="p3", is_leaving=True)]
     report = LoadReport(1, 1, 8, 0.5, 100.0)
     balancer.note_load("p1", report)
-    balancer.note_failure(REPLICAS[2], 100.0)
+    balancer.note_failure(REPLICAS[2], 100.0, is_refusal=True)
     wish: str | None = "p1"
     assert balancer.pick(replicas, (), 100.0, prefer) == REPLICAS[1]
     assert offered.pop() == {"p0": (0, 1.0, None), "p1": (0, 1.0, report)}

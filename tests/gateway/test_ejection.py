@@ -10,10 +10,10 @@ from testing.gateway_bench import build_replicas, counted
 REPLICAS = build_replicas(3)
 
 
-def fail(balancer: Balancer, replica: Replica, now: float) -> None:
-    """Send the replica a request that fails."""
+def fail(balancer: Balancer, replica: Replica, now: float, *, is_refusal: bool = True) -> None:
+    """Send the replica a request that it refuses, or breaks off."""
     with counted(balancer, replica):
-        balancer.note_failure(replica, now)
+        balancer.note_failure(replica, now, is_refusal=is_refusal)
 
 
 def answer(balancer: Balancer, replica: Replica, now: float) -> None:
@@ -110,6 +110,40 @@ def test_most_replicas_are_broken_and_the_good_one_gets_more_than_a_few() -> Non
     assert count_errors(TOLERATED_SECONDS) <= 6  # each is tried now and then
 
 
+def test_most_replicas_break_off_and_are_tried_ever_less() -> None:
+    """What one of them breaks off is its client's answer, and no other replica gets it."""
+    balancer, good = Balancer(2.0), REPLICAS[2]
+    num_broken = 0
+    for number in range(600):  # two each second, for five minutes
+        picked = balancer.pick(REPLICAS, (), now := number / 2)
+        assert picked is not None
+        if picked == good:
+            answer(balancer, good, now)
+        else:
+            fail(balancer, picked, now, is_refusal=False)
+            num_broken += 1
+    assert num_broken <= 2 * 9  # after 0, 2, 6, 14, 30, 62, 126, 190 and 254 s
+
+
+def test_the_requests_own_errors_do_not_make_an_ejection_longer() -> None:
+    balancer = Balancer(2.0)
+    for now in (0.0, 10.0, 20.0, 30.0):
+        err(balancer, REPLICAS[0], now)
+        assert balancer.is_ejected("p0", now + 1.9)
+        assert not balancer.is_ejected("p0", now + 2.0)
+        balancer.note_answer(REPLICAS[0], 200, now + 2.0)  # it goes on for long
+
+
+def test_a_tolerated_replica_is_no_idle_home_of_a_conversation() -> None:
+    balancer, offered = Balancer(2.0), []
+    for replica in REPLICAS[:2]:
+        answer(balancer, replica, 0.0)
+        err(balancer, replica, 0.0)
+    with counted(balancer, REPLICAS[2]), counted(balancer, REPLICAS[2]):
+        balancer.pick(REPLICAS, (), 1.0, offered.extend)
+    assert [(one.replica.uid, one.num_own) for one in offered] == [("p0", 2), ("p1", 2), ("p2", 2)]
+
+
 def test_an_error_does_not_hide_a_refusal() -> None:
     balancer = Balancer(2.0)
     for replica in REPLICAS[:2]:
@@ -153,6 +187,8 @@ def test_a_request_that_proves_nothing_lets_the_next_one_try() -> None:
             assert balancer.pick(REPLICAS, (), 102.0) == failing
             balancer.note_answer(failing, status, 102.0)
         assert balancer.pick(REPLICAS, (), 102.0) == failing
+        balancer.note_nothing(failing)  # its client has left
+        assert balancer.pick(REPLICAS, (), 102.0) == failing
         assert balancer.pick(REPLICAS, (), 102.0) != failing
 
 
@@ -170,10 +206,12 @@ def test_when_all_fail_the_one_that_failed_the_longest_ago_is_asked() -> None:
 def test_one_that_leaves_comes_before_one_that_errs_and_behind_one_that_refuses() -> None:
     """Another replica gets what one refuses; an error is the client's answer."""
     balancer = Balancer(2.0)
-    fail(balancer, REPLICAS[0], 1.0)
-    err(balancer, REPLICAS[1], 1.0)
     leaving = replace(REPLICAS[2], is_leaving=True)
+    fail(balancer, REPLICAS[0], 1.0)
     assert balancer.pick([REPLICAS[0], leaving], (), 1.0) == REPLICAS[0]
+    fail(balancer, REPLICAS[0], 1.0, is_refusal=False)
+    assert balancer.pick([REPLICAS[0], leaving], (), 1.0) == leaving
+    err(balancer, REPLICAS[1], 1.0)
     assert balancer.pick([REPLICAS[1], leaving], (), 1.0) == leaving
 
 

@@ -55,7 +55,18 @@ def test_what_a_field_must_not_have_is_not_kept(field: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "most"),
-    [("7", 7), ("0", 0), ("9" * 400, 2**31), ("-1", None), ("7.0", None), ("true", None), ("null", None)],
+    [
+        ("7", 7),
+        ("0", 0),
+        ("9" * 400, 2**31),
+        ("-1", None),
+        ("7.0", 7),
+        ("1.28e2", 128),
+        ("7.5", None),
+        ("1e999", None),
+        ("true", None),
+        ("null", None),
+    ],
 )
 def test_the_bound_of_tokens_is_a_whole_number(written: str, most: int | None) -> None:
     assert read_fields(b'{"model": "a", "max_tokens": %b}' % written.encode()).most_tokens == most
@@ -64,14 +75,18 @@ def test_the_bound_of_tokens_is_a_whole_number(written: str, most: int | None) -
 @pytest.mark.parametrize(
     ("body", "sent"),
     [
-        (b'{"x": "cut \\ud83d", "model": "a", "n": 2}', b'{"x": "cut \\ud83d", "model":"b", "n": 2}'),
-        (b'{"model": "a", "n": 2, "x": "\\uDC00"}', b'{"model":"b", "n": 2, "x": "\\uDC00"}'),
-        (b'\xef\xbb\xbf{"n":2,"model":"a"}', b'{"n":2,"model":"b"}'),
+        (b'{"x": "cut \\ud83d", "model": "a", "n": 2}', b'{"x":"cut \\ufffd","model":"b","n":2}'),
+        (b'\xef\xbb\xbf{"n":2,"model":"a","x":{"model":"\\uDC00"}}',
+         b'{"n":2,"model":"b","x":{"model":"\\ufffd"}}'),
+        (b'{"n":2,"x":"' + b"." * 9999 + b'","model":"a","y":"\\ud800"}',
+         b'{"n":2,"x":"' + b"." * 9999 + b'","model":"b","y":"\\ufffd"}'),
     ],
-)
+    ids=range(3),
+)  # fmt: skip
 def test_replicas_mend_what_clients_cut(body: bytes, sent: bytes) -> None:
     """A text that is cut within an emoji stays in a conversation: a refusal would end it for ever."""
-    assert read_fields(body).model == "a"
+    fields = read_fields(body)
+    assert (fields.model, fields.num_choices) == ("a", 2)
     assert replace_model(body, "b") == sent
 
 

@@ -112,8 +112,7 @@ class Attempts:
         raise self.describe_absence(exchange)
 
     async def _relay_websocket(self, exchange: Exchange, replica: Replica) -> None:
-        headers = self._guard.choose_headers(exchange.admission, replica)
-        answer = await self._upstream.ask(exchange.upstream, replica, headers)
+        answer = await self._ask(exchange, replica)
         try:
             self._balancer.note_answer(replica, answer.head.status, self._now(), is_generation=False)
             await relay_websocket(exchange.request, answer)
@@ -122,7 +121,7 @@ class Attempts:
             self._upstream.end(replica, answer)
 
     def _note_refusal(self, exchange: Exchange, replica: Replica, refusal: ReplicaRefusedError) -> None:
-        self._balancer.note_failure(replica, self._now())
+        self._balancer.note_failure(replica, self._now(), is_refusal=True)
         exchange.tried.add(replica.uid)
         self._metrics.count_retry(_CAUSES[type(refusal)])
 
@@ -161,11 +160,10 @@ class Attempts:
         return has_come and present is not None and present.sleeper.hold_seconds > 0
 
     async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
-        headers = self._guard.choose_headers(exchange.admission, replica)
         num_sequences = exchange.num_sequences
         self._balancer.begin(replica, num_sequences)
         try:
-            answer = await self._upstream.ask(exchange.upstream, replica, headers)
+            answer = await self._ask(exchange, replica)
             try:
                 self._loads.note_answer(replica, answer.head.headers, self._now())
                 exchange.note_begun()
@@ -177,16 +175,25 @@ class Attempts:
                 return await self._answer(exchange, answer, replica)
             finally:
                 self._upstream.end(replica, answer)
+        finally:
+            self._balancer.end(replica, num_sequences)
+
+    async def _ask(self, exchange: Exchange, replica: Replica) -> UpstreamAnswer:
+        """Return the replica's answer. Raises as `Upstream.ask` does, once it is noted what that says."""
+        try:
+            headers = self._guard.choose_headers(exchange.admission, replica)
+            return await self._upstream.ask(exchange.upstream, replica, headers)
+        except ReplicaRefusedError:
+            raise
         except UpstreamFailedError:
             self._balancer.note_failure(replica, self._now())
             exchange.note_begun()
             raise
-        except asyncio.CancelledError:  # the client has left, and the replica may have computed for it
-            if exchange.upstream.is_sent:
+        except BaseException:  # the client has left, or the request itself is at fault
+            self._balancer.note_nothing(replica)
+            if exchange.upstream.is_sent:  # the replica may have computed for it
                 exchange.note_begun()
             raise
-        finally:
-            self._balancer.end(replica, num_sequences)
 
     async def _answer(self, exchange: Exchange, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
         head, request, early = upstream.head, exchange.request, exchange.early

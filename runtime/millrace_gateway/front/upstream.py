@@ -128,6 +128,7 @@ class Upstream:
         Raises ReplicaRefusedError if the replica has not begun the request, and UpstreamFailedError if it
         failed before it answered: it may have begun.
         """
+        request.is_sent = False
         try:
             request.put_model(replica.served_name)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

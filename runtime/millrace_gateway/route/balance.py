@@ -23,7 +23,7 @@ FRESH_SECONDS = 2.0
 """How long a report of a load counts."""
 POLL_SECONDS = 0.5
 """Without a report for so long, a replica with requests in flight is asked for one."""
-NUM_GONE = 64
+NUM_GONE = 1024
 
 
 class Candidate(NamedTuple):
@@ -74,12 +74,11 @@ class Balancer:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
         A replica that is ejected is picked only if there is no other: of several, the one that failed the
-        longest ago. One that is marked to leave comes behind those that refuse, whose requests another one
-        gets, and before those that answer with errors. `prefer` may choose another one among those that
-        neither leave nor are ejected.
+        longest ago. One that leaves comes behind those that refuse, whose requests another one gets, and
+        before those that break off or err. `prefer` may choose another one among those that do neither.
         """
         judgement = self._judge(replicas, now)
-        found = self._prefer(replicas, tried, now, judgement.avoided, prefer=prefer) if prefer else None
+        found = self._prefer(replicas, tried, now, judgement, prefer=prefer) if prefer else None
         found = found or self._find_best(replicas, tried, now, judgement)
         doubted = self._doubted.get(found.uid) if found else None
         if found and doubted and found.uid not in judgement.avoided:  # this request alone tries it
@@ -119,7 +118,7 @@ class Balancer:
             rank, load = (2 if replica.is_leaving else 0), 1.0
             if standing is not None:
                 if uid in avoided:
-                    rank = 4 if rank else (3 if standing.is_by_errors else 1)
+                    rank = 4 if rank else (1 if standing.has_refused else 3)
                     load = standing.failed_at
                 else:
                     load += max(standing.find_load(now), least if uid in tolerated else 0)
@@ -138,14 +137,21 @@ class Balancer:
         replicas: Sequence[Replica],
         tried: Collection[str],
         now: float,
-        avoided: Collection[str],
+        judgement: Judgement,
         prefer: Preference,
     ) -> Replica | None:
+        avoided, tolerated = judgement
         candidates = [
             self._describe(replica, now)
             for replica in replicas
             if not (replica.is_leaving or replica.uid in tried or replica.uid in avoided)
         ]
+        if tolerated:
+            least = self._find_largest_load(replicas, now)
+            candidates = [
+                one._replace(num_own=least, report=None) if one.replica.uid in tolerated else one
+                for one in candidates
+            ]
         uid = prefer(candidates) if candidates else None
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
 
@@ -184,10 +190,16 @@ class Balancer:
             if not busy:
                 del self._busy_of[standing.service]
 
-    def note_failure(self, replica: Replica, now: float) -> None:
+    def note_failure(self, replica: Replica, now: float, *, is_refusal: bool = False) -> None:
         """Record that the replica refused a request, or broke off."""
         standing = self._doubted[replica.uid] = self._find_standing(replica.uid)
-        standing.note_failure(now, self._eject_seconds)
+        standing.note_failure(now, self._eject_seconds, is_refusal=is_refusal)
+
+    def note_nothing(self, replica: Replica) -> None:
+        """Record that a request has ended without an answer, and not by the replica."""
+        standing = self._doubted.get(replica.uid)
+        if standing is not None:
+            standing.note_nothing()
 
     def note_answer(self, replica: Replica, status: int, now: float, *, is_generation: bool = True) -> None:
         """Record that the replica has begun an answer: it is trusted again, unless errors follow errors."""

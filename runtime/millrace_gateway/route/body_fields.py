@@ -8,9 +8,12 @@ loop for 12 ms. Clients write `model` first, or behind the messages. So the gate
 behind it, and the replica refuses what is no JSON, or names another model elsewhere.
 """
 
+import math
 import re
 
 import msgspec
+
+from millrace_runtime.mended_json import BYTE_ORDER_MARK, MOST_HALVES, count_halves, mend_json
 
 LONG_BYTES = 256 * 1024
 """A shorter body is parsed whole: at most 0.4 ms."""
@@ -22,9 +25,6 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _SEPARATORS = (b'","', b"],[")
 _MOST_PARTS, _MOST_PROMPTS = 1024, 128
 """Of a list that is parsed; and that a replica takes."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_HALF_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""A text may be cut within a pair of them. Replicas read the half as U+FFFD, the parser refuses it."""
 _LARGEST_COUNT = 2**31
 _LONGEST_COUNT = 32
 """Digits: of a longer number these are read."""
@@ -74,34 +74,38 @@ _BODY = msgspec.json.Decoder(_Body)
 
 def read_fields(body: bytes) -> BodyFields:
     """Return the fields of a body. Raises MalformedBodyError."""
-    found = _read_around(body) if len(body) > LONG_BYTES else None
+    body = body.removeprefix(BYTE_ORDER_MARK)
+    found = _read_end(body) or _read_start(body) if len(body) > LONG_BYTES else None
     try:
-        return found or _decode(body.removeprefix(_BYTE_ORDER_MARK))
+        return found or _decode(body)
     except MalformedBodyError:
-        found = _read_around(body) if _HALF_SURROGATE.search(body) else None
-        if found is None:
+        if not _can_mend(body):
             raise
-        return found
+        return _decode(mend_json(body))
 
 
 def replace_model(body: bytes, model: str) -> bytes:
     """Return a body with another model. `read_fields` must have accepted the body."""
+    body = body.removeprefix(BYTE_ORDER_MARK)
     found = _find_model(body) if len(body) > LONG_BYTES else None
     if found is None:
-        try:
-            fields = _RAW.decode(body.removeprefix(_BYTE_ORDER_MARK))
-        except msgspec.DecodeError:
-            if (found := _find_model(body)) is None:
-                raise
-        else:
-            return msgspec.json.encode({**fields, "model": model})
+        return msgspec.json.encode({**_decode_raw(body), "model": model})
     parts = memoryview(body)
     return b"".join((parts[: found.start()], _KEY, b":", msgspec.json.encode(model), parts[found.end() :]))
 
 
-def _read_around(body: bytes) -> BodyFields | None:
-    """Return the fields behind `model`, else those before it; None if they can't be read so."""
-    return _read_end(body) or _read_start(body)
+def _can_mend(body: bytes) -> bool:
+    """Whether half a surrogate may be all that is wrong, and the loop has time to look for it."""
+    return len(body) <= LONG_BYTES and 0 < count_halves(body) <= MOST_HALVES
+
+
+def _decode_raw(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return _RAW.decode(body)
+    except msgspec.DecodeError:
+        if not _can_mend(body):
+            raise
+        return _RAW.decode(mend_json(body))
 
 
 def _find_model(body: bytes) -> re.Match[bytes] | None:
@@ -177,6 +181,9 @@ def _count_prompts(prompt: msgspec.Raw) -> int:
 
 
 def _read_count(value: msgspec.Raw) -> int | None:
-    """Return a number of things; None for a value that is none, or that nobody means."""
+    """Return a number of things; None for a value that is none. Replicas read 512.0, too."""
     text = bytes(memoryview(value)[:_LONGEST_COUNT])
-    return min(int(text), _LARGEST_COUNT) if text.isdigit() else None
+    if text.isdigit():
+        return min(int(text), _LARGEST_COUNT)
+    number = float(text) if text[:1].isdigit() and len(value) <= _LONGEST_COUNT else math.nan
+    return min(int(number), _LARGEST_COUNT) if number.is_integer() else None

@@ -7,9 +7,9 @@ as long, up to LONGEST_FACTOR times the first. A good answer ends the ejection w
 doubling where it is whole: a replica may break off each time.
 
 Where most of a service's replicas have failed, the few others would get all requests, and the cause may lie
-elsewhere. Those that refuse or break off are tried again after the time of a first ejection each. Errors may
-be the requests' own: replicas that have just answered others well go on. They get no more than the others,
-though they have little in flight, since an error is quick.
+elsewhere. Those that refuse are tried again after the time of a first ejection each: another replica gets
+what they refuse. Errors may be the requests' own: replicas that have just answered others well go on. They
+get no more than the others, though they have little in flight, since an error is quick.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,6 +34,7 @@ class Ejection:
         "ejected_until",
         "failed_at",
         "generated_at",
+        "has_refused",
         "is_doubted",
         "num_errors",
         "num_failures",
@@ -47,6 +48,8 @@ class Ejection:
         """Ejections since the last answer that was whole."""
         self.is_doubted = False
         """Whether it has failed, and has begun no good answer since."""
+        self.has_refused = False
+        """Whether its last failure was a refusal, which is no client's answer."""
         self.failed_at = self.ejected_until = self.probed_at = _NEVER
         self.generated_at = _NEVER
         """When it last began a good answer to a generation."""
@@ -61,10 +64,10 @@ class Ejection:
         """Whether it has answered, with errors alone."""
         return self.num_errors >= MOST_ERRORS
 
-    def note_failure(self, now: float, seconds: float) -> None:
+    def note_failure(self, now: float, seconds: float, *, is_refusal: bool) -> None:
         """Record that it refused a request, or broke off. `seconds` is the time of a first ejection."""
         self.num_errors = 0  # it can't even answer
-        self._eject(now, seconds)
+        self._eject(now, seconds, is_refusal=is_refusal)
 
     def note_answer(self, status: int, now: float, seconds: float, *, is_generation: bool) -> None:
         """Record that it has begun an answer.
@@ -78,11 +81,15 @@ class Ejection:
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             self.num_errors += 1
             if self.is_by_errors or self.is_doubted:
-                self._eject(now, seconds)
+                self._eject(now, seconds, is_refusal=False)
         elif is_generated or not self.num_errors:
             self._trust()
-        else:  # it proves nothing: the next request tries the replica
-            self.probed_at = _NEVER
+        else:
+            self.note_nothing()
+
+    def note_nothing(self) -> None:
+        """Record that a request has ended that proves nothing: the next one may try the replica."""
+        self.probed_at = _NEVER
 
     def note_whole(self) -> None:
         """Record that a good answer to a generation has ended as it should."""
@@ -92,16 +99,19 @@ class Ejection:
     def forgive(self) -> None:
         """Record that another process answers now."""
         self.num_failures = 0
+        self.generated_at = _NEVER
         self._trust()
 
     def _trust(self) -> None:
         self.is_doubted = False
-        self.num_errors = 0
+        if self.num_errors:  # the errors were the requests' own, or are over; a break may come again
+            self.num_errors = self.num_failures = 0
         self.ejected_until = self.probed_at = _NEVER
 
-    def _eject(self, now: float, seconds: float) -> None:
+    def _eject(self, now: float, seconds: float, *, is_refusal: bool) -> None:
         """Failures during an ejection are of requests that it had before: the next time is as long."""
         self.is_doubted = True
+        self.has_refused = is_refusal
         self.failed_at = now
         self.probed_at = _NEVER
         if now >= self.ejected_until:
@@ -133,6 +143,6 @@ def judge(doubted: Mapping[str, Ejection], num_replicas: int, now: float, second
     for uid, one in doubted.items():
         if one.is_by_errors and now < one.generated_at + TOLERATED_SECONDS:
             tolerated.append(uid)
-        elif one.is_ejected(now, float("inf") if one.is_by_errors else seconds):
+        elif one.is_ejected(now, seconds if one.has_refused else float("inf")):
             avoided.append(uid)
     return Judgement(avoided, tolerated)

@@ -18,7 +18,7 @@ _RATE_WEIGHT = 0.05
 """Weight of one step in the moving mean of token throughput: about the last twenty steps count."""
 
 
-MOST_COUNTS = 64
+MOST_COUNTS = 16
 """Requests at once that only count tokens. They cost the engine nothing, and no gateway lets them wait for
 turns: more of them would take the places of sequences, and the text worker's time, from everybody else."""
 

@@ -35,6 +35,8 @@ from millrace_runtime.cors import CorsPolicy
 from millrace_runtime.protocol.messages import EngineReady
 
 _LONGEST_WAIT_SECONDS = 60
+_SPECIAL_TOKENS = frozenset(f"{role}_token" for role in ("bos", "cls", "eos", "mask", "pad", "sep", "unk"))
+"""Of a tokenizer's config, which may have other fields of such names."""
 _NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready; `status` says why."}}
 
 
@@ -180,9 +182,8 @@ def _add_models(app: FastAPI, replica: ReplicaState) -> None:
         lm-eval asks for it: with it, and with /tokenize, it needs no tokenizer's files of its own.
         """
         config = replica.tokenizer.config
-        return JSONResponse(
-            dict(config.special_tokens) | {"chat_template": config.chat_templates.get("default")}
-        )
+        known = {name: text for name, text in config.special_tokens.items() if name in _SPECIAL_TOKENS}
+        return JSONResponse(known | {"chat_template": config.chat_templates.get("default")})
 
 
 def _add_health(app: FastAPI, replica: ReplicaState) -> None:

@@ -138,9 +138,3 @@ def choose_call_format(tool_format: str, lark: LarkWriter) -> CallFormat:
     if tool_format == "mistral" and not lark.knows("[ARGS]"):
         return _MISTRAL_LIST
     return _FORMATS[tool_format]
-
-
-def find_opening(tool_format: str | None, lark: LarkWriter) -> str | None:
-    """Return the marker that calls of a format begin with; None for one without."""
-    known = tool_format is not None and tool_format in _FORMATS
-    return choose_call_format(str(tool_format), lark).opening if known else None

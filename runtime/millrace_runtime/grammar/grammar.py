@@ -51,7 +51,8 @@ def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
     with suppress(RecursionError):
         for schema in _list_schemas(kind, source, before):
             origin = take_origin(schema)
-            if (fault := find_fault(rewrite_schema(schema, _find_why), _find_why)) is not None:
+            written = rewrite_schema(schema, _find_why, is_strict=origin.is_strict)
+            if (fault := find_fault(written, _find_why)) is not None:
                 return origin.tell(f"{quote_path(fault.path)}: {fault.why}: change it or leave it out")
     return why
 

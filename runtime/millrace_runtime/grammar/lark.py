@@ -54,14 +54,12 @@ class LarkWriter:
             return f"{self.without(marker)} {self.mark(marker)}"
         return f"{self._parts()} {self.add('head[lazy]', f'ANY {write_text(marker)}')}"
 
-    def without(self, *markers: str) -> str:
-        """Return the expression of any text that has none of these markers in it.
+    def without(self, marker: str) -> str:
+        """Return the expression of any text that has no marker in it.
 
-        Where a marker is text, this stands behind all of `until`, which takes the markers.
+        Where the marker is text, this stands behind all of `until`, which takes the markers.
         """
-        if not all(map(self.knows, markers)):
-            return f"{self._parts()} ANY"
-        return f"<[^{','.join(str(self._added_ids[marker]) for marker in markers)}]>*"
+        return f"<[^{self._added_ids[marker]}]>*" if self.knows(marker) else f"{self._parts()} ANY"
 
     def tokens(self, *, without: str = "") -> str:
         """Return the expression of an added token but one; nothing if there is none."""

@@ -17,19 +17,16 @@ def write_thought(
     answer: str = BOUND,
     *,
     is_open: bool,
-    call: str | None = None,
-    is_call: bool = False,
+    may_end: bool = False,
 ) -> str:
     """Return the grammar of reasoning between two markers, with an answer behind it, an expression.
 
-    `is_open`: the prompt has opened it. Else the answer may come without. `call` is the marker that calls
-    begin with: one in the reasoning would be a call that nothing binds. So the reasoning has none or, if the
-    answer `is_call`, ends there, where these markers are tokens.
+    `is_open`: the prompt has opened it. Else the answer may come without. With `may_end` the text may end in
+    the reasoning, where its end is a token.
     """
     rest = f"{lark.until(closing)} {_BREAKS} {answer}"
-    if call is not None and lark.knows(closing) and lark.knows(call):
-        end = f"({lark.mark(closing)} {_BREAKS}){'?' if is_call else ''}"
-        rest = f"{lark.without(closing, call)} {end} {answer}"
+    if may_end and lark.knows(closing):
+        rest = f"({rest} | {lark.without(closing)})"
     return lark.write(rest if is_open else f"({lark.mark(opening)} {rest} | {answer})")
 
 

@@ -104,6 +104,7 @@ async def test_without_tools_a_marker_is_text(tmp_path: Path) -> None:
 BAD = [
     ({"tools": [{"type": "function"}]}, "tools[0]", "missing required field `function`"),
     ({"tools": [{"function": {"name": "f"}}]}, "tools[0]", "missing required field `type`"),
+    ({"tools": [{"type": "Function", "function": {"name": "f"}}]}, "tools[0].type", "Function"),
     ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice", "needs `tools`"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "matching"),
     ({"tools": [FIND, {"type": "custom", "custom": {"name": "f"}}]}, "tools[1].type", "make it a `function`"),
@@ -291,7 +292,7 @@ async def test_a_call_in_the_reasoning_is_one(tmp_path: Path) -> None:
             [choice] = (await chats.create(model="tiny", messages=HI, **sent)).choices
             assert len(choice.message.tool_calls or ()) == num_calls
             assert choice.finish_reason == ("tool_calls" if num_calls else "stop")
-            assert choice.message.reasoning_content == "I look." + f"\n{CALL}" * (not num_calls)
+            assert choice.message.reasoning_content == f"I look.\n{CALL}"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,8 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("hermes", '<tool_call>{"name": "f", "arguments": null}</tool_call>', "", [("f", "{}")]),
     ("hermes", '<tool_call>{"name": "f", "arguments": " "}</tool_call>', "", [("f", "{}")]),
     ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\u00e', "", [("f", '{"a": "')]),
+    ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"b\ud83d', "", [("f", '{"a": "b')]),
+    ("hermes", r'<tool_call>{"name": "f", "arguments": "{\"a\": \"b\nc\"}"}', "", [("f", r'{"a": "b\nc"}')]),
     ("hermes", '<tool_call>{"name": "f", "arguments": "', "", [("f", "")]),
     ("hermes", '<tool_call>{"name": "f", "arguments": nul', "", [("f", "")]),
     ("hermes", f"<tool_call>\n[{LLAMA},\n {LLAMA}]\n</tool_call> So", "So", [("f", '{"a": 1}')] * 2),

@@ -23,6 +23,7 @@ from millrace_runtime.chat.parsers.choose import (
     list_markers,
     open_parser,
 )
+from millrace_runtime.chat.parsers.json_value import is_object
 from millrace_runtime.chat.template import ChatTemplate
 from tests.runtime.chat.answers import (
     ANSWERS,
@@ -31,8 +32,6 @@ from tests.runtime.chat.answers import (
     HERMES,
     HOSTILE,
     KIMI,
-    LLAMA,
-    MENTIONS,
     NO_CALLS,
     PARTS,
     THOUGHTS,
@@ -89,32 +88,32 @@ def test_reasoning_is_split_off(text: str, *, begins_inside: bool, reasoning: st
         assert (answer.reasoning, answer.content, answer.calls) == (reasoning, content, ())
 
 
-@pytest.mark.parametrize("tool_format", sorted({*TOOL_FORMATS} - {HARMONY, "llama3"}))
-def test_calls_may_stand_in_the_reasoning(tool_format: str) -> None:
-    """A model that writes its call there ends its answer behind it: else nothing would be left of it."""
-    call = next(text for name, text, content, _ in ANSWERS if (name, content) == (tool_format, ""))
-    calls = list_calls(split(open_for(tool_format), call))
-    begun, mention = f"Hm.\n{call}", MENTIONS[tool_format]
-    for text, reasoning, content in (
-        (begun, "Hm.", ""),
-        (f"{mention} no.\n{begun}", f"{mention} no.\nHm.", ""),
-        (f"{begun}So.\n</think>\n\nHi", "Hm.So.", "Hi"),
-        (f"Hm.\n</think>\n\n{call}", "Hm.", ""),
+@pytest.mark.parametrize("tool_format", sorted({*TOOL_FORMATS} - {HARMONY}))
+def test_a_call_in_the_reasoning_counts_if_nothing_follows(tool_format: str) -> None:
+    """A model that writes its call there ends its answer: else nothing would be left of it."""
+    call, said, calls = next(
+        (text, content, calls)
+        for name, text, content, calls in ANSWERS
+        if name == tool_format and calls and all(is_object(written) for _, written in calls)
+    )
+    known = [one for one in calls if one[0] == "f"]
+    begun, behind = f"Hm.\n{call.strip()}", "\n</think>\n\n"
+    for text, reasoning, content, found in (
+        (begun, begun, "", known),
+        (f"{begun}{behind}", begun, "", known),
+        (f"{begun}{behind}Hi", begun, "Hi", []),  # a draft
+        (f"{begun}{behind}{call}", begun, said, calls),  # once
     ):
         for pieces in ([text], text):
             answer = split(open_for(tool_format, begins_inside=True), pieces)
             assert (answer.reasoning, answer.content) == (reasoning, content)
-            assert list_calls(answer) == calls
-    only = f"{mention} is how.\n</think>\n\nHi"
-    for pieces in ([only], only):
-        answer = split(open_for(tool_format, begins_inside=True), pieces)
-        assert read_texts(answer) == (f"{mention} is how.", "Hi")
+            assert list_calls(answer) == found
 
 
-def test_json_without_a_marker_stays_reasoning() -> None:
-    parser = open_for("llama3", begins_inside=True)
-    answer = split(parser, f"Hm\n{LLAMA}\n</think>\n\n{LLAMA}")
-    assert (answer.reasoning, answer.content, len(answer.calls)) == (f"Hm\n{LLAMA}", "", 1)
+@pytest.mark.parametrize("call", [HERMES[:-16], HERMES.replace('"f"', '"unknown"')])
+def test_no_other_call_in_the_reasoning_counts(call: str) -> None:
+    answer = split(open_for("hermes", begins_inside=True), call)
+    assert (answer.reasoning, answer.content, answer.calls) == (call, "", ())
 
 
 def test_text_and_calls_keep_their_order_within_a_piece() -> None:
@@ -183,7 +182,15 @@ def test_messages_lose_their_heads_alone(text: str) -> None:
     """All letters are content, reasoning, arguments, or a head, whose only text is these."""
     answer = split(open_for(HARMONY, begins_inside=False), [text])
     kept = answer.reasoning + answer.content + "".join(call.arguments for call in answer.calls)
-    for mark in (*list_markers(HARMONY, None), "commentary", "final", "analysis", "json", " to=functions.f"):
+    for mark in (
+        *list_markers(HARMONY, None),
+        "commentary",
+        "final",
+        "analysis",
+        "json",
+        " to=functions.f",
+        " to=f",
+    ):
         text = text.replace(mark, "")
     assert Counter(kept) >= Counter(text.replace("\n", "").replace("assistant", "").replace(" ", ""))
 

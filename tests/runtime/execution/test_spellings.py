@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.runtime.execution.families import FAMILIES
 from tests.runtime.execution.greedy import check_greedy, prompt
 from tests.runtime.execution.random_models import find_class, write_random
-from tests.runtime.execution.test_families import FAMILIES
 
 QWEN25_VL = "qwen2.5 vl, with a vision tower beside"
 FLAT = {"model.": ""}

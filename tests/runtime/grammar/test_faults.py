@@ -38,6 +38,11 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"propertyNames": {"pattern": "("}}, "#/properties/a/propertyNames", "unclosed group"),
     ({"$ref": "#/$defs/M", "unevaluatedProperties": False}, "#/properties/a/unevaluatedProperties", "beside"),
     ({"type": "string", "pattern": "a(?!b)"}, "#/properties/a/pattern", "look-ahead"),
+    (
+        {"type": "string", "format": "email", "pattern": r"^(?!.*@a\.example$).*@b\.example$"},
+        "#/properties/a/pattern",
+        "look-around",
+    ),
     ({"type": "string", "pattern": "^(?=a)(?=()b$"}, "#/properties/a/pattern", "look-ahead"),
     ({"$ref": "#/$defs/M"}, "#/$defs/M/properties/x~1y/minimum", "is greater than maximum (3): change it"),
     ({"type": "text"}, "#/properties/a/type", "Invalid type: text"),

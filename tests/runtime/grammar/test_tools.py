@@ -16,7 +16,6 @@ from tokenizers import AddedToken
 from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, open_parser
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
-from millrace_runtime.grammar.call_formats import find_opening
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.lark import LarkWriter
@@ -269,19 +268,16 @@ def test_what_the_parser_of_hermes_reads_whole_is_well_formed() -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_forced_call_may_end_its_reasoning(*, is_open: bool) -> None:
-    model, form = load(has_tokens=True), FORMS["hermes"]
-    head, (good, bad) = "" if is_open else "<think>", (form.write("find", args) for args in (GOOD[0], BAD[0]))
-    call = find_opening("hermes", model.lark)
-    answer = write_forced("hermes", list_tools(), model.lark, is_one_call=True)
-    ahead = (
-        write_thought(model.lark, "<think>", "</think>", is_open=is_open, call=call, is_call=is_call)
-        for is_call in (True, False)
-    )
-    forced, other = (model.open(answer, before) for before in ahead)
-    assert [forced.fits(f"{head}Hm.{end}{good}") for end in ("\n", "\n</think>\n\n")] == [True, True]
-    assert not any(forced.fits(f"{head}Hm.{text}") for text in ("", bad, f"{good}</think>{good}", "</think>"))
-    assert [other.fits(f"{head}Hm.{text}") for text in (good, f"</think>{good}")] == [False, True]
+def test_a_text_may_end_in_its_reasoning(*, is_open: bool) -> None:
+    model = load(has_tokens=True)
+    answer = write_well_formed("hermes", model.lark)
+    assert answer is not None
+    ahead = write_thought(model.lark, "<think>", "</think>", is_open=is_open, may_end=True)
+    grammar = model.open(answer, ahead, GrammarKind.LARK)
+    head = "" if is_open else "<think>"
+    call = write_calls(FORMS["hermes"], FORMS["hermes"].write("find", GOOD[0]))
+    assert all(map(grammar.fits, [f"{head}Hm. <tool_call>", f"{head}</think>", f"{head}</think>\n\n{call}"]))
+    assert not grammar.fits(f"{head}</think>{call[:-20]}")
 
 
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)

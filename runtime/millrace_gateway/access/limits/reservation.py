@@ -39,16 +39,16 @@ class Charge(NamedTuple):
         return min(unused, _find_left(self.account.tokens.bucket, self.tokens_mark, self.tokens))
 
     def find_requests_refund(self) -> int:
-        """Return 1 if time has given back nothing of the request, else 0."""
-        return _find_left(self.account.requests.bucket, self.requests_mark, 1)
+        """Return 1 if time has given back at most a tenth of the request, else 0."""
+        return _find_left(self.account.requests.bucket, self.requests_mark, 1, tolerance=0.1)
 
 
-def _find_left(bucket: Bucket | None, mark: float, amount: int) -> int:
-    """Return the part of an amount that time has not given back yet."""
+def _find_left(bucket: Bucket | None, mark: float, amount: int, tolerance: float = 0.0) -> int:
+    """Return the part of an amount that time has not given back yet, in whole ones but for the tolerance."""
     if bucket is None:
         return 0
     given_back = min(max(0.0, bucket.worked_off - mark), amount)
-    return math.floor(amount - given_back)
+    return math.floor(amount - given_back + tolerance)
 
 
 class Reservation:

@@ -12,7 +12,6 @@ from millrace_runtime.chat.parsers.choose import HARMONY, REASONING_MARKERS
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.any_object import ANY_OBJECT
-from millrace_runtime.grammar.call_formats import find_opening
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
@@ -114,17 +113,11 @@ def choose_grammar(
     if HARMONY in {form.tool_format, name}:
         before = write_channels(lark, answer)
     elif name is not None and form.reasoning is not Reasoning.OVER:
-        call = find_opening(form.tool_format, lark)
-        if source.field == "tools" and call is not None:
-            return source  # it binds calls wherever they are, and they may stand in the reasoning
-        before = write_thought(
-            lark,
-            *REASONING_MARKERS[name],
-            answer,
-            is_open=form.reasoning is Reasoning.OPEN,
-            call=call,
-            is_call=source.field == "tool_choice",
-        )
+        is_open = form.reasoning is Reasoning.OPEN
+        opening, closing = REASONING_MARKERS[name]
+        if source.is_ours and not lark.knows(closing):
+            return None  # nothing would tell a text that ends in its reasoning from another one
+        before = write_thought(lark, opening, closing, answer, is_open=is_open, may_end=source.is_ours)
     else:
         before = "" if answer == BOUND else lark.write(answer)
     return dataclasses.replace(source, before=before)
@@ -169,18 +162,18 @@ def _write_answer(
 
 def _list_tools(wish: AnswerWish) -> list[CallableTool]:
     """Return the strict tools, and one for all others: these are called with any object."""
-    tools = wish.tools or []
-    strict = [_read_tool(tool, tools) for tool in tools if _name_of(tool) in wish.strict]
-    name, *others = [name for tool in tools if (name := _name_of(tool)) not in wish.strict] or [""]
+    tools, known = wish.tools or [], frozenset(wish.strict)
+    strict = [_read_tool(tool) for tool in tools if _name_of(tool) in known]
+    name, *others = [name for tool in tools if (name := _name_of(tool)) not in known] or [""]
     free = CallableTool(name, ANY_OBJECT, ParameterTypes(tools, name), others=others)
     return [*strict, free] if name else strict
 
 
 def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     all_tools = request.answer.tools or []
-    strict = request.answer.strict
+    strict = frozenset(request.answer.strict)
     tools = [
-        _read_tool(tool, all_tools)._replace(is_strict=_name_of(tool) in strict)
+        _read_tool(tool)._replace(is_strict=_name_of(tool) in strict)
         for tool in all_tools
         if forced in ("", _name_of(tool))
     ]
@@ -193,11 +186,11 @@ def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     return tools
 
 
-def _read_tool(tool: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> CallableTool:
+def _read_tool(tool: Mapping[str, Any]) -> CallableTool:
     """Return a tool as a grammar needs it."""
     name, parameters = _name_of(tool), tool["function"].get("parameters")
     schema = {**ANY_OBJECT, **parameters} if parameters else _NO_ARGUMENTS
-    return CallableTool(name, schema, ParameterTypes(tools, name))
+    return CallableTool(name, schema, ParameterTypes([tool], name))
 
 
 def _name_of(tool: Mapping[str, Any]) -> str:

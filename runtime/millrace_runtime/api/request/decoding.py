@@ -11,17 +11,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.mended_json import mend_json
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _BAD_VALUE = "Invalid enum value "
 _WRITTEN_WITH_POINT = re.compile(r"Expected `int(?: \| null)?`, got `float` - at `\$\.(\w+)`")
 """The beginning or the whole of msgspec's messages."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_HALVES = re.compile(rb"(?<!\\)((?:\\\\)*)((?:%b|%b)+)" % (_HIGH, _LOW))
-"""Escapes of surrogates in a row. A backslash before one belongs to it only if their number is even."""
-_PAIR_OR_HALF = re.compile(rb"(%b%b)|%b|%b" % (_HIGH, _LOW, _HIGH, _LOW))
 _MAX_NAME = 64
 _TOO_MANY = {
     "n": "send the request several times, without a `seed` or with one for each",
@@ -43,29 +39,22 @@ def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
 
 def _decode(data: bytes | bytearray, body_type: type[Body]) -> Body:
     try:
+        return _decode_json(data, body_type)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        if (mended := mend_json(data)) == data:
+            raise
+        return _decode_json(mended, body_type)
+
+
+def _decode_json(data: bytes | bytearray, body_type: type[Body]) -> Body:
+    try:
         return msgspec.json.decode(data, type=body_type)
     except msgspec.ValidationError as error:
         if _WRITTEN_WITH_POINT.fullmatch(str(error)) is None:
             raise
         return _convert_whole(msgspec.json.decode(data), body_type)
-    except msgspec.DecodeError:
-        if (mended := _mend(data)) == data:
-            raise
-        return _decode(mended, body_type)
-
-
-def _mend(data: bytes | bytearray) -> bytes:
-    """Return the text without a mark before it, and with U+FFFD for half a surrogate.
-
-    JavaScript writes half of one for a text that was cut inside an emoji. An agent sends it in each turn, so
-    a refusal would end its conversation.
-    """
-    text = bytes(data).removeprefix(_BYTE_ORDER_MARK)
-    return _HALVES.sub(lambda found: found[1] + _PAIR_OR_HALF.sub(_write_pair, found[2]), text)
-
-
-def _write_pair(found: re.Match[bytes]) -> bytes:
-    return found[1] or rb"\ufffd"
 
 
 def _convert_whole(fields: dict[str, Any], body_type: type[Body]) -> Body:

@@ -142,7 +142,7 @@ def _read_own(tools: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
                 param=f"{where}.type",
                 code="unsupported_parameter",
             )
-        if kind in ("", "function") or not isinstance(kind, str):
+        if kind in ("", "function") or "function" in tool or not isinstance(kind, str):
             own.append((tool, _read_name(tool, where)))
     return own
 

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 
-from millrace_runtime.chat.parsers.answer import AnswerParser, PlainParser
+from millrace_runtime.chat.parsers.answer import AnswerParser, CallDelta, PlainParser
 from millrace_runtime.chat.parsers.gemma import FUNCTION_GEMMA, GEMMA4, GemmaParser
 from millrace_runtime.chat.parsers.glm import GlmParser
 from millrace_runtime.chat.parsers.harmony import HarmonyParser
@@ -13,12 +14,10 @@ from millrace_runtime.chat.parsers.mistral import MistralParser
 from millrace_runtime.chat.parsers.named_call import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, NamedCallParser
 from millrace_runtime.chat.parsers.parameter_types import Tools
 from millrace_runtime.chat.parsers.qwen3_coder import Qwen3CoderParser
-from millrace_runtime.chat.parsers.reasoning import ReasoningParser
+from millrace_runtime.chat.parsers.reasoning import ReasoningParser, list_whole_calls
 
 HARMONY = "harmony"
 """The format of gpt-oss: of its calls and its reasoning at once."""
-_UNMARKED = frozenset({HARMONY, "llama3"})
-"""Formats in which no marker says that a call begins. JSON in the reasoning of these is no call."""
 TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "deepseek_v3": lambda _: NamedCallParser(DEEPSEEK_V3),
     "deepseek_v31": lambda _: NamedCallParser(DEEPSEEK_V31),
@@ -125,10 +124,17 @@ def open_parser(
     """
     if reasoning_format == HARMONY:
         return HarmonyParser(splits_reasoning=True)
-    calls = PlainParser() if tool_format is None else TOOL_FORMATS[tool_format](tools or ())
+    open_calls: Callable[[], AnswerParser]
+    open_calls = PlainParser if tool_format is None else partial(TOOL_FORMATS[tool_format], tools or ())
     if reasoning_format is None:
-        return calls
-    plain = PlainParser()
-    before, behind = (plain, calls) if tool_format in _UNMARKED else (calls, plain)
-    markers = REASONING_MARKERS[reasoning_format]
-    return ReasoningParser(before, behind, markers, begins_inside=begins_in_reasoning)
+        return open_calls()
+
+    def find_calls(text: str) -> list[CallDelta]:
+        return list_whole_calls(open_calls(), text, {str(tool["function"]["name"]) for tool in tools or ()})
+
+    return ReasoningParser(
+        open_calls(),
+        REASONING_MARKERS[reasoning_format],
+        begins_inside=begins_in_reasoning,
+        find_calls=find_calls if tool_format and tools else None,
+    )

@@ -10,7 +10,7 @@ from millrace_runtime.chat.parsers.json_value import (
     JsonValue,
     decode_cut_string,
     decode_string,
-    is_object,
+    mend_object,
 )
 from millrace_runtime.chat.parsers.reader import SPACE, State, StateParser, TextReader
 
@@ -137,9 +137,10 @@ class JsonCall:
         if text is None:
             return False
         written = decode_string(text)
-        if written is None or not (is_object(written) or not written.strip()):
+        if written is None:
             return self._fail()
-        return self._end_arguments(written if written.strip() else "{}")
+        whole = mend_object(written) if written.strip() else "{}"
+        return self._fail() if whole is None else self._end_arguments(whole)
 
     def _read_null(self, reader: TextReader) -> bool:
         self._string.append(reader.take(_SCALAR))

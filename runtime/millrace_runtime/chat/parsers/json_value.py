@@ -12,6 +12,8 @@ INSIDE_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
 """An escape at a cut string's end that wants more letters, and the escaped backslashes before it."""
 
+_CUT_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+
 
 class JsonValue:
     """Finds the end of an object, a list or a string.
@@ -61,6 +63,20 @@ def decode_string(text: str) -> str | None:
     return string
 
 
+def mend_object(text: str) -> str | None:
+    """Return the text of a JSON object; None if it is none.
+
+    Models escape line breaks once too little where they write JSON into a string.
+    """
+    if not is_object(text):
+        return None
+    try:
+        json.loads(text)
+    except ValueError:
+        return json.dumps(json.loads(text, strict=False), ensure_ascii=False)
+    return text
+
+
 def is_object(text: str) -> bool:
     """Whether a text is a JSON object."""
     try:
@@ -70,8 +86,8 @@ def is_object(text: str) -> bool:
 
 
 def decode_cut_string(text: str) -> str | None:
-    """Return a string of which the end is not there, without an escape that is cut."""
-    return decode_string(_CUT_ESCAPE.sub(r"\1", text))
+    """Return a string of which the end is not there, without a cut escape, or half a pair of them."""
+    return decode_string(_CUT_PAIR.sub(r"\1", _CUT_ESCAPE.sub(r"\1", text)))
 
 
 def _end_of(pattern: re.Pattern[str], text: str, place: int) -> int:

@@ -1,43 +1,52 @@
 """Reasoning before the answer itself, between two markers such as `<think>` and `</think>`."""
 
 import re
+from collections.abc import Callable, Collection, Sequence
+from itertools import groupby
 
 from millrace_runtime.chat.parsers.answer import (
     AnswerDelta,
     AnswerParser,
     CallDelta,
-    Part,
     TextDelta,
     join_deltas,
 )
+from millrace_runtime.chat.parsers.json_value import is_object
 from millrace_runtime.chat.parsers.reader import SPACE, Markers, StateParser
 
 _NEWLINES = re.compile(r"\n*")
 
 
 class ReasoningParser(StateParser):
-    """Splits the text between two parsers: what is behind the reasoning goes to the second.
-
-    The first one takes calls out, also those inside the reasoning: thinking models write some before the
-    closing marker and then end their answer, which had neither content nor a call. Text around such a call
-    stays reasoning until the marker comes. So does what the first parser gives back as content because it is
-    no call, such as an opening marker that the model only mentions: no text is lost.
+    """Splits off the reasoning, and gives the text behind it to another parser.
 
     Newlines behind the first marker and around the second belong to neither side, as Qwen's templates cut
-    them from earlier answers; nor do those before a call. An answer that ends between the markers is all
-    reasoning.
+    them from earlier answers. An answer that ends between the markers is all reasoning.
+
+    Thinking models write some calls before the closing marker, and end there: an agent would take that for an
+    empty answer. So if nothing comes behind the reasoning, the calls in it are the answer's. Before other
+    text they are drafts, and stay reasoning alone.
     """
 
     def __init__(
-        self, before: AnswerParser, behind: AnswerParser, markers: tuple[str, str], *, begins_inside: bool
+        self,
+        behind: AnswerParser,
+        markers: tuple[str, str],
+        *,
+        begins_inside: bool,
+        find_calls: Callable[[str], Sequence[CallDelta]] | None = None,
     ) -> None:
-        """`before` gets the whole answer, and `behind` the text behind the reasoning.
+        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened it.
 
-        `begins_inside`: the prompt has opened it.
+        `find_calls` returns the calls in a whole text; None: the request has no tools.
         """
         super().__init__(self._expect_opening)
+        self._find_calls = find_calls
+        self._thought: list[str] = []
+        """The whole reasoning, if there may be calls in it."""
+        self._is_thought_alone = True
         self._opening, self._closing = map(Markers, markers)
-        self._before, self._behind = before, behind
+        self._behind = behind
         self._begins_inside = begins_inside
         self._reasoning: list[str] = []
         self._num_newlines = 0
@@ -45,37 +54,29 @@ class ReasoningParser(StateParser):
 
     def feed(self, text: str) -> AnswerDelta:
         """Return what is certain with the next piece of text."""
-        return join_deltas(map(self._split_part, self._before.feed(text).parts))
-
-    def finish(self) -> AnswerDelta:
-        """Return what was held back."""
-        rest = [self._split_part(part) for part in self._before.finish().parts]
-        self._reader.has_ended = True
-        return join_deltas((*rest, self._split(""), self._behind.finish()))
-
-    def _split_part(self, part: Part) -> AnswerDelta:
-        if isinstance(part, TextDelta):
-            return self._split(part.text)
-        return AnswerDelta((*(self._release_before(part)), part))
-
-    def _release_before(self, call: CallDelta) -> tuple[Part, ...]:
-        """Return what is held where a call begins: no marker goes on behind it."""
-        if call.name is None:
-            return ()
-        self._num_newlines = 0
-        self._reader.has_ended = True
-        held = self._split("").parts
-        self._reader.has_ended = False
-        return held
-
-    def _split(self, text: str) -> AnswerDelta:
         if self._state == self._pass_on and not self._reader.has_ended:
-            return self._behind.feed(text)
+            return self._note_behind(self._behind.feed(text))
         before = super().feed(text)
         reasoning, self._reasoning = "".join(self._reasoning), []
         parts = (TextDelta("reasoning", reasoning),) if reasoning else ()
+        if self._find_calls is not None:
+            self._thought.append(reasoning)
         content = before.content
-        return AnswerDelta((*parts, *self._behind.feed(content).parts) if content else parts)
+        behind = self._note_behind(self._behind.feed(content)) if content else AnswerDelta()
+        return AnswerDelta((*parts, *behind.parts))
+
+    def finish(self) -> AnswerDelta:
+        """Return what was held back."""
+        rest = super().finish()
+        behind = self._note_behind(self._behind.finish())
+        if self._find_calls is None or not self._is_thought_alone:
+            return join_deltas((rest, behind))
+        return join_deltas((rest, behind, AnswerDelta(tuple(self._find_calls("".join(self._thought))))))
+
+    def _note_behind(self, delta: AnswerDelta) -> AnswerDelta:
+        if delta.calls or delta.content.strip():
+            self._is_thought_alone = False
+        return delta
 
     def _expect_opening(self) -> bool:
         """A model may write the marker though the prompt has opened the reasoning."""
@@ -114,3 +115,15 @@ class ReasoningParser(StateParser):
     def _pass_on(self) -> bool:
         self._out.add_content(self._reader.take_to(len(self._reader.text)))
         return False
+
+
+def list_whole_calls(parser: AnswerParser, text: str, names: Collection[str]) -> list[CallDelta]:
+    """Return the calls of these functions in a whole text whose arguments are an object."""
+    delta = join_deltas((parser.feed(text), parser.finish()))
+    found: list[CallDelta] = []
+    for _, pieces in groupby(delta.calls, key=lambda call: call.index):
+        first, *others = pieces
+        arguments = first.arguments + "".join(piece.arguments for piece in others)
+        if first.name in names and is_object(arguments):
+            found.append(CallDelta(len(found), first.name, arguments, first.call_id))
+    return found

@@ -1,0 +1,72 @@
+"""A small model of each family, by its config.json: what transformers writes, and replicas serve."""
+
+from typing import Any
+
+from tests.runtime.execution.sizes import SIZES
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+WITHOUT_HEAD_DIM = {name: value for name, value in SIZES.items() if name != "head_dim"}
+TOWER = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 48, "patch_size": 8}
+PIXTRAL = {
+    "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "head_dim": 16, "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama, yarn": {"model_type": "llama", "rope_scaling": YARN},
+    "qwen2, yarn of a few whole dimensions": {
+        "model_type": "qwen2", "head_dim": "-", "num_attention_heads": 3, "num_key_value_heads": 3,
+        "rope_scaling": YARN
+        | {"beta_fast": 4.0, "beta_slow": 2.0, "truncate": False, "attention_factor": 1.3},
+    },
+    "qwen3, norms of heads": {"model_type": "qwen3", "head_dim": 16, "tie_word_embeddings": True},
+    "smollm3, layers without rotary": {"model_type": "smollm3", "num_hidden_layers": 5, "head_dim": "-"},
+    "mistral3, with a vision tower beside": {
+        "model_type": "mistral3",
+        "text_config": SIZES | {"model_type": "mistral", "sliding_window": None},
+        "vision_config": PIXTRAL,
+    },
+    "qwen2.5 vl, with a vision tower beside": {
+        "model_type": "qwen2_5_vl",
+        "text_config": WITHOUT_HEAD_DIM | {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
+        "vision_config": TOWER | {"num_heads": 2},
+    },
+    "qwen2 vl, with a vision tower beside": {
+        "model_type": "qwen2_vl",
+        "text_config": WITHOUT_HEAD_DIM | {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
+        "vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 48, "num_heads": 2, "patch_size": 8},
+    },
+    "qwen3 vl, with a vision tower beside": {
+        "model_type": "qwen3_vl",
+        "text_config": SIZES
+        | {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}},
+        "vision_config": TOWER | {"num_heads": 2, "deepstack_visual_indexes": [0]},
+    },
+    "ministral3, up to where it scales queries": {
+        "model_type": "ministral3",
+        "rope_parameters": YARN
+        | {"original_max_position_embeddings": 700, "rope_theta": 5e4, "llama_4_scaling_beta": 0.1},
+    },
+    "mistral3, of ministral3": {
+        "model_type": "mistral3",
+        "text_config": SIZES
+        | {"model_type": "ministral3", "rope_parameters": YARN | {"llama_4_scaling_beta": 0.0}},
+        "vision_config": PIXTRAL,
+    },
+    "seed_oss, biases of three projections": {"model_type": "seed_oss", "num_key_value_heads": 3},
+    "mistral, windowed": {"model_type": "mistral", "sliding_window": 40},
+    "qwen2, windows in the later layers": {
+        "model_type": "qwen2", "head_dim": "-", "num_hidden_layers": 3, "use_sliding_window": True,
+        "sliding_window": 23, "max_window_layers": 1,
+    },
+    "qwen3_moe, and a layer without experts": {
+        "model_type": "qwen3_moe", "num_hidden_layers": 3, "num_experts": 10, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40, "mlp_only_layers": [1], "norm_topk_prob": True,
+    },
+    "qwen2_moe, with a shared expert": {
+        "model_type": "qwen2_moe", "head_dim": "-", "num_hidden_layers": 3, "num_experts": 6,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
+        "mlp_only_layers": [1],
+    },
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
+}  # fmt: skip
+"""One for each mechanism, by the fields of config.json that differ from SIZES'."""
