@@ -125,14 +125,25 @@ def _decode(body: bytes) -> BodyFields:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         is_json = isinstance(error, msgspec.ValidationError)
         raise MalformedBodyError("" if is_json else str(error)) from error
-    bounds = map(_read_count, (found.max_completion_tokens, found.max_tokens, found.max_output_tokens))
-    num_choices = (_read_count(found.n) or 1) * _count_prompts(found.prompt)
     return BodyFields(
         model=found.model,
-        is_stream=bytes(found.stream) == b"true",
-        most_tokens=next((bound for bound in bounds if bound is not None), None),
-        num_choices=min(num_choices, _LARGEST_COUNT),
+        is_stream=found.stream is not _UNREAD and bytes(found.stream) == b"true",
+        most_tokens=_read_bound(found),
+        num_choices=_count_choices(found),
     )
+
+
+def _read_bound(found: _Body) -> int | None:
+    for value in (found.max_completion_tokens, found.max_tokens, found.max_output_tokens):
+        if value is not _UNREAD and (bound := _read_count(value)) is not None:
+            return bound
+    return None
+
+
+def _count_choices(found: _Body) -> int:
+    if found.n is _UNREAD and found.prompt is _UNREAD:  # as in most requests
+        return 1
+    return min((_read_count(found.n) or 1) * _count_prompts(found.prompt), _LARGEST_COUNT)
 
 
 def _read_end(body: bytes) -> BodyFields | None:
