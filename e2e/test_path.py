@@ -27,6 +27,8 @@ def test_apply_serve_and_delete(service: Service) -> None:
     status = service.status()
     assert status["readyReplicas"] == status["replicas"] == 1
     assert status["url"] == f"http://stories.{service.namespace}.svc.cluster.local:8080"
+    # A cluster that has just been made may have no Prometheus yet, which the status rightly says.
+    service.wait_for("settled", lambda: service.condition("UpToDate").get("reason") == "Settled")
     assert read_row(service) == ["stories", "stories", "True", "Settled", "1", "1", status["url"]]
 
     check_clients(service)
