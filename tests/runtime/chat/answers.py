@@ -166,18 +166,6 @@ MARKS = ["<think>", "</think>", "</function>", "<parameter=text>", "<parameter=r
          "<|channel|>final<|message|>", HEAD, "\n", *'{}[]<>",:\\;a ']
 PARTS = st.sampled_from([*(text for _, text, _, _ in ANSWERS), *sum(NO_CALLS.values(), MARKS)])
 FORMATS = [None, *TOOL_FORMATS]
-MENTIONS = {
-    "hermes": '<tool_call>{"name": <name>}',
-    "mistral": "`[TOOL_CALLS]`",
-    "qwen3_coder": "<tool_call>\n<function=f>",
-    "glm45": "<tool_call>f",
-    "deepseek_v3": "<｜tool▁calls▁begin｜>",
-    "deepseek_v31": "<｜tool▁call▁begin｜>f",
-    "kimi_k2": "<|tool_call_begin|>",
-    "functiongemma": "<start_function_call>call:",
-    "gemma4": "<|tool_call>",
-}
-"""What a thought may say of a format."""
 THOUGHTS = [
     ("<think>\nA\n\nb\n</think>\n\nC\n", False, "A\n\nb", "C\n"),
     ("\n <think>a</think>b</think>", False, "a", "b</think>"),

@@ -18,7 +18,7 @@ from millrace_runtime.grammar.json_schema.alternatives import (
     list_types,
     name_value,
 )
-from millrace_runtime.grammar.json_schema.patterns import has_look_around, split_pattern
+from millrace_runtime.grammar.json_schema.patterns import has_look_around, is_zods, split_pattern
 from millrace_runtime.grammar.json_schema.places import ROOT, Place, follow, iterate_all, quote_path, walk
 
 ADDED = "$comment"
@@ -39,12 +39,6 @@ _FORMATS = frozenset(
     "date date-time duration email hostname ipv4 ipv6 time uri uuid".split(" ")  # noqa: SIM905
 )
 """That llguidance writes. To JSON schema a format is an annotation."""
-_ZODS = {
-    "duration": r"^P(?:(\d+W)|(?!.*W)",
-    "email": r"^(?!\.)(?!.*\.\.)",
-    "hostname": r"^(?=.{1,253}\.?$)",
-}
-"""How zod's patterns begin that say no more than their format."""
 _DATE, _TIME = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 _ZONE = r"(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)"
 _NAME_FORMATS = {
@@ -128,7 +122,7 @@ class _Rewriting:
         name = schema.get("format")
         if isinstance(name, str) and name in _FORMATS:
             if any(map(has_look_around, [schema["pattern"], *others])):
-                if not self._is_strict or pattern.startswith(_ZODS.get(name, " ")):
+                if not self._is_strict or is_zods(pattern, name):
                     del schema["pattern"]  # the format binds
                 return
             if self._excludes(name, schema["pattern"]):

@@ -9,6 +9,12 @@ _ONLY = re.compile(r"\^?(\[(?:\\.|[^\\\]])+\]|\\[dswDSW])([*+])\$")
 
 
 _LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
+_ZODS = {
+    "duration": r"^P(?:(\d+W)|(?!.*W)",
+    "email": r"^(?!\.)(?!.*\.\.)",
+    "hostname": r"^(?=.{1,253}\.?$)",
+}
+"""How zod's patterns begin that look around, by the format beside them."""
 
 
 class _Letter(NamedTuple):
@@ -45,6 +51,11 @@ def has_look_around(pattern: str) -> bool:
     return any(
         letter.text == "(" and pattern.startswith(_LOOK_AROUND, letter.place) for letter in _read(pattern)
     )
+
+
+def is_zods(pattern: str, name: str) -> bool:
+    """Whether a pattern is one of zod's, which says no more than the format of this name."""
+    return name in _ZODS and pattern.startswith(_ZODS[name])
 
 
 def _write(kind: str, inner: str) -> str | None:
