@@ -91,17 +91,20 @@ def test_reasoning_is_split_off(text: str, *, begins_inside: bool, reasoning: st
 @pytest.mark.parametrize("tool_format", sorted({*TOOL_FORMATS} - {HARMONY}))
 def test_a_call_in_the_reasoning_counts_if_nothing_follows(tool_format: str) -> None:
     """A model that writes its call there ends its answer: else nothing would be left of it."""
-    call, said, calls = next(
-        (text, content, calls)
-        for name, text, content, calls in ANSWERS
+    call = next(
+        text.removesuffix("Done.").strip()
+        for name, text, _, calls in ANSWERS
         if name == tool_format and calls and all(is_object(written) for _, written in calls)
     )
+    answer = split(open_for(tool_format), call)
+    said, calls = answer.content, list_calls(answer)
     known = [one for one in calls if one[0] == "f"]
     begun, behind = f"Hm.\n{call.strip()}", "\n</think>\n\n"
     for text, reasoning, content, found in (
         (begun, begun, "", known),
         (f"{begun}{behind}", begun, "", known),
         (f"{begun}{behind}Hi", begun, "Hi", []),  # a draft
+        (f"{begun}\nSo I", f"{begun}\nSo I", "", []),  # another one, cut behind it
         (f"{begun}{behind}{call}", begun, said, calls),  # once
     ):
         for pieces in ([text], text):

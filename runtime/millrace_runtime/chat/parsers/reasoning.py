@@ -24,8 +24,8 @@ class ReasoningParser(StateParser):
     them from earlier answers. An answer that ends between the markers is all reasoning.
 
     Thinking models write some calls before the closing marker, and end there: an agent would take that for an
-    empty answer. So if nothing comes behind the reasoning, the calls in it are the answer's. Before other
-    text they are drafts, and stay reasoning alone.
+    empty answer. So if nothing comes behind the reasoning, the calls at its end are the answer's. Before
+    other text they are drafts, and stay reasoning alone.
     """
 
     def __init__(
@@ -118,10 +118,15 @@ class ReasoningParser(StateParser):
 
 
 def list_whole_calls(parser: AnswerParser, text: str, names: Collection[str]) -> list[CallDelta]:
-    """Return the calls of these functions in a whole text whose arguments are an object."""
-    delta = join_deltas((parser.feed(text), parser.finish()))
+    """Return the calls of these functions at a text's end whose arguments are an object.
+
+    Behind a call there is no other text: a model that went on to think has not called.
+    """
+    parts = join_deltas((parser.feed(text), parser.finish())).parts
+    texts = [place for place, part in enumerate(parts) if isinstance(part, TextDelta) and part.text.strip()]
+    last = [part for part in parts[texts[-1] + 1 if texts else 0 :] if isinstance(part, CallDelta)]
     found: list[CallDelta] = []
-    for _, pieces in groupby(delta.calls, key=lambda call: call.index):
+    for _, pieces in groupby(last, key=lambda call: call.index):
         first, *others = pieces
         arguments = first.arguments + "".join(piece.arguments for piece in others)
         if first.name in names and is_object(arguments):
