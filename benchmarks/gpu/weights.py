@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu.rounding import round_weight
-from millrace_fit.shard import Cut, whole
+from millrace_fit.shard import Cut
 from millrace_kernels.linear.format import Format
 from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.tensor_step import TensorPacker
 from millrace_kernels.weights import Experts, Matrix, Part
 from millrace_runtime.models.decoder import find_architecture
-from millrace_runtime.models.model import Architecture, Model
+from millrace_runtime.models.model import Architecture, Model, Rows
 
 
 class Family(NamedTuple):
@@ -132,15 +132,17 @@ class RandomWeights:
         self._packer, self._made_on = TensorPacker(dtype, device, capability=capability), made_on
         self._form, self._is_widened = form, is_widened
 
-    def vector(self, name: str, size: int) -> Tensor:
+    def vector(self, name: str, rows: Rows) -> Tensor:
         """Return numbers round one, as a norm's scale has them."""
-        return (1 + 0.1 * self._draw(name, (size,))).to(self.device, self._packer.dtype)
+        drawn = self._draw(f"{name}.weight", (rows.cut.size,))
+        return (1 + 0.1 * drawn).to(self.device, self._packer.dtype)
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Return projections whose outputs are as large as their inputs."""
-        bias = self._biases(names) if has_bias else None
-        outputs = sum(rows.size for rows in names.values())
-        parts = self._parts(names.items(), inputs.size)
+        cuts = {name: one.cut for name, one in rows.items()}
+        bias = self._biases(cuts) if has_bias else None
+        outputs = sum(cut.size for cut in cuts.values())
+        parts = self._parts(cuts.items(), inputs.size)
         return self._packer.pack(parts, outputs, inputs.size, bias, self._packed)
 
     def skip(self, name: str) -> None:
@@ -166,10 +168,10 @@ class RandomWeights:
         """Return a router, whose scores have a spread of two."""
         return self._packer.pack_router(self._draw(name, (num_experts, inputs)) * (2 * inputs**-0.5))
 
-    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
         """Return experts' projections."""
-        parts = self._parts(((name, whole(outputs)) for name in names), inputs.size)
-        return self._packer.pack_experts(parts, len(names), outputs, inputs.size, self._packed)
+        parts = self._parts(((name, rows.cut) for name in names), inputs.size)
+        return self._packer.pack_experts(parts, len(names), rows.cut.size, inputs.size, self._packed)
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         """Return experts' gates and their products."""

@@ -17,6 +17,8 @@ from millrace_fit.shape import DecoderShape
 from millrace_fit.shape_json import read_count, read_shape, write_shape
 from millrace_fit.tensors import find_fault, list_needed
 
+MAX_BYTES: Final = 1800
+"""In JSON. Six containers of a pod share 12 KiB of termination messages."""
 MAX_FAULT: Final = 400
 """Bytes in JSON. A model's author chooses names of tensors and values of config.json, of any length."""
 MAX_NAME: Final = 80
@@ -61,7 +63,7 @@ class ModelFacts:
         return Weights(self.shape, self.served_type, settings, self.quantized)
 
     def to_json(self) -> str:
-        """Return one line of less than 1,800 bytes in UTF-8."""
+        """Return one line of at most MAX_BYTES in UTF-8."""
         values: dict[str, Any] = {
             "architecture": self.architecture,
             "stored": dict(self.stored),
@@ -70,8 +72,9 @@ class ModelFacts:
             "fault": self.fault,
         }
         if self.quantized:
-            values["quantized"] = write_schemes(self.quantized)
-        return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+            left = MAX_BYTES - len(_write(values).encode()) - len(',"quantized":')
+            values["quantized"] = write_schemes(self.quantized, left)
+        return _write(values)
 
     @classmethod
     def from_json(cls, text: str) -> "ModelFacts":
@@ -154,6 +157,10 @@ def shorten(text: str, most: int = MAX_FAULT) -> str:
     while _count_bytes(f"{kept}…") > most:
         kept = kept[:-1]
     return f"{kept}…"
+
+
+def _write(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
 
 def _count_bytes(text: str) -> int:

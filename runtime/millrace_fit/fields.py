@@ -9,6 +9,8 @@ from millrace_fit.errors import ArchitectureError
 MAX_COUNT: Final = 2**53 - 1
 """The largest count: not every JSON parser reads larger numbers."""
 MOST_LAYERS: Final = 1000
+MAX_NUMBERS: Final = 1024
+"""Of one list."""
 
 
 class Fields:
@@ -49,6 +51,13 @@ class Fields:
         if not _is_finite(value) or value <= 0:
             raise ArchitectureError(f"config.json has {name} {value!r}; it must be above 0 and finite")
         return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of numbers above 0."""
+        values = self.raw.get(name)
+        if not isinstance(values, list) or len(values) > MAX_NUMBERS:
+            raise ArchitectureError(f"config.json has {name} {values!r:.80}; it must be a list of numbers")
+        return tuple(Fields({name: value}).number(name) for value in values)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """Return true or false. A missing field and null have the default."""

@@ -101,7 +101,7 @@ def count_modules(shape: DecoderShape) -> Iterator[tuple[int | None, Module, int
     for module in list_outer(shape):
         yield None, module, 1
     for kind, (layer, count) in enumerate(shape.counted):
-        for module in list_layer(shape.width, layer):
+        for module in list_layer(shape, layer):
             yield kind, module, count
 
 

@@ -175,7 +175,7 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
 
     Beside the residual and the normed input these are the projections, rotated queries and the result of
     attention; or `gate`, `up` and their product. A single worker adds to the residual in place. With several,
-    a product, its sum and the previous residual have memory of their own.
+    a product, its sum and, unless the sum is normed, the previous residual have memory of their own.
     """
     query, kv = _cut_attention(layer.attention, shard)
     mlps = list(_cut_mlps(layer, shard))
@@ -185,7 +185,8 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     if shard.count == 1:
         return 2 * width + max(3 * query + 2 * kv, 3 * mlp, *outputs)
     attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
-    return max(attention, 3 * width + max(3 * mlp, mlp + 2 * width, *outputs))
+    kept = 2 if layer.is_normed_twice else 3
+    return max(attention, kept * width + max(3 * mlp, mlp + 2 * width, *outputs))
 
 
 def _product_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
@@ -222,6 +223,8 @@ def _step_on_cpu(weights: Weights, shard: Shard) -> int:
     beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else 0
     of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
     of_token += max(_count_routing(kind) for kind in shape.kinds)
+    if any(kind.is_normed_twice for kind in shape.kinds):
+        of_token += _FLOAT * width  # what comes out, before its norm
     return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT
 
 

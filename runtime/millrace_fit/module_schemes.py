@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
+from millrace_fit.declaration.family import Names, name_part
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.family import Names, name_part
 from millrace_fit.families.registry import Declared
 from millrace_fit.modules import Module, Part, Role, list_layer, list_outer
 from millrace_fit.quantization.groups import can_cut
@@ -16,8 +16,6 @@ from millrace_fit.shape import DecoderShape
 from millrace_fit.shape_json import read_count
 from millrace_fit.shard import CANNOT_SHARE, Shard
 
-MAX_BYTES: Final = 700
-"""Of the JSON. What does not fit counts as unquantised, which takes more memory."""
 _NAME: Final = "scale"
 _NO_NAME: Final = Scheme(Kind.FP8, Packing.PLAIN).scale
 """The field of a scheme that says nothing of sizes, and what it has instead."""
@@ -58,7 +56,7 @@ def _list_matrices(shape: DecoderShape) -> Iterator[tuple[int | None, int | None
             yield None, None, module
     # A router is widened by the loader.
     modules = [
-        [one for one in list_layer(shape.width, kind) if one.is_linear and one.role is not Role.ROUTER]
+        [one for one in list_layer(shape, kind) if one.is_linear and one.role is not Role.ROUTER]
         for kind in shape.kinds
     ]
     for layer, kind in enumerate(shape.kind_numbers):
@@ -143,12 +141,15 @@ def _can_cut(scheme: Scheme, module: Module, part: Part, shard: Shard) -> bool:
 
 def _find_module(shape: DecoderShape, kind: int | None, role: Role) -> Module:
     """Return a quantised module. Raises KeyError if there is none."""
-    listed = list_outer(shape) if kind is None else list_layer(shape.width, shape.kinds[kind])
+    listed = list_outer(shape) if kind is None else list_layer(shape, shape.kinds[kind])
     return {one.role: one for one in listed if one.is_linear}[role]
 
 
-def write_schemes(quantized: Sequence[ModuleSchemes]) -> dict[str, Any]:
-    """Return schemes and modules for `json.dumps`: roles that are alike in one row."""
+def write_schemes(quantized: Sequence[ModuleSchemes], max_bytes: int) -> dict[str, Any]:
+    """Return schemes and modules for `json.dumps`: roles that are alike in one row.
+
+    What does not fit counts as unquantised, which takes more memory.
+    """
     rows: dict[tuple[int | None, tuple[Scheme | None, ...] | Scheme | None, int], list[str]] = {}
     for one in quantized:
         alike = one.schemes[0] if len(set(one.schemes)) == 1 else one.schemes
@@ -169,7 +170,7 @@ def write_schemes(quantized: Sequence[ModuleSchemes]) -> dict[str, Any]:
             "schemes": [_write_scheme(one) for one in schemes],
             "modules": [*written["modules"], [kind, " ".join(roles), numbers, count]],
         }
-        if len(json.dumps(more, separators=(",", ":"))) > MAX_BYTES:
+        if len(json.dumps(more, separators=(",", ":"))) > max_bytes:
             break
         written = more
     return written

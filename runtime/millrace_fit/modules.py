@@ -24,9 +24,11 @@ class Role(enum.Enum):
     QUERY_NORM = "norm of each query head"
     KEY_NORM = "norm of each key head"
     OUTPUT = "attention's output"
+    ATTENTION_OUTPUT_NORM = "norm of attention's output"
     MLP_NORM = "MLP's norm"
     GATE_UP = "gate and its factor"
     DOWN = "MLP's output"
+    MLP_OUTPUT_NORM = "norm of the MLP's output"
     ROUTER = "router"
     EXPERTS_GATE_UP = "gate and its factor, of each expert"
     EXPERTS_DOWN = "output of each expert"
@@ -62,6 +64,8 @@ class Part(NamedTuple):
     name: str
     """As families name it."""
     rows: Axis
+    order: tuple[int, ...] | None = None
+    """The rows of each head in the order in which kernels have them; None: as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Module:
     """Whether it has another format if weights are rounded."""
     count: int = 1
     """Such modules in a layer: one for each expert."""
+    factor: float = 1.0
+    """Of its weights and biases, which the loader multiplies."""
 
     @property
     def is_linear(self) -> bool:
@@ -104,7 +110,7 @@ def list_modules(shape: DecoderShape) -> Iterator[tuple[int | None, Module]]:
 
 def _list_inner(shape: DecoderShape) -> Iterator[tuple[int, Module]]:
     for number, layer in enumerate(shape.layers):
-        for module in list_layer(shape.width, layer):
+        for module in list_layer(shape, layer):
             yield number, module
 
 
@@ -112,54 +118,66 @@ def list_outer(shape: DecoderShape) -> Iterator[Module]:
     """Yield the modules outside of layers. A tied head is no module of its own."""
     rows, width = Axis(shape.vocabulary_size, 1), Axis(shape.width)
     yield Module(Role.EMBEDDING, (Part("embedding", rows),), width, is_table=True)
-    yield Module(Role.NORM, (Part("norm", width),))
+    yield Module(Role.NORM, (Part("norm", width),), factor=shape.logit_factor)
     if not shape.is_tied:
         yield Module(Role.HEAD, (Part("head", rows),), width, is_table=True)
 
 
-def list_layer(width: int, layer: LayerShape) -> Iterator[Module]:
-    """Yield the modules of a layer."""
-    yield Module(Role.ATTENTION_NORM, (Part("attention_norm", Axis(width)),))
-    yield from _list_attention(Axis(width), layer.attention)
-    yield Module(Role.MLP_NORM, (Part("mlp_norm", Axis(width)),))
+def list_layer(shape: DecoderShape, layer: LayerShape) -> Iterator[Module]:
+    """Yield the modules of a layer.
+
+    The residual is kept divided by the embedding's factor, so that the embedding can stay as it is.
+    """
+    width, factor = Axis(shape.width), shape.output_factor / shape.embedding_factor
+    inner = 1.0 if layer.is_normed_twice else factor
+    yield Module(Role.ATTENTION_NORM, (Part("attention_norm", width),))
+    yield from _list_attention(width, layer.attention, inner)
+    if layer.is_normed_twice:
+        yield Module(Role.ATTENTION_OUTPUT_NORM, (Part("attention_output_norm", width),), factor=factor)
+    yield Module(Role.MLP_NORM, (Part("mlp_norm", width),))
     match layer.mlp:
         case MlpShape():
-            yield from _list_mlp(Axis(width), layer.mlp)
+            yield from _list_mlp(width, layer.mlp, inner)
         case ExpertsShape():
-            yield from _list_experts(Axis(width), layer.mlp)
+            yield from _list_experts(width, layer.mlp, inner)
+    if layer.is_normed_twice:
+        yield Module(Role.MLP_OUTPUT_NORM, (Part("mlp_output_norm", width),), factor=factor)
 
 
-def _list_attention(width: Axis, shape: AttentionShape) -> Iterator[Module]:
+def _list_attention(width: Axis, shape: AttentionShape, factor: float) -> Iterator[Module]:
     query, kv = Axis(shape.query, heads=shape), Axis(shape.kv, heads=shape, is_kv=True)
-    parts = (Part("query", query), Part("key", kv), Part("value", kv))
+    order = shape.head_order
+    parts = (Part("query", query, order), Part("key", kv, order), Part("value", kv))
     yield Module(Role.QKV, parts, width, has_bias=shape.has_bias)
     if shape.has_head_norms:
-        yield Module(Role.QUERY_NORM, (Part("query_norm", Axis(shape.head_dim)),))
-        yield Module(Role.KEY_NORM, (Part("key_norm", Axis(shape.head_dim)),))
-    output = (Part("output", width),)
-    yield Module(Role.OUTPUT, output, query, has_bias=shape.has_output_bias, is_summed=True)
+        head = Axis(shape.head_dim)
+        yield Module(Role.QUERY_NORM, (Part("query_norm", head, order),))
+        yield Module(Role.KEY_NORM, (Part("key_norm", head, order),))
+    output, has_bias = (Part("output", width),), shape.has_output_bias
+    yield Module(Role.OUTPUT, output, query, has_bias=has_bias, is_summed=True, factor=factor)
 
 
-def _list_mlp(width: Axis, shape: MlpShape) -> Iterator[Module]:
+def _list_mlp(width: Axis, shape: MlpShape, factor: float) -> Iterator[Module]:
     inner, has_bias = Axis(shape.width, GROUP), shape.has_bias
     parts = (Part("gate", inner), Part("up", inner))
     yield Module(Role.GATE_UP, parts, width, has_bias=has_bias, is_gated=True)
-    yield Module(Role.DOWN, (Part("down", width),), inner, has_bias=has_bias, is_summed=True)
+    down = (Part("down", width),)
+    yield Module(Role.DOWN, down, inner, has_bias=has_bias, is_summed=True, factor=factor)
 
 
-def _list_experts(width: Axis, shape: ExpertsShape) -> Iterator[Module]:
+def _list_experts(width: Axis, shape: ExpertsShape, factor: float) -> Iterator[Module]:
     inner, count = Axis(shape.width, GROUP), shape.num_experts
     yield Module(Role.ROUTER, (Part("router", Axis(count)),), width, is_rounded=False)
-    parts = (Part("expert_gate", inner), Part("expert_up", inner))
+    parts, down = (Part("expert_gate", inner), Part("expert_up", inner)), (Part("expert_down", width),)
     yield Module(Role.EXPERTS_GATE_UP, parts, width, is_gated=True, count=count)
-    yield Module(Role.EXPERTS_DOWN, (Part("expert_down", width),), inner, is_summed=True, count=count)
+    yield Module(Role.EXPERTS_DOWN, down, inner, is_summed=True, count=count, factor=factor)
     if shape.shared_width is not None:
-        yield from _list_shared(width, Axis(shape.shared_width, GROUP))
+        yield from _list_shared(width, Axis(shape.shared_width, GROUP), factor)
 
 
-def _list_shared(width: Axis, inner: Axis) -> Iterator[Module]:
+def _list_shared(width: Axis, inner: Axis, factor: float) -> Iterator[Module]:
     """Yield a mixture of one: its router has one row, and its weight is that row's sigmoid."""
     yield Module(Role.SHARED_ROUTER, (Part("shared_router", Axis(1)),), width, is_rounded=False)
-    parts = (Part("shared_gate", inner), Part("shared_up", inner))
+    parts, down = (Part("shared_gate", inner), Part("shared_up", inner)), (Part("shared_down", width),)
     yield Module(Role.SHARED_GATE_UP, parts, width, is_gated=True)
-    yield Module(Role.SHARED_DOWN, (Part("shared_down", width),), inner, is_summed=True)
+    yield Module(Role.SHARED_DOWN, down, inner, is_summed=True, factor=factor)

@@ -51,4 +51,27 @@ class YarnScaling:
         return head_dim * math.log(wavelength) / (2 * math.log(theta))
 
 
-RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """LongRoPE (Ding et al., 2024): each pair of dimensions has a wavelength of its own.
+
+    Cosines and sines are multiplied by `magnitude`. Reported facts leave the factors out.
+    """
+
+    original_length: int
+    magnitude: float
+    short: tuple[float, ...] = ()
+    """Factors of the wavelengths up to the original length."""
+    long: tuple[float, ...] = ()
+    """Those for longer sequences."""
+
+    def choose(self, length: int) -> tuple[float, ...]:
+        """Return the factors for a replica of this longest sequence.
+
+        All of its sequences have the same, as in vLLM. transformers changes them while a sequence grows, and
+        what it has cached stays as it was.
+        """
+        return self.short if length <= self.original_length else self.long
+
+
+RotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling

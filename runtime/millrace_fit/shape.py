@@ -29,6 +29,12 @@ class AttentionShape:
     has_bias: bool = False
     """Of the projections of queries, keys and values."""
     has_output_bias: bool = False
+    rotary_dim: int | None = None
+    """The first numbers of a head, which are turned; None: all."""
+    is_interleaved: bool = False
+    """Whether files have the two numbers that are turned together as neighbours, not one in each half."""
+    scale: float | None = None
+    """Factor of scores; None: one over the root of `head_dim`."""
 
     @property
     def query(self) -> int:
@@ -39,6 +45,23 @@ class AttentionShape:
     def kv(self) -> int:
         """The width of all key heads, and of all value heads."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def head_order(self) -> tuple[int, ...] | None:
+        """The stored rows of a head as kernels turn them, number i with i + head_dim / 2; None: as stored.
+
+        Scores don't depend on the order, if queries and keys share it. Rows that are not turned follow those
+        that are, in each half: their angle is 0.
+        """
+        turned = self.rotary_dim or self.head_dim
+        if not self.has_rotary or (turned == self.head_dim and not self.is_interleaved):
+            return None
+        pairs = turned // 2
+        first, second = range(pairs), range(pairs, turned)
+        if self.is_interleaved:
+            first, second = range(0, turned, 2), range(1, turned, 2)
+        middle = (turned + self.head_dim) // 2
+        return (*first, *range(turned, middle), *second, *range(middle, self.head_dim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +92,8 @@ class LayerShape:
 
     attention: AttentionShape
     mlp: MlpShape | ExpertsShape
+    is_normed_twice: bool = False
+    """Whether what comes out has a norm too, before it is added. Not for experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +123,12 @@ class DecoderShape:
     """Whether the head shares the embedding's weight."""
     kinds: tuple[LayerShape, ...]
     runs: tuple[Run, ...]
+    embedding_factor: float = 1.0
+    """Of the embedding's vectors."""
+    output_factor: float = 1.0
+    """Of all that a layer adds to the residual."""
+    logit_factor: float = 1.0
+    """Of the head's scores."""
 
     @property
     def num_layers(self) -> int:
@@ -130,8 +161,7 @@ class DecoderShape:
 def describe_layers(layers: Sequence[LayerShape]) -> tuple[tuple[LayerShape, ...], tuple[Run, ...]]:
     """Return the kinds and the runs of layers. Raises ArchitectureError for layers without a pattern."""
     kinds = tuple(dict.fromkeys(layers))
-    numbers = [kinds.index(layer) for layer in layers]
-    runs = _find_period(numbers) or _find_runs(numbers)
+    runs = _find_runs([kinds.index(layer) for layer in layers])
     if len(kinds) > MOST_KINDS or len(runs) > MOST_RUNS:
         raise ArchitectureError(
             f"config.json has layers of {len(kinds)} kinds without a pattern of at most {MOST_PERIOD} layers "
@@ -140,21 +170,27 @@ def describe_layers(layers: Sequence[LayerShape]) -> tuple[tuple[LayerShape, ...
     return kinds, runs
 
 
-def _find_period(numbers: Sequence[int]) -> tuple[Run, ...]:
-    """Return the shortest pattern that repeats, and the rest of the last repetition; empty without one."""
-    for length in range(1, min(MOST_PERIOD, len(numbers)) + 1):
-        if all(number == numbers[place % length] for place, number in enumerate(numbers)):
-            count, left = divmod(len(numbers), length)
-            whole = Run(tuple(numbers[:length]), count)
-            return (whole, Run(tuple(numbers[:left]), 1)) if left else (whole,)
-    return ()
-
-
 def _find_runs(numbers: Sequence[int]) -> tuple[Run, ...]:
+    """Return runs, each the pattern that covers most of the layers that are left, and the shortest such."""
     runs: list[Run] = []
-    for number in numbers:
-        if runs and runs[-1].kinds == (number,):
-            runs[-1] = Run((number,), runs[-1].count + 1)
-        else:
-            runs.append(Run((number,), 1))
+    begin = 0
+    while begin < len(numbers):
+        left = numbers[begin:]
+        run = max((_repeat(left, length) for length in range(1, MOST_PERIOD + 1)), key=_count_repeated)
+        begin += len(run.kinds) * run.count
+        if runs and runs[-1].count == run.count == 1 and len(runs[-1].kinds) < MOST_PERIOD:
+            run = Run((*runs.pop().kinds, *run.kinds), 1)
+        runs.append(run)
     return tuple(runs)
+
+
+def _repeat(numbers: Sequence[int], length: int) -> Run:
+    """Return the pattern of the first `length` layers as often as it follows itself."""
+    pattern, count = tuple(numbers[:length]), 1
+    while len(pattern) == length and tuple(numbers[count * length : (count + 1) * length]) == pattern:
+        count += 1
+    return Run(pattern, count)
+
+
+def _count_repeated(run: Run) -> int:
+    return len(run.kinds) * run.count if run.count > 1 else 0

@@ -5,7 +5,7 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, get_type_hints
 
 from millrace_fit.fields import MAX_COUNT, MOST_LAYERS
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from millrace_fit.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, RotaryScaling, YarnScaling
 from millrace_fit.shape import (
     MOST_KINDS,
     AttentionShape,
@@ -16,22 +16,34 @@ from millrace_fit.shape import (
     Run,
 )
 
-_SCALINGS: Final = {"magnitude": YarnScaling, "low_frequency_factor": Llama3Scaling, "factor": LinearScaling}
+_SCALINGS: Final = {
+    "fast": YarnScaling,
+    "low_frequency_factor": Llama3Scaling,
+    "factor": LinearScaling,
+    "magnitude": LongRopeScaling,
+}
 """By a field that no later one of them has."""
 _MLPS: Final = {"num_experts": ExpertsShape, "width": MlpShape}
 _COUNTS: Final = {int, int | None}
+_FACTORS: Final = {float, float | None}
 
 
 def write_shape(shape: DecoderShape) -> dict[str, Any]:
     """Return the shape for `json.dumps`, without fields that have their default."""
     return _without_defaults(shape) | {
-        "scaling": None if shape.scaling is None else asdict(shape.scaling),
+        "scaling": None if shape.scaling is None else _write_scaling(shape.scaling),
         "kinds": [
-            {"attention": _without_defaults(kind.attention), "mlp": _without_defaults(kind.mlp)}
+            _without_defaults(kind)
+            | {"attention": _without_defaults(kind.attention), "mlp": _without_defaults(kind.mlp)}
             for kind in shape.kinds
         ],
         "runs": [[run.kinds, run.count] for run in shape.runs],
     }
+
+
+def _write_scaling(scaling: RotaryScaling) -> dict[str, Any]:
+    """Return a scaling without LongRoPE's factors, of which there may be a hundred: no size needs them."""
+    return {name: value for name, value in asdict(scaling).items() if not isinstance(value, tuple)}
 
 
 def _without_defaults(values: Any) -> dict[str, Any]:
@@ -60,7 +72,10 @@ def _read_layer(values: Mapping[str, Any]) -> LayerShape:
     attention: AttentionShape = _read(AttentionShape, values["attention"])
     if attention.num_heads % attention.num_kv_heads:
         raise ValueError("num_heads")
-    return LayerShape(attention, _read_one(_MLPS, values["mlp"]))
+    layer: LayerShape = _read(
+        LayerShape, values, {"attention": attention, "mlp": _read_one(_MLPS, values["mlp"])}
+    )
+    return layer
 
 
 def _read_one(kinds: Mapping[str, type], values: Mapping[str, Any]) -> Any:
@@ -92,8 +107,8 @@ def _read(kind: type, values: Mapping[str, Any], read: Mapping[str, Any] | None 
 def _read_value(hint: Any, value: Any) -> Any:
     if hint in _COUNTS:
         return None if value is None and hint is not int else read_count(value, least=1)
-    if hint is float:
-        return _read_factor(value)
+    if hint in _FACTORS:
+        return None if value is None and hint is not float else _read_factor(value)
     if not isinstance(value, bool):
         raise TypeError(value)
     return value

@@ -9,8 +9,8 @@ from itertools import islice
 from math import prod
 from typing import Any, Final, NamedTuple
 
+from millrace_fit.declaration.family import Family, Names, name_part
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.family import Family, Names, name_part
 from millrace_fit.families.registry import Declared, declare, name_tensors
 from millrace_fit.files.dtypes import STORED_TYPES
 from millrace_fit.files.headers import StoredTensor
@@ -95,6 +95,12 @@ def _explain_missing(declared: Declared, needed: Needed, stored: Mapping[str, St
             return _explain_quantized(declared, f"{matrix}.{words}", f"stored as {words}")
     elif needed.num_weights and f"{matrix}.weight" in stored:
         return _explain_plain(declared, f"{matrix}.weight", stored[f"{matrix}.weight"].dtype, needed.scheme)
+    joined = declared.quantization.name_stored(matrix)
+    if joined is not None and (found := stored.get(f"{joined}.{ending}")) is not None:
+        return (
+            f"the tensor {joined}.{ending} has the shape {list(found.shape)}, and config.json asks for "
+            f"another one, of which {needed.name} is a part: use the config.json that came with the weights"
+        )
     cause = _explain_names(declared, needed, stored)
     return f"the safetensors files lack the tensor {needed.name}: {cause}"
 

@@ -5,7 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
+from millrace_fit.rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RotaryScaling,
+    YarnScaling,
+)
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
 from millrace_kernels.weights import Experts, Matrix, Shares
 
@@ -45,6 +51,10 @@ class Linear:
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return residual + y. The caller must not use the residual again."""
         return step.linear_add(x, self.weight, residual)
+
+    def sum(self, x: Tensor, step: Step) -> Tensor:
+        """Return the sum of all workers' y."""
+        return step.linear_sum(x, self.weight)
 
 
 class GatedLinear:
@@ -87,10 +97,15 @@ class Attention:
     """Normalises and rotates queries and keys if it has norms and angles, stores keys and values, attends."""
 
     def __init__(
-        self, layer: CacheLayer, heads: Heads, angles: Angles | None, norms: HeadNorms | None = None
+        self,
+        layer: CacheLayer,
+        heads: Heads,
+        angles: Angles | None,
+        norms: HeadNorms | None = None,
+        scale: float | None = None,
     ) -> None:
         self._layer, self._heads, self._angles, self._norms = layer, heads, angles, norms
-        self._scale = heads.head_dim**-0.5
+        self._scale = heads.head_dim**-0.5 if scale is None else scale
 
     def __call__(self, qkv: Tensor, step: Step) -> Tensor:
         """Map qkv [tokens, (heads + 2 kv_heads) * head_dim] to [tokens, heads * head_dim]."""
@@ -99,21 +114,30 @@ class Attention:
 
 
 def rotary_angles(
-    head_dim: int, theta: float, length: int, scaling: RotaryScaling | None, device: torch.device
+    head_dim: int,
+    theta: float,
+    length: int,
+    scaling: RotaryScaling | None,
+    device: torch.device,
+    *,
+    rotary_dim: int | None = None,
 ) -> Angles:
-    """Return the angles of positions 0 … length - 1."""
-    frequencies = _frequencies(head_dim, theta, scaling)
+    """Return the angles of positions 0 … length - 1 for `rotary_dim` numbers of a head, 0 for others."""
+    frequencies = _frequencies(rotary_dim or head_dim, theta, length, scaling)
     turns = torch.outer(torch.arange(length, dtype=torch.float32), frequencies)
-    table = torch.empty((2, *turns.shape))
-    torch.cos(turns, out=table[0])
-    torch.sin(turns, out=table[1])
-    if isinstance(scaling, YarnScaling):
-        table *= scaling.magnitude
+    table = torch.zeros((2, length, head_dim // 2))
+    table[0] = 1.0
+    turned = table[..., : len(frequencies)]
+    torch.cos(turns, out=turned[0])
+    torch.sin(turns, out=turned[1])
+    if isinstance(scaling, YarnScaling | LongRopeScaling):
+        turned *= scaling.magnitude
     return Angles(table.to(device))
 
 
-def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> Tensor:
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+def _frequencies(turned: int, theta: float, length: int, scaling: RotaryScaling | None) -> Tensor:
+    """Return the angle of each pair of the `turned` dimensions at position 1."""
+    exponents = torch.arange(0, turned, 2, dtype=torch.int64).float() / turned
     frequencies = 1.0 / theta**exponents
     match scaling:
         case None:
@@ -123,9 +147,11 @@ def _frequencies(head_dim: int, theta: float, scaling: RotaryScaling | None) -> 
         case Llama3Scaling():
             return _stretch(frequencies, scaling)
         case YarnScaling():
-            low, high = scaling.find_ramp(head_dim, theta)
-            stretched = ((torch.arange(head_dim // 2) - low) / (high - low)).clamp(0.0, 1.0)
+            low, high = scaling.find_ramp(turned, theta)
+            stretched = ((torch.arange(turned // 2) - low) / (high - low)).clamp(0.0, 1.0)
             return frequencies / scaling.factor * stretched + frequencies * (1.0 - stretched)
+        case LongRopeScaling():
+            return 1.0 / (torch.tensor(scaling.choose(length)) * theta**exponents)
 
 
 def _stretch(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:

@@ -56,6 +56,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "shared_expert_intermediate_size": 352,
         "dtype": "bfloat16",
     },
+    "norms after": {"architectures": ["Glm4ForCausalLM"], "dtype": "bfloat16"},
     "bfloat16": {"dtype": "bfloat16"},
     "float16": {"dtype": "float16"},
 }

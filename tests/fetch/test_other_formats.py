@@ -76,7 +76,7 @@ async def test_an_architecture_that_no_replica_serves_is_told_before_the_format(
     config = {"config.json": b'{"architectures": ["T5ForConditionalGeneration"]}'}
     hub.files.contents = config | {"pytorch_model.bin": b"pickle"}
     told = fault(await ask(fetcher, URI))
-    assert told.startswith("config.json names the architecture T5ForConditionalGeneration; supported are ")
+    assert told.startswith("config.json names the architecture T5ForConditionalGeneration; docs/how-to/")
     assert "Besides, there are no *.safetensors" in told
     assert "(pytorch_model.bin)" in told
 
@@ -163,7 +163,7 @@ async def test_a_look_at_an_architecture_that_no_replica_serves_ends_well_and_sa
     process = await start_command(URI, "--resolve", str(tmp_path / "told"), HF_ENDPOINT=hub.endpoint)
     status, out, err = await finish(process)
     assert (status, err) == (0, "")
-    assert "which no replica can serve: config.json names the architecture T5; supported are" in out
+    assert "which no replica can serve: config.json names the architecture T5; docs/" in out
 
 
 async def test_a_look_that_finds_it_ends_well_and_says_so(hub: FakeHub, tmp_path: Path) -> None:

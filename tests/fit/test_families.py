@@ -20,6 +20,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -180,7 +181,12 @@ def test_what_says_nothing_is_no_error() -> None:
         ({"hidden_act": "gelu"}, 'only "silu"'),
         ({"hidden_act": None}, "hidden_act None"),
         ({"rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0}}, "alpha 1000.0"),
-        ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, 'rope_type "longrope"'),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2}}, "short_factor None; it must be a list"),
+        (
+            {"rope_scaling": LONGROPE | {"long_factor": [1.0] * 7}},
+            "long_factor of 7 numbers, and heads turn 16",
+        ),
+        ({"rope_scaling": {"rope_type": "proportional"}}, 'rope_type "proportional"'),
         ({"rope_scaling": LLAMA3 | {"factor": 0}}, "factor 0"),
         ({"rope_scaling": YARN | {"beta_slow": 64}}, "beta_fast 32.0 and beta_slow 64.0"),
         ({"rope_scaling": YARN | {"long_factor": [1.0]}}, r"long_factor \[1.0\]"),
@@ -228,8 +234,8 @@ def test_windows_that_are_named_and_have_no_length_are_refused(family: str) -> N
 
 
 @pytest.mark.parametrize("names", [["GPT2LMHeadModel"], [], None])
-def test_an_unknown_architecture_lists_the_supported(names: Any) -> None:
-    with pytest.raises(ArchitectureError, match="supported are LlamaForCausalLM, MiMo, Ministral3, Mistral,"):
+def test_an_unknown_architecture_names_the_page_of_the_supported(names: Any) -> None:
+    with pytest.raises(ArchitectureError, match="lists what is served"):
         declare(RAW | {"architectures": names})
 
 
@@ -248,11 +254,13 @@ LAYER = LayerShape(AttentionShape(4, 4, 16), MlpShape(32))
         ([0] * 80, (Run((0,), 80),)),
         ([0, 0, 0, 1] * 9, (Run((0, 0, 0, 1), 9),)),
         ([0, 1, 0, 1, 0], (Run((0, 1), 2), Run((0,), 1))),
+        ([0, 0] + [1, 1, 1, 2] * 11, (Run((0,), 2), Run((1, 1, 1, 2), 11))),
+        ([0, 1, 1, 2, 0], (Run((0,), 1), Run((1,), 2), Run((2, 0), 1))),
         ([0] * 28 + [1] * 4, (Run((0,), 28), Run((1,), 4))),
     ],
 )
 def test_layers_are_written_as_what_repeats(numbers: list[int], runs: tuple[Run, ...]) -> None:
-    kinds = [LAYER, replace(LAYER, attention=AttentionShape(4, 4, 16, window=8))]
+    kinds = [LAYER, *(replace(LAYER, attention=AttentionShape(4, 4, 16, window=size)) for size in (8, 9))]
     layers = [kinds[number] for number in numbers]
     assert describe_layers(layers) == (tuple(kinds[: max(numbers) + 1]), runs)
 

@@ -40,6 +40,7 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.decoder import find_architecture
+from millrace_runtime.models.model import Rows
 from millrace_runtime.protocol.step import KvGroup, Limits, Placement
 from testing.checkpoints.models import LLAMA_8B, QWEN_HALF, shape_of, stored_of
 
@@ -52,11 +53,11 @@ class FakeWeights:
     device = GPU
     names: Collection[str] = ()
 
-    def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
-        return make(size)
+    def vector(self, name: str, rows: Rows) -> Tensor:  # noqa: ARG002
+        return make(rows.cut.size)
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
-        return dense(sum(cut.size for cut in names.values()), inputs.size, has_bias=has_bias)
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+        return dense(sum(one.cut.size for one in rows.values()), inputs.size, has_bias=has_bias)
 
     def skip(self, name: str) -> None:
         pass
@@ -75,8 +76,8 @@ class FakeWeights:
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
         return dense(num_experts, inputs)
 
-    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
-        return TensorExperts(dense(len(names) * outputs, inputs.size), len(names))
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+        return TensorExperts(dense(len(names) * rows.cut.size, inputs.size), len(names))
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         return TensorExperts(dense(2 * len(names) * rows.size, inputs), len(names))
@@ -88,9 +89,9 @@ class FakeQuantized(FakeWeights):
     def __init__(self, scheme: Scheme) -> None:
         self._form = Format(Number(scheme.kind.value), scheme.group)
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         assert not has_bias
-        return self._make(sum(cut.size for cut in names.values()), inputs.size)
+        return self._make(sum(one.cut.size for one in rows.values()), inputs.size)
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
         return self._make(2 * rows.size, inputs)
@@ -175,6 +176,10 @@ def peak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Peak]:
         yield found
 
 
+GLM_9B: dict[str, Any] = LLAMA_8B | {
+    "architectures": ["Glm4ForCausalLM"], "num_hidden_layers": 4, "intermediate_size": 13696,
+    "num_key_value_heads": 2, "rope_scaling": None, "attention_bias": False,
+}  # fmt: skip
 CASES = [
     pytest.param(LLAMA_8B, Settings(), 8192, id="draws take the most"),
     pytest.param(LLAMA_8B, Settings(max_batched_tokens=16384), 131072, id="a layer takes the most"),
@@ -185,6 +190,13 @@ CASES = [
     ),
     pytest.param(QWEN_HALF, Settings(), 4096, id="qwen 2"),
     pytest.param(LLAMA_8B, Settings(max_sequences=4), 8192, id="few sequences"),
+    pytest.param(GLM_9B, Settings(max_sequences=4, max_batched_tokens=16384), 8192, id="norms after"),
+    pytest.param(
+        GLM_9B,
+        Settings(max_sequences=4, max_batched_tokens=16384, tensor_parallel=2),
+        8192,
+        id="norms after, two workers",
+    ),
 ]
 
 
@@ -202,7 +214,7 @@ def test_a_quantised_models_step_takes_about_what_was_told(kind: Kind, peak: Pea
     plain = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
     scheme = Scheme(kind, Packing.PLAIN, group=128 if kind is Kind.INT4 else None)
     layer, count = next(iter(shape_of(plain).counted))
-    modules = [one for one in list_layer(shape_of(plain).width, layer) if one.is_linear]
+    modules = [one for one in list_layer(shape_of(plain), layer) if one.is_linear]
     quantized = (ModuleSchemes(0, one.role, (scheme,) * len(one.parts), count) for one in modules)
     told = replace(plain, quantized=tuple(quantized)).weigh(Settings())
     step = step_bytes(told, Shard(0, 1), 8192)

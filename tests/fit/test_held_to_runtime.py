@@ -83,7 +83,9 @@ def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: P
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ["llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert"])
+@pytest.mark.parametrize(
+    "name", ["llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert", "norms after"]
+)
 def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
@@ -93,8 +95,9 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     told = step_bytes(facts.weigh(settings), Shard(), LENGTH)
     taken = runner._program._workspace.nbytes
     # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
-    # A shared expert's may have some of the experts' before it.
-    assert 0.99 * taken <= told <= {"mixture": 1.25, "shared expert": 1.15}.get(name, 1.03) * taken
+    # A shared expert's may have some of the experts' before it, and a sum before its norm that of others.
+    most = {"mixture": 1.25, "shared expert": 1.15, "norms after": 1.25}.get(name, 1.03)
+    assert 0.99 * taken <= told <= most * taken
 
 
 def test_the_tables_take_what_was_told(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 
+NEEDED = {"GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 2}}
+
 
 def make(architecture: str, *changes: dict[str, Any], text: dict[str, Any] | None = None) -> dict[str, Any]:
-    raw = RAW | FOUR_KV_HEADS | EXPERTS | {"architectures": [architecture]}
+    raw = RAW | FOUR_KV_HEADS | EXPERTS | {"architectures": [architecture]} | NEEDED.get(architecture, {})
     for change in changes:
         raw |= change
     return raw if text is None else raw | {"text_config": RAW | FOUR_KV_HEADS | text}
@@ -81,7 +83,10 @@ def test_a_model_type_is_its_familys(family: Any) -> None:
         ("OlmoeForCausalLM", "Qwen3MoeForCausalLM"),
         ("PhiMoEForCausalLM", "Qwen3MoeForCausalLM"),
         ("Gemma3ForCausalLM", "Qwen3ForCausalLM"),
-        ("InternLM2ForCausalLM", "Qwen3ForCausalLM"),
+        ("InternLM2ForCausalLM", "InternLM3ForCausalLM"),
+        ("ChatGLMModel", None),
+        ("Phi3SmallForCausalLM", "Phi3ForCausalLM"),
+        ("Glm4MoeForCausalLM", "Qwen3MoeForCausalLM"),
         ("GPT2LMHeadModel", "Qwen3ForCausalLM"),
         ("LLaMAForCausalLM", "LlamaForCausalLM"),
         ("T5ForConditionalGeneration", None),

@@ -1,5 +1,6 @@
 """What headers and config.json say of a quantised checkpoint: faults, weights, bytes, and workers."""
 
+import random
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,11 +10,11 @@ from typing import Any
 import pytest
 
 from millrace_fit.accelerators import GPUS
-from millrace_fit.facts import ModelFacts, find_facts
+from millrace_fit.facts import MAX_BYTES, ModelFacts, find_facts
 from millrace_fit.files.headers import StoredTensor
 from millrace_fit.settings import Settings
 from millrace_fit.verdict import Answer, judge
-from testing.checkpoints.models import LLAMA_8B, read_facts, stored_of, write_model
+from testing.checkpoints.models import LLAMA_8B, LLAMA_70B, read_facts, stored_of, write_model
 from testing.checkpoints.quantized import FORMS, write_quantized
 from tests.fit import quantized
 from tests.fit.quantized import CONFIGS, EXPERTS, FP8_BLOCK, MODELOPT, SMALL, W8A8, Tensors, quantise
@@ -58,14 +59,44 @@ def test_facts_of_a_quantised_model_are_a_short_line(config: Any, quantization: 
 
 def test_facts_are_short_however_the_layers_differ() -> None:
     """What does not fit counts as unquantised."""
-    left_out = [f"model.layers.{number}.self_attn.{'qkvo'[number % 4]}_proj" for number in range(32)]
-    grouped = {rf".*layers\.{number}\.": {"group_size": 32 * 2 ** (number % 5)} for number in range(32)}
-    facts = find(LLAMA_8B, GPTQ | {"dynamic": {f"-:{name}": {} for name in left_out} | grouped})
+    draw = random.Random(0)
+    layers = {
+        rf"{draw.choice('+++-')}:.*layers\.{number}\..*{part}_proj": {
+            "group_size": 32 * 2 ** draw.randrange(6)
+        }
+        for number in range(80)
+        for part in "qkvo"
+    }
+    facts = find(LLAMA_70B, GPTQ | {"dynamic": layers})
     assert facts.fault is None
-    assert len(facts.to_json()) < 1500
+    assert len(facts.to_json()) <= MAX_BYTES
     read = ModelFacts.from_json(facts.to_json())
     assert 0 < len(read.quantized) < len(facts.quantized)
     assert read.weigh(Settings()).most_bytes > facts.weigh(Settings()).most_bytes
+
+
+def test_facts_are_short_however_many_kinds_of_layers_are_quantised() -> None:
+    """Four kinds with YaRN leave less room for schemes."""
+    windows = {
+        "layer_types": ["full_attention", "sliding_attention"] * 2, "use_sliding_window": True,
+        "sliding_window": 4096, "num_hidden_layers": 4, "mlp_only_layers": [0, 1], "decoder_sparse_step": 1,
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+        "shared_expert_intermediate_size": 512, "architectures": ["Qwen2MoeForCausalLM"],
+        "rope_scaling": {"rope_type": "yarn", "factor": 1e15 / 3, "beta_fast": 1e9 / 3, "beta_slow": 1 / 3},
+    }  # fmt: skip
+    grouped = {rf".*layers\.{number}\..*{one}": {"group_size": 32 * 2 ** (place % 3)} for number in range(4)
+               for place, one in enumerate(("q_proj", "v_proj", "o_proj", "down_proj"))}  # fmt: skip
+    config = {
+        name: value
+        for name, value in (SMALL | {"intermediate_size": 2048} | windows).items()
+        if name != "head_dim"
+    }
+    facts = find(config, GPTQ | {"dynamic": grouped})
+    assert facts.fault is None
+    assert facts.shape is not None
+    assert len(facts.shape.kinds) == 4
+    assert len(facts.to_json().encode()) <= MAX_BYTES
+    assert ModelFacts.from_json(facts.to_json()).quantized
 
 
 def change(tensors: Tensors, changes: Mapping[str, StoredTensor | None]) -> Tensors:

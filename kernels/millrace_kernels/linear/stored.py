@@ -47,6 +47,12 @@ class StoredMatrix:
         zeros = None if self.zeros is None else self.zeros[rows]
         return replace(self, values=self.values[rows], scales=self.scales[rows], zeros=zeros)
 
+    def take(self, rows: Tensor) -> "StoredMatrix":
+        """Return the rows of these numbers, int64, in their order."""
+        zeros = None if self.zeros is None else self.zeros[rows]
+        values = self.values.view(torch.int8)[rows].view(self.values.dtype)  # torch takes no 8-bit floats
+        return replace(self, values=values, scales=self.scales[rows], zeros=zeros)
+
     def to(self, device: torch.device) -> "StoredMatrix":
         """Return it on a device."""
         zeros = None if self.zeros is None else self.zeros.to(device)

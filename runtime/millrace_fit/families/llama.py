@@ -1,7 +1,7 @@
 """Llama 1 to 3, and all that is built like it (Touvron et al., 2023)."""
 
-from millrace_fit.families.family import Family
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp
+from millrace_fit.declaration.family import Family
+from millrace_fit.declaration.parts import read_attention, read_decoder, read_mlp
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from millrace_fit.families.family import LLAMA_NAMES, UNREAD, Family
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_window, read_windows
+from millrace_fit.declaration.family import LLAMA_NAMES, UNREAD, Family
+from millrace_fit.declaration.parts import read_attention, read_decoder, read_mlp, read_window, read_windows
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from millrace_fit.families.family import LLAMA_NAMES, Family
+from millrace_fit.declaration.family import LLAMA_NAMES, Family
+from millrace_fit.declaration.parts import read_attention, read_decoder, read_experts, read_window
 from millrace_fit.families.mistral import MAX_LENGTH
-from millrace_fit.families.parts import read_attention, read_decoder, read_experts, read_window
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 

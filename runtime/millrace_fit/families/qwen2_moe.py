@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from millrace_fit.families.family import Family
-from millrace_fit.families.parts import (
+from millrace_fit.declaration.family import Family
+from millrace_fit.declaration.parts import (
     list_mlps,
     read_attention,
     read_decoder,

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from millrace_fit.families.family import Family
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp, read_qwen_windows
+from millrace_fit.declaration.family import Family
+from millrace_fit.declaration.parts import read_attention, read_decoder, read_mlp, read_qwen_windows
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 

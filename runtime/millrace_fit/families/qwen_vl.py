@@ -1,4 +1,4 @@
-"""The text parts of Qwen 2 VL, 2.5 VL and 3 VL: Qwen 2 and Qwen 3, with other defaults.
+"""The text parts of Qwen 2 VL, 2.5 VL and 3 VL: Qwen 2, Qwen 3 and its mixtures, with other defaults.
 
 A position has three numbers there, for time, height and width (Bai et al., 2025). Those of a text are equal,
 so its angles are those of the plain rotary embedding.
@@ -7,8 +7,9 @@ so its angles are those of the plain rotary embedding.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from millrace_fit.families import qwen2, qwen3
-from millrace_fit.families.family import LLAMA_NAMES, UNREAD, Family
+from millrace_fit.declaration.family import LLAMA_NAMES, UNREAD, Family
+from millrace_fit.declaration.layout import Joined
+from millrace_fit.families import qwen2, qwen3, qwen3_moe
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape
 
@@ -22,6 +23,14 @@ _DEFAULTS_2: Final[Mapping[str, Any]] = {
     "max_window_layers": 80,
 }
 _DEFAULTS_3: Final[Mapping[str, Any]] = {"max_position_embeddings": 128000, "rope_theta": 5e5}
+_DEFAULTS_MOE: Final[dict[str, Any]] = {
+    **_DEFAULTS_3,
+    "num_key_value_heads": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
+}
+_ALWAYS: Final[Mapping[str, Any]] = {"norm_topk_prob": True}
+"""What transformers reads no field for."""
 _WINDOWS: Final = ("use_sliding_window", "layer_types")
 
 
@@ -34,6 +43,14 @@ def parse_qwen3(fields: Fields) -> DecoderShape:
     """Return the shape of Qwen 3 VL's text part. It has no windows: transformers reads no field of them."""
     plain = Fields({name: value for name, value in fields.raw.items() if name not in _WINDOWS})
     return qwen3.parse(_read_as_text(plain).with_defaults(_DEFAULTS_3))
+
+
+def parse_qwen3_moe(fields: Fields) -> DecoderShape:
+    """Return the shape of the text part of a Qwen 3 VL with experts."""
+    plain = Fields({name: value for name, value in fields.raw.items() if name not in _WINDOWS})
+    count = {} if fields.has("num_local_experts") else {"num_experts": 60}
+    defaults = _DEFAULTS_MOE | count
+    return qwen3_moe.parse(Fields({**_read_as_text(plain).with_defaults(defaults).raw, **_ALWAYS}))
 
 
 def _read_as_text(fields: Fields) -> Fields:
@@ -78,4 +95,15 @@ QWEN3_VL = Family(
     text_field="text_config",
     text_types=("qwen3_vl_text",),
     known=frozenset({"use_qk_norm"}),
+)
+_EXPERTS = f"{_TEXT}layers.{{layer}}.mlp.experts."
+QWEN3_VL_MOE = QWEN3_VL._replace(
+    architecture="Qwen3VLMoeForConditionalGeneration",
+    model_type="qwen3_vl_moe",
+    parse=parse_qwen3_moe,
+    layout=(
+        Joined(f"{_EXPERTS}gate_up_proj", ("expert_gate", "expert_up"), has_experts=True),
+        Joined(f"{_EXPERTS}down_proj", ("expert_down",), has_experts=True),
+    ),
+    text_types=("qwen3_vl_moe_text",),
 )

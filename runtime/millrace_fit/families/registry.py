@@ -1,24 +1,33 @@
 """The families that are served, by their names in config.json."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
+from millrace_fit.declaration.family import Family
+from millrace_fit.declaration.foreign_fields import refuse_foreign
+from millrace_fit.declaration.layout import Shapes, Source, locate
+from millrace_fit.declaration.nearest import propose
+from millrace_fit.declaration.spelling import spell
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.family import Family
-from millrace_fit.families.foreign_fields import refuse_foreign
+from millrace_fit.families.ernie import ERNIE
+from millrace_fit.families.glm import GLM, GLM4
+from millrace_fit.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
+from millrace_fit.families.internlm3 import INTERNLM3
 from millrace_fit.families.llama import LLAMA
+from millrace_fit.families.minicpm import MINICPM
 from millrace_fit.families.mistral import MINISTRAL3, MISTRAL, MISTRAL3
 from millrace_fit.families.mixtral import MIXTRAL
-from millrace_fit.families.nearest import propose
+from millrace_fit.families.phi3 import PHI3
 from millrace_fit.families.qwen2 import MIMO, QWEN2
 from millrace_fit.families.qwen2_moe import QWEN2_MOE
 from millrace_fit.families.qwen3 import QWEN3
 from millrace_fit.families.qwen3_moe import QWEN3_MOE
-from millrace_fit.families.qwen_vl import QWEN2_VL, QWEN3_VL, QWEN25_VL
+from millrace_fit.families.qwen_vl import QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE, QWEN25_VL
 from millrace_fit.families.seed_oss import SEED_OSS
 from millrace_fit.families.smollm3 import SMOLLM3
-from millrace_fit.families.spelling import spell
 from millrace_fit.fields import Fields
+from millrace_fit.files.headers import StoredTensor
 from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
 from millrace_fit.quantization.read import read_quantization
 from millrace_fit.shape import DecoderShape
@@ -26,12 +35,21 @@ from millrace_fit.shape import DecoderShape
 FAMILIES: Final[Mapping[str, Family]] = {
     family.architecture: family
     for family in (
+        ERNIE,
+        GLM,
+        GLM4,
+        GRANITE,
+        GRANITE_HYBRID,
+        GRANITE_MOE,
+        INTERNLM3,
         LLAMA,
         MIMO,
+        MINICPM,
         MINISTRAL3,
         MISTRAL,
         MISTRAL3,
         MIXTRAL,
+        PHI3,
         QWEN2,
         QWEN2_MOE,
         QWEN3,
@@ -39,6 +57,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN2_VL,
         QWEN25_VL,
         QWEN3_VL,
+        QWEN3_VL_MOE,
         SEED_OSS,
         SMOLLM3,
     )
@@ -66,30 +85,37 @@ def find_family(raw: Mapping[str, Any]) -> Family:
         if name in FAMILIES:
             return FAMILIES[name]
     asked = ", ".join(names) or "none"
-    raise ArchitectureError(f"config.json names the architecture {propose(asked, raw)}{_list_known()}")
+    raise ArchitectureError(
+        f"config.json names the architecture {propose(asked, raw)}{PAGE} lists what is served"
+    )
 
 
-_ALONE, _WITH_TEXT = "ForCausalLM", "ForConditionalGeneration"
+PAGE: Final = "docs/how-to/own-model.md"
+"""It lists the families. A termination message has too few letters for that."""
 
 
-def _list_known() -> str:
-    """Return which architectures are served, briefly: a termination message has few letters."""
-    parts = [name.removesuffix(_WITH_TEXT) for name in sorted(FAMILIES) if name.endswith(_WITH_TEXT)]
-    first, *others = (name for name in sorted(FAMILIES) if not name.endswith(_WITH_TEXT))
-    whole = [first, *(name.removesuffix(_ALONE) for name in others)]
-    return f"supported are {', '.join(whole)}, and the text parts of {', '.join(parts)}"
-
-
-T = TypeVar("T")
-
-
-def name_tensors(raw: Mapping[str, Any], tensors: Mapping[str, T]) -> dict[str, T]:
-    """Return tensors by the names that the family declares, whichever of its spellings the files have."""
+def locate_tensors(raw: Mapping[str, Any], stored: Shapes) -> dict[str, Source]:
+    """Return where files have each tensor, by the family's names, whichever of its spellings they have."""
     try:
-        spellings = find_family(raw).spellings
+        family = find_family(raw)
     except ArchitectureError:
-        return dict(tensors)
-    return {name: tensors[stored] for stored, name in spell(tensors.keys(), spellings).items()}
+        return {name: Source(name) for name in stored}
+    spelt = {name: one for one, name in spell(stored.keys(), family.spellings).items()}
+    try:
+        shape = declare(raw).shape if family.layout else None
+    except ArchitectureError:
+        shape = None
+    if shape is None:
+        return {name: Source(one) for name, one in spelt.items()}
+    shapes = {name: stored[one] for name, one in spelt.items()}
+    found = locate(family.layout, family.names, shape, shapes)
+    return {name: source._replace(name=spelt[source.name]) for name, source in found.items()}
+
+
+def name_tensors(raw: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return what headers say of each tensor that the family declares, by its name there."""
+    sources = locate_tensors(raw, {name: tensor.shape for name, tensor in tensors.items()})
+    return {name: source.cut(tensors[source.name]) for name, source in sources.items()}
 
 
 _TIED: Final = "tie_word_embeddings"
@@ -103,7 +129,17 @@ def declare(raw: Mapping[str, Any]) -> Declared:
     _check_type(raw, (family.model_type,), family.architecture)
     refuse_foreign(raw, family.known)
     fields = raw if _is_flat(family, raw) else _find_text(family, raw)
-    return Declared(family, family.parse(Fields(fields)), read_quantization(fields))
+    quantization = replace(read_quantization(fields), stored_names=_name_stored(family))
+    return Declared(family, family.parse(Fields(fields)), quantization)
+
+
+def _name_stored(family: Family) -> Mapping[str, str]:
+    """Return the last word of a part's name in files, by that of its declared name."""
+    return {
+        family.names[part].rpartition(".")[2]: joined.stored.rpartition(".")[2]
+        for joined in family.layout
+        for part in joined.parts
+    }
 
 
 def _is_flat(family: Family, raw: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Seed-OSS: Llama with biases on queries, keys and values."""
 
-from millrace_fit.families.family import Family
-from millrace_fit.families.parts import read_attention, read_decoder, read_mlp
+from millrace_fit.declaration.family import Family
+from millrace_fit.declaration.parts import read_attention, read_decoder, read_mlp
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 

@@ -1,8 +1,8 @@
 """Which matrices of a model are quantised, and how: the answer to a module's name."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from millrace_fit.quantization.scheme import Scheme
@@ -63,12 +63,14 @@ class Quantization:
     rules: tuple[Rule, ...]
     stored: frozenset[str] | None = None
     """The names of the checkpoint's tensors, which decide what config.json leaves open; None: not known."""
+    stored_names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The last word of a module's name in files, where it is part of a larger one."""
 
     def find_scheme(self, name: str) -> Scheme | None:
         """Return a linear module's scheme, by its name in files without `.weight`; None: not quantised."""
-        is_assumed = False
+        is_assumed, names = False, [one for one in (name, self.name_stored(name)) if one is not None]
         for rule in self.rules:
-            if rule.targets is None or rule.targets.has(name):
+            if rule.targets is None or any(rule.targets.has(one) for one in names):
                 if rule.is_assumed and self.stored is not None:
                     is_assumed = True
                     continue
@@ -78,6 +80,11 @@ class Quantization:
     def fit_to(self, names: Iterable[str]) -> "Quantization":
         """Return the same for a checkpoint with tensors of these names, which decide what is left open."""
         return replace(self, stored=frozenset(names))
+
+    def name_stored(self, name: str) -> str | None:
+        """Return the larger module of files that a module is a part of, if it is one."""
+        around, _, last = name.rpartition(".")
+        return f"{around}.{self.stored_names[last]}" if last in self.stored_names else None
 
     def _fit(self, name: str, scheme: Scheme | None, *, is_assumed: bool) -> Scheme | None:
         """Return a matrix's scheme as its tensors have it; None if it was left out, and they agree."""

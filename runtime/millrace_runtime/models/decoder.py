@@ -38,20 +38,32 @@ class Place(NamedTuple):
     """None: it knows no positions."""
 
 
+class Epsilons(NamedTuple):
+    """What norms add to the mean square."""
+
+    residual: float
+    """Of the residual, which is kept divided by the embedding's factor: so the embedding stays as stored."""
+    other: float
+
+
 class SelfAttention:
     """Grouped-query self-attention."""
 
-    def __init__(self, modules: Modules, place: Place, epsilon: float) -> None:
+    def __init__(self, modules: Modules, kind: AttentionShape, place: Place, epsilon: float) -> None:
         self.qkv = Linear(modules.matrix(Role.QKV))
         norms = None
         if Role.QUERY_NORM in modules.modules:
             norms = HeadNorms(modules.vector(Role.QUERY_NORM), modules.vector(Role.KEY_NORM), epsilon)
-        self.attention = Attention(place.layer, place.heads, place.angles, norms)
+        self.attention = Attention(place.layer, place.heads, place.angles, norms, kind.scale)
         self.output = Linear(modules.matrix(Role.OUTPUT))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return residual + attention(x), each [tokens, width]."""
         return self.output.add_to(residual, self.attention(self.qkv(x, step), step), step)
+
+    def sum(self, x: Tensor, step: Step) -> Tensor:
+        """Return attention(x), [tokens, width]."""
+        return self.output.sum(self.attention(self.qkv(x, step), step), step)
 
 
 class MLP:
@@ -64,6 +76,10 @@ class MLP:
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return residual + MLP(x), each [tokens, width]."""
         return self.down.add_to(residual, self.gate_up(x, step), step)
+
+    def sum(self, x: Tensor, step: Step) -> Tensor:
+        """Return MLP(x), [tokens, width]."""
+        return self.down.sum(self.gate_up(x, step), step)
 
 
 class SharedMixture:
@@ -99,16 +115,42 @@ def build_shared(modules: Modules) -> Mixture:
 class Layer:
     """Attention and MLP, each normalised before and added after."""
 
-    def __init__(self, modules: Modules, kind: LayerShape, place: Place, epsilon: float) -> None:
-        self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilon)
-        self.attention = SelfAttention(modules, place, epsilon)
-        self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilon)
+    def __init__(self, modules: Modules, kind: LayerShape, place: Place, epsilons: Epsilons) -> None:
+        self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilons.residual)
+        self.attention = SelfAttention(modules, kind.attention, place, epsilons.other)
+        self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilons.residual)
         self.mlp = build_mlp(kind.mlp, modules)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [tokens, width] to the same shape."""
         x = self.attention.add_to(x, self.attention_norm(x, step), step)
         return self.mlp.add_to(x, self.mlp_norm(x, step), step)
+
+
+class TwiceNormedLayer:
+    """Attention and MLP, each normalised before, and again before it is added."""
+
+    def __init__(self, modules: Modules, kind: LayerShape, place: Place, epsilons: Epsilons) -> None:
+        assert isinstance(kind.mlp, MlpShape), "a mixture adds to the residual itself"
+        self.attention_norm = RMSNorm(modules.vector(Role.ATTENTION_NORM), epsilons.residual)
+        self.attention = SelfAttention(modules, kind.attention, place, epsilons.other)
+        self.attention_output_norm = RMSNorm(modules.vector(Role.ATTENTION_OUTPUT_NORM), epsilons.other)
+        self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilons.residual)
+        self.mlp = MLP(modules)
+        self.mlp_output_norm = RMSNorm(modules.vector(Role.MLP_OUTPUT_NORM), epsilons.other)
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """Map x [tokens, width] to the same shape."""
+        x = step.add(self._attend(x, step), x)
+        return step.add(self._map(x, step), x)
+
+    def _attend(self, x: Tensor, step: Step) -> Tensor:
+        attended = self.attention.sum(self.attention_norm(x, step), step)
+        return self.attention_output_norm(attended, step)
+
+    def _map(self, x: Tensor, step: Step) -> Tensor:
+        mapped = self.mlp.sum(self.mlp_norm(x, step), step)
+        return self.mlp_output_norm(mapped, step)
 
 
 class Decoder:
@@ -120,7 +162,7 @@ class Decoder:
         table = modules.outer.table(Role.EMBEDDING)
         self.embedding = Embedding(table, shares)
         self.layers = _build_layers(shape, modules, length)
-        self.norm = RMSNorm(modules.outer.vector(Role.NORM), shape.epsilon)
+        self.norm = RMSNorm(modules.outer.vector(Role.NORM), find_epsilons(shape).residual)
         self.head = Head(table if shape.is_tied else modules.outer.table(Role.HEAD), shares)
         modules.skip_unread()
 
@@ -136,18 +178,28 @@ class Decoder:
         return self.head(self.norm(hidden, step), step)
 
 
-def _build_layers(shape: DecoderShape, modules: DecoderModules, length: int) -> list[Layer]:
+def _build_layers(
+    shape: DecoderShape, modules: DecoderModules, length: int
+) -> list[Layer | TwiceNormedLayer]:
     @cache
-    def make_angles(head_dim: int) -> Angles:
-        return rotary_angles(head_dim, shape.theta, length, shape.scaling, modules.weights.device)
+    def make_angles(head_dim: int, rotary_dim: int | None) -> Angles:
+        device = modules.weights.device
+        return rotary_angles(head_dim, shape.theta, length, shape.scaling, device, rotary_dim=rotary_dim)
 
     layers = []
     for number, kind in enumerate(shape.layers):
-        angles = make_angles(kind.attention.head_dim) if kind.attention.has_rotary else None
-        layer = CacheLayer(number, find_group(shape, kind), kind.attention.window)
-        place = Place(cut_heads(kind.attention, modules.shard), layer, angles)
-        layers.append(Layer(modules.layer(number, kind), kind, place, shape.epsilon))
+        attention = kind.attention
+        angles = make_angles(attention.head_dim, attention.rotary_dim) if attention.has_rotary else None
+        layer = CacheLayer(number, find_group(shape, kind), attention.window)
+        place = Place(cut_heads(attention, modules.shard), layer, angles)
+        build = TwiceNormedLayer if kind.is_normed_twice else Layer
+        layers.append(build(modules.layer(number, kind), kind, place, find_epsilons(shape)))
     return layers
+
+
+def find_epsilons(shape: DecoderShape) -> Epsilons:
+    """Return what norms add, for a residual divided by the embedding's factor."""
+    return Epsilons(shape.epsilon / shape.embedding_factor**2, shape.epsilon)
 
 
 def find_group(shape: DecoderShape, layer: LayerShape) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,6 +33,16 @@ class Model(Protocol):
         """Return float32 logits [rows, vocabulary] of chosen hidden states [rows, width]."""
 
 
+class Rows(NamedTuple):
+    """Rows of a stored matrix that a worker keeps, and how they differ from what is stored."""
+
+    cut: Cut
+    order: tuple[int, ...] | None = None
+    """The new order of each so many rows, such as those of a head; None: as they are stored."""
+    factor: float = 1.0
+    """Of weights and bias."""
+
+
 class Weights(Protocol):
     """A checkpoint's tensors by name, in the type, the format and on the device that the model runs with.
 
@@ -44,10 +54,10 @@ class Weights(Protocol):
     names: Collection[str]
     """Of all tensors that are stored."""
 
-    def vector(self, name: str, size: int) -> Tensor:
-        """Return a tensor [size], such as a norm's scale."""
+    def vector(self, name: str, rows: Rows) -> Tensor:
+        """Return `name.weight`, a vector such as a norm's scale."""
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Return projections of one input as one matrix: rows of each `name.weight` in turn.
 
         With `has_bias` each has a `name.bias` as well.
@@ -71,8 +81,8 @@ class Weights(Protocol):
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
         """Return `name.weight`, which scores the experts, whole and not rounded any further."""
 
-    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
-        """Return each expert's `name.weight`, in the order of their numbers."""
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+        """Return the same rows of each expert's `name.weight`, in the order of their numbers."""
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         """Return the same rows of each expert's gate and up, in the order of their numbers."""

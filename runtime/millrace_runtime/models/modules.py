@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from millrace_fit.families.family import Names, name_experts, name_part
+from millrace_fit.declaration.family import Names, name_experts, name_part
 from millrace_fit.families.registry import Declared
 from millrace_fit.modules import Module, Role, list_layer, list_outer
 from millrace_fit.shape import LayerShape
 from millrace_fit.shard import Shard
 from millrace_fit.tensors import list_unread
 from millrace_kernels.weights import Experts, Matrix
-from millrace_runtime.models.model import Weights
+from millrace_runtime.models.model import Rows, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Modules:
 
     def vector(self, role: Role) -> Tensor:
         """Read a norm's scale."""
-        part = self.modules[role].parts[0]
-        return self.weights.vector(f"{self._name(role)}.weight", part.rows.size)
+        (rows,) = self._list_rows(role).values()
+        return self.weights.vector(self._name(role), rows)
 
     def matrix(self, role: Role) -> Matrix:
         """Read this worker's part of one or several projections, as one matrix."""
@@ -38,11 +38,11 @@ class Modules:
         if module.has_bias and not has_bias:
             for part in module.parts:
                 self.weights.skip(f"{name_part(self.names, part, self.layer)}.bias")
-        cuts = {name_part(self.names, part, self.layer): part.rows.cut(self.shard) for part in module.parts}
+        rows = self._list_rows(role)
         if not module.is_gated:
-            return self.weights.matrix(cuts, columns, has_bias=has_bias)
-        (gate, rows), (up, _) = cuts.items()
-        return self.weights.gated_matrix(gate, up, rows, columns.size, has_bias=has_bias)
+            return self.weights.matrix(rows, columns, has_bias=has_bias)
+        (gate, own), (up, _) = rows.items()
+        return self.weights.gated_matrix(gate, up, own.cut, columns.size, has_bias=has_bias)
 
     def router(self, role: Role) -> Matrix:
         """Read a router, which every worker has whole."""
@@ -58,7 +58,7 @@ class Modules:
         names = name_experts(self.names, module, self.layer)
         if module.is_gated:
             return self.weights.gated_experts([(gate, up) for gate, up in names], rows, columns.size)
-        return self.weights.experts([name for (name,) in names], rows.size, columns)
+        return self.weights.experts([name for (name,) in names], Rows(rows, factor=module.factor), columns)
 
     def table(self, role: Role) -> Matrix:
         """Read this worker's rows of a table."""
@@ -67,6 +67,16 @@ class Modules:
         rows = module.parts[0].rows.cut(self.shard)
         read = self.weights.head if role is Role.HEAD else self.weights.table
         return read(self._name(role), rows, module.columns.size)
+
+    def _list_rows(self, role: Role) -> dict[str, Rows]:
+        """Return this worker's rows of each part of a module, by the part's name in files."""
+        module = self.modules[role]
+        return {
+            name_part(self.names, part, self.layer): Rows(
+                part.rows.cut(self.shard), part.order, module.factor
+            )
+            for part in module.parts
+        }
 
     def _name(self, role: Role) -> str:
         return name_part(self.names, self.modules[role].parts[0], self.layer)
@@ -88,7 +98,7 @@ class DecoderModules:
 
     def layer(self, number: int, kind: LayerShape) -> Modules:
         """Return the modules of a layer."""
-        modules = {module.role: module for module in list_layer(self.declared.shape.width, kind)}
+        modules = {module.role: module for module in list_layer(self.declared.shape, kind)}
         return Modules(self.weights, self.declared.family.names, self.shard, number, modules)
 
     def skip_unread(self) -> None:

@@ -11,6 +11,10 @@ PIXTRAL = {
     "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "head_dim": 16, "image_size": 32, "patch_size": 8,
 }  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 2.0], "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 9.0],
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama, yarn": {"model_type": "llama", "rope_scaling": YARN},
     "qwen2, yarn of a few whole dimensions": {
@@ -67,6 +71,42 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 72,
         "mlp_only_layers": [1],
     },
+    "phi3, joined projections": {
+        "model_type": "phi3", "head_dim": "-", "sliding_window": 40, "num_key_value_heads": 3,
+    },
+    "phi3, the short wavelengths of a part of each head": {
+        "model_type": "phi3", "head_dim": "-", "hidden_size": 96,
+        "rope_parameters": LONGROPE, "original_max_position_embeddings": 700,
+    },
+    "phi3, the long ones": {
+        "model_type": "phi3", "head_dim": "-", "hidden_size": 96,
+        "rope_parameters": LONGROPE, "original_max_position_embeddings": 16,
+    },
+    "granite, four factors": {
+        "model_type": "granite", "head_dim": "-", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+        "attention_multiplier": 0.2, "logits_scaling": 10.0, "tie_word_embeddings": True,
+        "attention_bias": True, "mlp_bias": True,
+    },
+    "granitemoe, all experts in one tensor": {
+        "model_type": "granitemoe", "head_dim": "-", "num_local_experts": 6, "num_experts_per_tok": 2,
+        "intermediate_size": 40, "residual_multiplier": 0.5, "attention_multiplier": 0.3,
+    },
+    "granitemoehybrid, without experts or mamba": {
+        "model_type": "granitemoehybrid", "head_dim": "-", "num_local_experts": 0,
+        "shared_intermediate_size": 72, "layer_types": ["attention"] * 2, "position_embedding_type": "rope",
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.3,
+        "mamba_n_heads": 6, "mamba_d_head": 16, "mamba_expand": 2,
+    },
+    "qwen3 vl moe, turned experts in one tensor": {
+        "model_type": "qwen3_vl_moe",
+        "text_config": SIZES
+        | {"rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
+        | {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "num_hidden_layers": 2},
+        "vision_config": TOWER | {"num_heads": 2, "deepstack_visual_indexes": [0]},
+    },
+    "glm, half of each head": {"model_type": "glm", "head_dim": 16},
+    "glm4, norms after, too": {"model_type": "glm4", "num_key_value_heads": 3},
+    "ernie4_5, neighbouring pairs": {"model_type": "ernie4_5", "use_bias": True},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from SIZES'."""

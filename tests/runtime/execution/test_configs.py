@@ -17,6 +17,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"type": "longrope", "short_factor": [1.0, 1.2, 1.5, 2.0], "long_factor": [1.0, 2.0, 4.0, 8.0]}
 COMMON: list[dict[str, Any]] = [
     {},
     {"num_key_value_heads": 6},
@@ -78,6 +79,27 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"head_dim": "-"}, {"sliding_window": 16},
         {"num_key_value_heads": "-", "num_attention_heads": 8, "hidden_size": 64},
     ],
+    "phi3": [
+        {"num_key_value_heads": None}, {"sliding_window": 16}, {"partial_rotary_factor": 0.75},
+        {"rope_scaling": LONGROPE, "original_max_position_embeddings": 32},
+        {"rope_scaling": LONGROPE | {"attention_factor": 1.3}, "original_max_position_embeddings": 32},
+        {"rope_scaling": LONGROPE | {"factor": 3.0, "original_max_position_embeddings": 1024}},
+    ],
+    "granite": [
+        {"attention_bias": True}, {"mlp_bias": True}, {"embedding_multiplier": 12},
+        {"residual_multiplier": 0.22},
+        {"attention_multiplier": 0.1}, {"logits_scaling": 6}, {"head_dim": "-"}, {"head_dim": 16},
+    ],
+    "granitemoe": [{"num_local_experts": 6}, {"num_experts_per_tok": 1}, {"residual_multiplier": 0.22}],
+    "granitemoehybrid": [
+        {"position_embedding_type": "rope"}, {"shared_intermediate_size": 64}, {"attention_bias": True},
+    ],
+    "glm": [
+        {"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 9e3, "partial_rotary_factor": 0.25}},
+    ],
+    "glm4": [{"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False}],
+    "ernie4_5": [{"head_dim": "-"}, {"use_bias": True}, {"num_key_value_heads": None}],
     "seed_oss": [
         {"head_dim": "-"}, {"attention_bias": False}, {"attention_out_bias": True}, {"mlp_bias": True},
     ],
@@ -106,6 +128,10 @@ NESTED: dict[str, list[dict[str, Any]]] = {
 """Families whose text has a config of its own."""
 VISION: dict[str, Any] = {"depth": 1, "hidden_size": 48, "num_heads": 2, "patch_size": 8}
 REFUSED = ("hidden_act", "partial_rotary_factor")
+PARTIAL = ("phi3", "glm", "glm4")
+"""Families that may turn a part of each head."""
+OWN_ROPES = ("ministral3", "phi3")
+"""Families for which transformers refuses most rotary types."""
 BASES: dict[str, dict[str, Any]] = {
     "qwen2": {"head_dim": "-"},
     "smollm3": {"head_dim": "-"},
@@ -118,13 +144,25 @@ BASES: dict[str, dict[str, Any]] = {
         "head_dim": "-",
     },
     "mixtral": {"num_local_experts": 4},
+    "phi3": {"head_dim": "-"},
+    "granite": {"head_dim": "-"},
+    "granitemoe": {"head_dim": "-", "num_local_experts": 4, "intermediate_size": 40},
+    "granitemoehybrid": {
+        "head_dim": "-",
+        "num_local_experts": 0,
+        "shared_intermediate_size": 72,
+        "layer_types": ["attention"] * 2,
+        "mamba_n_heads": 6,
+        "mamba_d_head": 16,
+        "mamba_expand": 2,
+    },
     "qwen2_vl": {"head_dim": "-"},
     "qwen2_5_vl": {"head_dim": "-"},
 }
 CASES = [
     pytest.param(family, change, id=f"{family}, {change}")
     for family, changes in (OF_FAMILY | NESTED).items()
-    for change in (*(COMMON if family != "ministral3" else ()), *changes)
+    for change in (*(COMMON if family not in OWN_ROPES else ()), *changes)
 ]
 FEW = CASES[::17]
 """For each run of `make test`."""
@@ -143,7 +181,8 @@ def check_config(folder: Path, make_driver: Callable[..., Any], family: str, cha
     if family in NESTED:
         fields = nest(fields)
     path, tokens = write_random(folder, {"model_type": family} | fields, is_raw=True), prompt(60, 0)
-    if is_refused := [field for field in REFUSED if field in change]:
+    refused = REFUSED[:1] if family in PARTIAL else REFUSED
+    if is_refused := [field for field in refused if field in change]:
         with pytest.raises(UnsupportedModelError, match=is_refused[0]):
             make_driver(path, max_model_length=128)
         return

@@ -27,6 +27,7 @@ from millrace_runtime.execution.local import LocalExecutor
 from millrace_runtime.execution.model_runner import TensorRunner
 from millrace_runtime.execution.slots import SlotTable
 from millrace_runtime.models.decoder import find_architecture
+from millrace_runtime.models.model import Rows
 from millrace_runtime.protocol.encoding import pack_tokens
 from millrace_runtime.protocol.executor import Record
 from millrace_runtime.protocol.sampling import Sampling
@@ -52,12 +53,12 @@ class FakeWeights:
     device = GPU
     names: Collection[str] = ()
 
-    def vector(self, name: str, size: int) -> Tensor:  # noqa: ARG002
-        return torch.empty(size, device=GPU)
+    def vector(self, name: str, rows: Rows) -> Tensor:  # noqa: ARG002
+        return torch.empty(rows.cut.size, device=GPU)
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
-        rows = sum(cut.size for cut in names.values())
-        return DenseMatrix(torch.empty(rows, inputs.size, device=GPU), None)
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        outputs = sum(one.cut.size for one in rows.values())
+        return DenseMatrix(torch.empty(outputs, inputs.size, device=GPU), None)
 
     def skip(self, name: str) -> None:
         pass
@@ -84,9 +85,9 @@ class FakeWeights:
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
         return DenseMatrix(torch.empty(num_experts, inputs, device=GPU), None)
 
-    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
-        rows = len(names) * outputs
-        return TensorExperts(DenseMatrix(torch.empty(rows, inputs.size, device=GPU), None), len(names))
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+        outputs = len(names) * rows.cut.size
+        return TensorExperts(DenseMatrix(torch.empty(outputs, inputs.size, device=GPU), None), len(names))
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         outputs = 2 * len(names) * rows.size

@@ -26,6 +26,7 @@ from millrace_runtime.execution.loading import read_config
 from millrace_runtime.execution.weights.checkpoint import CheckpointWeights
 from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.models.decoder import find_architecture
+from millrace_runtime.models.model import Rows
 
 CPU = torch.device("cpu")
 LENGTH = 40
@@ -128,7 +129,7 @@ def test_a_part_is_packed_as_if_it_were_all(make_model: Callable[..., Path], for
     name = "model.layers.1.mlp.down_proj"
     stored = load_file(path / "model.safetensors")[f"{name}.weight"]
     weights = CheckpointWeights(Reader(path), NativePacker(torch.float32, form))
-    part = weights.matrix({name: whole(48)}, Cut(160, 64, 160))
+    part = weights.matrix({name: Rows(whole(48))}, Cut(160, 64, 160))
     expected = NativePacker(torch.float32, form).pack([stored[:, 64:].contiguous()], 48, 96, None)
     assert isinstance(part, PackedMatrix)
     assert (part.outputs, part.inputs) == (48, 96)
@@ -150,7 +151,7 @@ def test_each_experts_width_is_cut_and_every_tensor_is_read(tmp_path: Path) -> N
     reader = Reader(tmp_path)
     weights, mine = CheckpointWeights(reader, TensorPacker(torch.float32, CPU)), Cut(80, 32, 80)
     gated = weights.gated_experts([(gate_key, up_key) for gate_key, up_key, _ in names], mine, 48)
-    plain = weights.experts([key for *_, key in names], 48, mine)
+    plain = weights.experts([key for *_, key in names], Rows(whole(48)), mine)
     assert isinstance(gated, TensorExperts)
     assert isinstance(plain, TensorExperts)
     assert torch.equal(gated.stacked, torch.cat((gate[:, 32:], up[:, 32:]), dim=1))

@@ -1,6 +1,7 @@
 """A checkpoint's tensors, packed for the kernels as the model's constructor asks for them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import torch
@@ -13,6 +14,7 @@ from millrace_kernels.weights import Experts, Matrix, Packer, Part, SideBySide
 from millrace_runtime.execution.errors import BadCheckpointError, UnsupportedModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader
 from millrace_runtime.execution.weights.stored_reader import Form, StoredReader
+from millrace_runtime.models.model import Rows
 
 
 class CheckpointWeights:
@@ -23,18 +25,18 @@ class CheckpointWeights:
         self._reader, self._packer = reader, packer
         self._matrices = StoredReader(reader, quantization)
 
-    def vector(self, name: str, size: int) -> Tensor:
+    def vector(self, name: str, rows: Rows) -> Tensor:
         """Read the vector, as a copy."""
-        return self._read_vector(name, whole(size))
+        return self._read_vector(f"{name}.weight", rows)
 
-    def matrix(self, names: Mapping[str, Cut], inputs: Cut, *, has_bias: bool = False) -> Matrix:
+    def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Read each part, and pack parts of one form as one matrix."""
-        runs = groupby(names, key=lambda name: self._matrices.find_form(name, inputs))
+        runs = groupby(rows, key=lambda name: self._matrices.find_form(name, inputs))
         packed = []
         for form, run in runs:
-            alike = {name: names[name] for name in run}
+            alike = {name: rows[name] for name in run}
             bias = self._bias(alike) if has_bias else None
-            outputs, parts = sum(rows.size for rows in alike.values()), self._parts(alike.items(), inputs)
+            outputs, parts = sum(one.cut.size for one in alike.values()), self._parts(alike.items(), inputs)
             packed.append(self._packer.pack(parts, outputs, inputs.size, bias, _format(form)))
         return packed[0] if len(packed) == 1 else SideBySide(tuple(packed))
 
@@ -46,11 +48,11 @@ class CheckpointWeights:
         """Read and pack a head as a table, or as any other matrix if it is quantised."""
         if self._matrices.find_form(name, whole(inputs)) is None:
             return self.table(name, rows, inputs)
-        return self.matrix({name: rows}, whole(inputs))
+        return self.matrix({name: Rows(rows)}, whole(inputs))
 
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Read gate and product, and pack them as one matrix."""
-        names = {gate: rows, up: rows}
+        names = dict.fromkeys((gate, up), Rows(rows))
         form = self._find_form(names, whole(inputs))
         bias = self._bias(names) if has_bias else None
         parts = self._parts(names.items(), whole(inputs))
@@ -58,20 +60,20 @@ class CheckpointWeights:
 
     def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
         """Read and pack a router. A quantised one is widened, so that no path rounds what it scores."""
-        (part,) = self._parts([(name, whole(num_experts))], whole(inputs))
+        (part,) = self._parts([(name, Rows(whole(num_experts)))], whole(inputs))
         return self._packer.pack_router(part if isinstance(part, Tensor) else part.widen())
 
-    def experts(self, names: Sequence[str], outputs: int, inputs: Cut) -> Experts:
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
         """Read each expert's part and pack all."""
         form = self._find_form(names, inputs)
-        parts = self._parts(((name, whole(outputs)) for name in names), inputs)
-        return self._packer.pack_experts(parts, len(names), outputs, inputs.size, form)
+        parts = self._parts(((name, rows) for name in names), inputs)
+        return self._packer.pack_experts(parts, len(names), rows.cut.size, inputs.size, form)
 
     def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
         """Read gate and product of each expert in turn, and pack all."""
         flat = [name for pair in names for name in pair]
         form = self._find_form(flat, whole(inputs))
-        parts = self._parts(((name, rows) for name in flat), whole(inputs))
+        parts = self._parts(((name, Rows(rows)) for name in flat), whole(inputs))
         return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs, form)
 
     def skip(self, name: str) -> None:
@@ -87,9 +89,9 @@ class CheckpointWeights:
             )
         self.skip(name)
 
-    def _parts(self, names: Iterable[tuple[str, Cut]], inputs: Cut) -> Iterator[Part]:
+    def _parts(self, names: Iterable[tuple[str, Rows]], inputs: Cut) -> Iterator[Part]:
         for name, rows in names:
-            yield self._matrices.read(name, rows, inputs)
+            yield _change(self._matrices.read(name, rows.cut, inputs), rows)
 
     def _find_form(self, names: Iterable[str], inputs: Cut) -> Format | None:
         """Return the format of matrices that are packed as one, or raise UnsupportedModelError."""
@@ -102,14 +104,35 @@ class CheckpointWeights:
             )
         return _format(next(iter(forms)))
 
-    def _bias(self, names: Mapping[str, Cut]) -> Tensor:
-        return torch.cat([self._read_vector(f"{name}.bias", rows) for name, rows in names.items()])
+    def _bias(self, rows: Mapping[str, Rows]) -> Tensor:
+        return torch.cat([self._read_vector(f"{name}.bias", one) for name, one in rows.items()])
 
-    def _read_vector(self, name: str, numbers: Cut) -> Tensor:
-        stored = self._reader.read(name, numbers)
+    def _read_vector(self, name: str, rows: Rows) -> Tensor:
+        stored = _change_plain(self._reader.read(name, rows.cut), rows)
         # A copy: if the mapped file is cut short, a later read would kill the process.
         return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
 
 
 def _format(form: Form | None) -> Format | None:
     return None if form is None else form.format
+
+
+def _change(part: Part, rows: Rows) -> Part:
+    """Return the rows of a matrix in their new order, times their factor."""
+    if isinstance(part, Tensor):
+        return _change_plain(part, rows)
+    if rows.order is not None:
+        part = part.take(_find_order(len(part), rows.order))
+    return part if rows.factor == 1.0 else replace(part, scales=part.scales * rows.factor)
+
+
+def _change_plain(stored: Tensor, rows: Rows) -> Tensor:
+    if rows.order is not None:
+        stored = stored[_find_order(len(stored), rows.order)]
+    return stored if rows.factor == 1.0 else stored.float() * rows.factor
+
+
+def _find_order(num_rows: int, order: Sequence[int]) -> Tensor:
+    """Return the numbers of rows, each so many in a new order."""
+    begins = torch.arange(0, num_rows, len(order))
+    return (begins[:, None] + torch.tensor(order)).flatten()

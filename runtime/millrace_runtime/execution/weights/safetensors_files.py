@@ -11,7 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from millrace_fit.families.registry import name_tensors
+from millrace_fit.declaration.layout import Source
+from millrace_fit.families.registry import locate_tensors
 from millrace_fit.files.dtypes import STORED_TYPES, choose_stored_type
 from millrace_fit.files.headers import StoredTensor
 from millrace_fit.files.needed import (
@@ -34,17 +35,42 @@ class _Place(NamedTuple):
 
     file: Any
     """As safetensors has opened it."""
-    name: str
+    source: Source
     """In the file."""
 
-    def slice(self) -> Any:
-        """Return safetensors' slice of the tensor, which reads parts of it."""
-        return self.file.get_slice(self.name)
+    @property
+    def dtype(self) -> str:
+        """The type's name in the header."""
+        dtype: str = self._slice.get_dtype()
+        return dtype
 
-    def read(self) -> Tensor:
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape that the family declares."""
+        return self.source.find_shape(self._slice.get_shape())
+
+    def read(self, *parts: slice) -> Tensor:
+        """Return a part, cut along each axis. It may be a view of the mapped file."""
+        source, cuts = self.source, list(parts)
+        if not self.shape:
+            whole: Tensor = self.file.get_tensor(source.name)
+            return whole
+        if source.end is not None:
+            cut = cuts[source.axis]
+            cuts[source.axis] = slice(cut.start + source.begin, cut.stop + source.begin)
+        if source.is_turned:
+            cuts.reverse()
+        index = cuts if source.expert is None else [source.expert, *cuts]
+        read: Tensor = self._slice[tuple(index)]
+        return read.t() if source.is_turned else read
+
+    def read_whole(self) -> Tensor:
         """Return the whole tensor."""
-        tensor: Tensor = self.file.get_tensor(self.name)
-        return tensor
+        return self.read(*(slice(0, size) for size in self.shape))
+
+    @property
+    def _slice(self) -> Any:
+        return self.file.get_slice(self.source.name)
 
 
 class Reader:
@@ -63,7 +89,11 @@ class Reader:
         for name in _find_files(path, names):
             self._add(name, _open(path / name))
         if CONFIG in names:
-            self._places = name_tensors(read_json(path / CONFIG), self._places)
+            stored = {name: place.shape for name, place in self._places.items()}
+            sources = locate_tensors(read_json(path / CONFIG), stored)
+            self._places = {
+                name: _Place(self._places[source.name].file, source) for name, source in sources.items()
+            }
         self._unread = set(self._places)
 
     @property
@@ -74,16 +104,14 @@ class Reader:
     @property
     def headers(self) -> dict[str, StoredTensor]:
         """Type and shape of each tensor, by name."""
-        slices = {name: place.slice() for name, place in self._places.items()}
-        return {name: StoredTensor(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+        return {name: StoredTensor(place.dtype, place.shape) for name, place in self._places.items()}
 
     @property
     def stored_type(self) -> torch.dtype:
         """The stored type of most weights."""
         sizes: Counter[str] = Counter()
         for place in self._places.values():
-            header = place.slice()
-            sizes[header.get_dtype()] += math.prod(header.get_shape())
+            sizes[place.dtype] += math.prod(place.shape)
         stored: torch.dtype = getattr(torch, choose_stored_type(sizes))
         return stored
 
@@ -93,14 +121,13 @@ class Reader:
         Raises BadCheckpointError or UnsupportedModelError.
         """
         stored, shape = self._find(name, types), [cut.total for cut in cuts]
-        if stored.get_shape() != shape:
+        if list(stored.shape) != shape:
             raise BadCheckpointError(
-                f"{self._path}: the tensor {name} has the shape {stored.get_shape()} and config.json asks "
+                f"{self._path}: the tensor {name} has the shape {list(stored.shape)} and config.json asks "
                 f"for {shape}; use the config.json that came with the weights"
             )
         self.skip(name)
-        part: Tensor = stored[tuple(slice(cut.begin, cut.end) for cut in cuts)]  # a view of the mapped file
-        return part
+        return stored.read(*(slice(cut.begin, cut.end) for cut in cuts))
 
     def read_scalar(self, name: str) -> Tensor:
         """Return a tensor of a single number as float32 [1, 1]. Raises BadCheckpointError."""
@@ -109,9 +136,9 @@ class Reader:
                 f"{self._path}: the tensor {name} has the shape {shape}, and one number is needed; use the "
                 "config.json that came with the weights"
             )
-        self._find(name, STORED_TYPES)
+        stored = self._find(name, STORED_TYPES)
         self.skip(name)
-        return self._places[name].read().float().view(1, 1)
+        return stored.read_whole().float().view(1, 1)
 
     def is_unread(self, name: str) -> bool:
         """Whether a tensor is there that was neither read nor skipped."""
@@ -120,12 +147,11 @@ class Reader:
     def read_whole(self, name: str) -> Tensor:
         """Return a tensor of any shape and type in float32."""
         self.skip(name)
-        return self._places[name].read().float()
+        return self._places[name].read_whole().float()
 
     def find_shape(self, name: str) -> list[int]:
         """Return a tensor's shape. Raises BadCheckpointError if it is missing."""
-        shape: list[int] = self._slice(name).get_shape()
-        return shape
+        return list(self._place(name).shape)
 
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
@@ -134,10 +160,13 @@ class Reader:
     def are_equal(self, name: str, other: str) -> bool:
         """Whether two tensors have the same shape and numbers."""
         one, two = self._find(name, STORED_TYPES), self._find(other, STORED_TYPES)
-        if one.get_shape() != two.get_shape() or one.get_dtype() != two.get_dtype():
+        if one.shape != two.shape or one.dtype != two.dtype:
             return False
-        rows = range(0, one.get_shape()[0], _ROWS_COMPARED)
-        return all(torch.equal(one[at : at + _ROWS_COMPARED], two[at : at + _ROWS_COMPARED]) for at in rows)
+        num_rows, *others = one.shape
+        columns = [slice(0, size) for size in others]
+        begins = range(0, num_rows, _ROWS_COMPARED)
+        cuts = (slice(begin, min(begin + _ROWS_COMPARED, num_rows)) for begin in begins)
+        return all(torch.equal(one.read(cut, *columns), two.read(cut, *columns)) for cut in cuts)
 
     def check_all_read(self) -> None:
         """Raise BadCheckpointError if tensors remain unread: config.json describes another model."""
@@ -155,26 +184,25 @@ class Reader:
                 f"{self._path / file_name} holds the tensor {min(twice)}, and so does another file "
                 "beside it: keep one of them"
             )
-        self._places |= {name: _Place(file, name) for name in names}
+        self._places |= {name: _Place(file, Source(name)) for name in names}
 
-    def _find(self, name: str, types: Collection[str]) -> Any:
-        """Return safetensors' slice of the tensor, which reads parts of it."""
-        stored = self._slice(name)
-        if stored.get_dtype() not in types:
+    def _find(self, name: str, types: Collection[str]) -> _Place:
+        stored = self._place(name)
+        if stored.dtype not in types:
             raise UnsupportedModelError(
-                f"{self._path}: the tensor {name} is stored as {stored.get_dtype()}, and by config.json it "
+                f"{self._path}: the tensor {name} is stored as {stored.dtype}, and by config.json it "
                 f"should be {' or '.join(types)}: use the config.json that came with the weights, with the "
                 "quantization_config that says how they are stored"
             )
         return stored
 
-    def _slice(self, name: str) -> Any:
+    def _place(self, name: str) -> _Place:
         if name not in self._places:
             raise BadCheckpointError(
                 f"{self._path}: the safetensors files lack the tensor {name}; download the model "
                 "again, or correct config.json if it describes another model"
             )
-        return self._places[name].slice()
+        return self._places[name]
 
 
 def _find_files(path: Path, names: Collection[str]) -> list[str]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from millrace_fit.families.spelling import FLAT, Spelling
+from millrace_fit.declaration.layout import Joined
+from millrace_fit.declaration.spelling import FLAT, Spelling
 from millrace_fit.fields import Fields
 from millrace_fit.modules import Module, Part
 from millrace_fit.shape import DecoderShape
@@ -22,7 +23,9 @@ LLAMA_NAMES: Final[Names] = MappingProxyType(
         "query_norm": "model.layers.{layer}.self_attn.q_norm",
         "key_norm": "model.layers.{layer}.self_attn.k_norm",
         "output": "model.layers.{layer}.self_attn.o_proj",
+        "attention_output_norm": "model.layers.{layer}.post_self_attn_layernorm",
         "mlp_norm": "model.layers.{layer}.post_attention_layernorm",
+        "mlp_output_norm": "model.layers.{layer}.post_mlp_layernorm",
         "gate": "model.layers.{layer}.mlp.gate_proj",
         "up": "model.layers.{layer}.mlp.up_proj",
         "down": "model.layers.{layer}.mlp.down_proj",
@@ -53,6 +56,8 @@ class Family(NamedTuple):
     names: Names = LLAMA_NAMES
     spellings: tuple[Spelling, ...] = (FLAT,)
     """The other names that files may have instead."""
+    layout: tuple[Joined, ...] = ()
+    """Modules of files that have several of the declared parts."""
     unread: tuple[str, ...] = UNREAD
     """Names of tensors that may be stored and are not used."""
     beside: tuple[str, ...] = ()

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from millrace_fit.declaration.rope import read_rope
 from millrace_fit.errors import ArchitectureError
-from millrace_fit.families.rope import read_rope
 from millrace_fit.fields import Fields
+from millrace_fit.rotary import LongRopeScaling, RotaryScaling
 from millrace_fit.shape import (
     AttentionShape,
     DecoderShape,
@@ -24,11 +25,16 @@ def read_decoder(
     max_length: int,
     epsilon: float = 1e-6,
     is_tied: bool = False,
+    may_be_partial: bool = False,
 ) -> DecoderShape:
-    """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError."""
+    """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError.
+
+    Unless rotary `may_be_partial`, a field by which it would be is refused.
+    """
     if "hidden_act" in fields:
         fields.refuse("hidden_act", unless=("silu",), advice='only "silu" is supported')
-    rope = read_rope(fields, theta, max_length)
+    rope = read_rope(fields, theta, max_length, may_be_partial=may_be_partial)
+    _check_factors(rope.scaling, layers)
     kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])
     return DecoderShape(
         vocabulary_size=fields.count("vocab_size"),
@@ -116,6 +122,20 @@ def read_named_windows(fields: Fields, window: int | None) -> Sequence[int | Non
             "config.json has sliding_attention in layer_types and no sliding_window in use: set it"
         )
     return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _check_factors(scaling: RotaryScaling | None, layers: Sequence[LayerShape]) -> None:
+    """Raise ArchitectureError unless LongRoPE has a factor for each two numbers that are turned."""
+    if not isinstance(scaling, LongRopeScaling):
+        return
+    for kind in {layer.attention for layer in layers}:
+        turned = kind.rotary_dim or kind.head_dim
+        for name, factors in (("short_factor", scaling.short), ("long_factor", scaling.long)):
+            if len(factors) != turned // 2:
+                raise ArchitectureError(
+                    f"config.json has {name} of {len(factors)} numbers, and heads turn {turned}: it must "
+                    "have one for each two of them"
+                )
 
 
 def _drop_idle_window(layer: LayerShape, max_length: int) -> LayerShape:

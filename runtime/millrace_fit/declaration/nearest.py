@@ -14,6 +14,12 @@ _OF_MAKER: Final[Mapping[str, str]] = {
     "llava": _IMAGES,
     "llama": "LlamaForCausalLM",
     "smollm": "SmolLM3ForCausalLM",
+    "phi": "Phi3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "chatglm": "GlmForCausalLM",
+    "glm": "Glm4ForCausalLM",
+    "ernie": "Ernie4_5ForCausalLM",
+    "internlm": "InternLM3ForCausalLM",
 }
 """By the beginning of a name in small letters."""
 _MIXTURES: Final = ("gptoss", "deepseek", "minimax", "qwen3next", "llama4", "jamba")

@@ -6,11 +6,20 @@ from typing import Any, Final, NamedTuple
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import MAX_COUNT, Fields
-from millrace_fit.rotary import LinearScaling, Llama3Scaling, RotaryScaling, YarnScaling
+from millrace_fit.rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RotaryScaling,
+    YarnScaling,
+)
 
 _ORIGINAL: Final = "original_max_position_embeddings"
 _LONGEST: Final = "max_sequence_length"
 _BETA: Final = "llama_4_scaling_beta"
+_PARTIAL: Final = "partial_rotary_factor"
+_OLDER: Final[Mapping[str, str]] = {"su": "longrope"}
+"""Names of the first Phi 3."""
 KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
@@ -31,6 +40,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = {
             "max_position_embeddings",
         }
     ),
+    "longrope": frozenset({"short_factor", "long_factor", "factor", "attention_factor", _ORIGINAL}),
 }
 """The numbers of each kind of rotary scaling. A dynamic one begins after the model's own length, which no
 sequence exceeds."""
@@ -44,27 +54,27 @@ class Rope(NamedTuple):
     max_length: int
 
 
-def read_rope(fields: Fields, theta: float, max_length: int) -> Rope:
+def read_rope(fields: Fields, theta: float, max_length: int, *, may_be_partial: bool = False) -> Rope:
     """Return base, scaling and length, from rope_theta with rope_scaling or from the newer rope_parameters.
 
     If a config has both spellings, transformers reads only the older one. `theta` and `max_length` are the
     family's own, for a config without them. Raises ArchitectureError.
     """
-    raw = fields.raw
-    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
+    raw, rope = fields.raw, _find_rope(fields)
     kind = str(rope.get("rope_type", rope.get("type", "default")))
+    kind = _OLDER.get(kind, kind)
     if kind not in KEYS:
         *others, last = (f'"{name}"' for name in KEYS)
         raise ArchitectureError(
             f'config.json has rope_type "{kind}"; supported are {", ".join(others)} and {last}'
         )
     _refuse_unread(rope, kind)
-    _refuse_partial(raw)
+    if not may_be_partial:
+        _refuse_partial(rope)
+        _refuse_partial(raw)
     length = fields.count("max_position_embeddings", max_length)
     base = (fields if rope.get("rope_theta") is None else Fields(rope)).number("rope_theta", theta)
-    scaling = _read_scaling(Fields(rope), kind, _find_original(fields, rope, length))
+    scaling = _read_scaling(Fields(rope), kind, _find_original(fields, rope, length), length)
     length = _lengthen(fields, length, scaling)
     if rope.get(_BETA):
         # Queries after the original length are scaled by their positions, which no operation does.
@@ -72,11 +82,31 @@ def read_rope(fields: Fields, theta: float, max_length: int) -> Rope:
     return Rope(base, scaling, min(length, _find_trained(raw) or length))
 
 
+def read_rotary_dim(fields: Fields, head_dim: int, default: float) -> int | None:
+    """Return how many of a head's numbers are turned; None: all. Raises ArchitectureError."""
+    rope = Fields(_find_rope(fields))
+    factor = (rope if rope.has(_PARTIAL) else fields).number(_PARTIAL, default)
+    turned = int(head_dim * factor)
+    if turned % 2 or not 0 < turned <= head_dim:
+        raise ArchitectureError(
+            f"config.json has {_PARTIAL} {factor}, which turns {turned} of a head's {head_dim} numbers: it "
+            "must turn an even count of them"
+        )
+    return None if turned == head_dim else turned
+
+
+def _find_rope(fields: Fields) -> Mapping[str, Any]:
+    rope = fields.raw.get("rope_scaling") or fields.raw.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        raise ArchitectureError(f"config.json has the rotary scaling {rope!r}; it must be an object")
+    return rope
+
+
 def _lengthen(fields: Fields, length: int, scaling: RotaryScaling | None) -> int:
     """Return the length that a scaling is made for."""
     if isinstance(scaling, YarnScaling):
         # As vLLM does: people add YaRN to a config and leave its length as it was.
-        return max(length, int(scaling.factor * scaling.original_length))
+        return max(length, min(MAX_COUNT, int(scaling.factor * scaling.original_length)))
     if isinstance(scaling, LinearScaling):
         # Vicuna's name for it. A coder of DeepSeek's has no such field, and has its whole length already.
         return max(length, min(fields.count(_LONGEST, length), int(scaling.factor * length)))
@@ -98,7 +128,7 @@ def _find_original(fields: Fields, rope: Mapping[str, Any], length: int) -> int:
     return Fields(rope).count(_ORIGINAL, length)
 
 
-def _read_scaling(rope: Fields, kind: str, original: int) -> RotaryScaling | None:
+def _read_scaling(rope: Fields, kind: str, original: int, length: int) -> RotaryScaling | None:
     match kind:
         case "linear":
             return LinearScaling(rope.number("factor"))
@@ -106,6 +136,8 @@ def _read_scaling(rope: Fields, kind: str, original: int) -> RotaryScaling | Non
             return _read_llama3(rope, original)
         case "yarn":
             return _read_yarn(rope, original)
+        case "longrope":
+            return _read_longrope(rope, original, length)
     return None
 
 
@@ -132,6 +164,17 @@ def _read_yarn(rope: Fields, original: int) -> YarnScaling:
     return YarnScaling(factor, fast, slow, original, magnitude=magnitude, is_truncated=is_truncated)
 
 
+def _read_longrope(rope: Fields, original: int, length: int) -> LongRopeScaling:
+    """Return the scaling. Its magnitude is sqrt(1 + ln(factor) / ln(original length)), as in the paper."""
+    factor = rope.number("factor", length / original)
+    magnitude = 1.0
+    if rope.has("attention_factor"):
+        magnitude = rope.number("attention_factor")
+    elif factor > 1 and original > 1:
+        magnitude = math.sqrt(1 + math.log(factor) / math.log(original))
+    return LongRopeScaling(original, magnitude, rope.numbers("short_factor"), rope.numbers("long_factor"))
+
+
 def _read_magnitude(rope: Fields, factor: float) -> float:
     """Return the factor of cosines and sines; its default is the paper's 0.1 ln(factor) + 1.
 
@@ -151,8 +194,7 @@ def _scale(factor: float, strength: float) -> float:
 
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
     """Raise ArchitectureError for an unread number that would change the angles."""
-    _refuse_partial(rope)
-    read = KEYS[kind] | {"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"}
+    read = KEYS[kind] | {"rope_type", "type", "rope_theta", _PARTIAL, "finetuned"}
     for name in sorted(rope.keys() - read):
         if rope[name] is not None:
             raise ArchitectureError(
@@ -161,5 +203,5 @@ def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
 
 
 def _refuse_partial(raw: Mapping[str, Any]) -> None:
-    if (factor := raw.get("partial_rotary_factor")) not in (None, 1):
-        raise ArchitectureError(f"config.json has partial_rotary_factor {factor!r}; only 1 is supported")
+    if (factor := raw.get(_PARTIAL)) not in (None, 1):
+        raise ArchitectureError(f"config.json has {_PARTIAL} {factor!r}; only 1 is supported")

@@ -1,0 +1,62 @@
+"""Families whose own code is not at hand: each is another one under other names, or a refusal."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from millrace_fit.errors import ArchitectureError
+from millrace_fit.families.registry import declare
+from millrace_fit.shape import DecoderShape
+from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
+
+OWN_CODE = {"AutoModelForCausalLM": "modeling_own.Model"}
+HYBRID = {"num_local_experts": 0, "layer_types": ["attention"] * 2, "shared_intermediate_size": 128}
+
+
+def shape_of(architecture: str, **fields: Any) -> DecoderShape:
+    return declare(RAW | FOUR_KV_HEADS | {"architectures": [architecture]} | fields).shape
+
+
+def test_internlm3_is_llama_with_biases_under_other_names() -> None:
+    theirs = shape_of("InternLM3ForCausalLM", auto_map=OWN_CODE, qkv_bias=True, bias=True, head_dim=16)
+    epsilon = 1e-5
+    assert theirs == shape_of(
+        "LlamaForCausalLM", attention_bias=True, mlp_bias=True, rms_norm_eps=epsilon, head_dim=16
+    )
+
+
+def test_minicpm_is_granite_with_factors_under_other_names() -> None:
+    theirs = shape_of(
+        "MiniCPMForCausalLM", auto_map=OWN_CODE, scale_emb=12, scale_depth=1.4, dim_model_base=16
+    )
+    (kind,) = theirs.kinds
+    scaled = replace(kind, attention=replace(kind.attention, scale=kind.attention.head_dim**-0.5))
+    assert replace(theirs, kinds=(scaled,)) == shape_of(
+        "GraniteForCausalLM",
+        embedding_multiplier=12,
+        residual_multiplier=1.4 / math.sqrt(2),
+        logits_scaling=4,
+        attention_multiplier=16**-0.5,
+        tie_word_embeddings=True,
+    )
+
+
+def test_minicpm_attends_to_all_tokens_up_to_a_length() -> None:
+    assert shape_of("MiniCPMForCausalLM", sparse_config={"dense_len": 128}).max_length == 128
+    assert shape_of("MiniCPMForCausalLM", sparse_config=None).max_length == 512
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_local_experts": 8}, "num_local_experts 8; only models without experts"),
+        ({"layer_types": None}, "no layer_types, so all layers are Mamba's"),
+        ({"layer_types": ["mamba", "attention"]}, "'mamba' in layer_types"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type 'alibi'"),
+    ],
+)
+def test_granite_4_with_mamba_or_experts_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchitectureError, match=message):
+        shape_of("GraniteMoeHybridForCausalLM", **HYBRID | change)
