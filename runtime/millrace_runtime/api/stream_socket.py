@@ -18,6 +18,7 @@ from millrace_runtime.api.dialects import CHAT, COMPLETIONS
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.exchange import Exchange
 from millrace_runtime.api.replica_state import ReplicaState
+from millrace_runtime.api.request.decoding import decode_mended
 from millrace_runtime.api.request.salt import SENDER, list_senders
 from millrace_runtime.cors import CorsPolicy
 
@@ -103,8 +104,8 @@ class StreamSocket:
     def _handle(self, data: bytes) -> None:
         """Begin or cancel a request. Raises BadRequestError for a message that is neither."""
         try:
-            message = msgspec.json.decode(data, type=ClientMessage)
-            kind = msgspec.json.decode(message.request or b"{}", type=_Kind)
+            message = decode_mended(data, ClientMessage)
+            kind = decode_mended(bytes(message.request) or b"{}", _Kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequestError(f"the message can't be read: {error}") from error
         if message.cancel is not None and message.id is None and not message.request:

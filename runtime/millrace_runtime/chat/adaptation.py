@@ -1,4 +1,4 @@
-"""Other forms of a conversation, for a chat template that refuses the first one. Pure.
+"""Other forms of a conversation, for a chat template that refuses the first one or loses some of it. Pure.
 
 A template refuses what its model never saw: Mistral's wants ids of nine letters, one system message, and the
 user's and the assistant's messages in turns; Llama 3's wants one call in a message. Clients can't know, and a
@@ -94,6 +94,16 @@ def join_results(messages: Messages) -> Messages:
         else:
             joined.append(message)
     return joined
+
+
+def move_system(messages: Messages) -> Messages:
+    """Return the messages with the text of a leading system in the user's last one, before what that says."""
+    users = [place for place, message in enumerate(messages) if message["role"] == "user"]
+    if not users or messages[0]["role"] != "system":
+        return messages
+    last = users[-1]
+    content = _join_contents(messages[0].get("content"), messages[last].get("content"))
+    return [*messages[1:last], messages[last] | {"content": content}, *messages[last + 1 :]]
 
 
 def read_text(content: str | Sequence[Mapping[str, Any]] | None) -> str:

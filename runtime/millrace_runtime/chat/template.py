@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import msgspec
 
-from millrace_runtime.chat.adaptation import REASONING_FIELDS, list_forms, read_text
+from millrace_runtime.chat.adaptation import REASONING_FIELDS, list_forms, move_system, read_text
 from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jinja_environment import RefusedError, build_environment
@@ -23,6 +23,7 @@ _PROBE, _SECOND_PROBE = "0d7f1c", "7c21e9"
 _ASKED = {"role": "user", "content": "?"}
 _CALL = {"id": "0" * 9, "type": "function", "function": {"name": "f", "arguments": {}}}
 _CALLED = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "tool_call_id": _CALL["id"], "name": "f", "content": "!"}
 _BEFORE_AND_BEHIND: Mapping[str, tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]] = {
     "user": ((), ()),
     "system": ((), (_ASKED,)),
@@ -146,15 +147,23 @@ class _NamedTemplate:
         if failure is not None and not self._needs_parts:
             raise failure
         self._call_form = find_call_form(lambda messages: self._run(messages, self._tried), source)
+        self._loses_system = self._writes_system() and not self._writes_system(_CALLED, _RESULT)
+        """Whether a system's text is missing behind a tool's result, as in the template of Mistral's Nemo.
+        Mistral's own library has it in the user's last message."""
 
     def render(self, chat: RenderChat) -> str:
-        messages = [one for message in chat.messages for one in self._prepare(message)]
+        messages = self._prepare_all(chat.messages)
+        if self._loses_system:
+            messages = move_system(messages)
         if not chat.continue_final_message:
             return self._run(messages, chat)
         field, text = _mark_end(messages[-1])
         if field not in self._source:
             raise TemplateError("`continue_final_message`: this model's chat template reads no `content`")
         return _cut_at_mark(self._run(messages, chat), text)
+
+    def _prepare_all(self, messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        return [one for message in messages for one in self._prepare(message)]
 
     def _prepare(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the message as the template reads it: without nulls, its reasoning under each name.
@@ -209,6 +218,14 @@ class _NamedTemplate:
         except TemplateError:
             return None, True
         return None, _PROBE in text
+
+    def _writes_system(self, *behind: dict[str, Any]) -> bool:
+        """Whether a prompt has the text of a system before a question and these messages, or is refused."""
+        messages = self._prepare_all([{"role": "system", "content": _PROBE}, _ASKED, *behind])
+        try:
+            return _PROBE in self._run(messages, self._tried)
+        except (TemplateError, BrokenTemplateError):
+            return True
 
     def _reads_parts(self, role: str, *texts: str) -> bool:
         """Whether the template reads each part of a list, as OpenAI's clients send, and not text alone."""

@@ -46,6 +46,11 @@ def widen_refused(source: str) -> str:
     return change_documents(source, _widen_document)
 
 
+def widen_all(source: str) -> str:
+    """Return a Lark grammar of ours in which each tool is called with any object, but for strict ones."""
+    return change_documents(source, _drop_schema)
+
+
 def explain_fault(kind: GrammarKind, source: str, before: str, why: str) -> str:
     """Return llguidance's message, with the place in the client's schema if one is at fault alone."""
     with suppress(RecursionError):
@@ -113,6 +118,14 @@ def _widen_document(schema: dict[str, Any]) -> dict[str, Any]:
     except GrammarError:
         is_refused = True
     return _choose_wide(named, origin) if is_refused else dict(json.loads(known))
+
+
+def _drop_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    origin = take_origin({**schema})
+    is_value = origin.path == ROOT and "type" not in schema  # one that Gemma writes without JSON around it
+    if not origin.tool or origin.is_strict or is_value:
+        return schema
+    return _choose_wide(schema.get("type"), origin)
 
 
 def _choose_wide(named: Any, origin: Origin) -> dict[str, Any]:

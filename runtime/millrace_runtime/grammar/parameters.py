@@ -35,7 +35,7 @@ class CallableTool(NamedTuple):
     """Whether the client calls it so: nothing of the schema may be left out then."""
     others: Sequence[str] = ()
     """The names of tools that are called in the same way. One expression for all keeps the parser's rows
-    short: a hundred alternatives have more items than it may have."""
+    short: three hundred alternatives have more items than it may have."""
 
     @property
     def names(self) -> list[str]:

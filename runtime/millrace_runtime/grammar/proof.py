@@ -5,12 +5,12 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from millrace_runtime.grammar.errors import GrammarError
-from millrace_runtime.grammar.grammar import explain_fault, widen_refused, write_grammar
+from millrace_runtime.grammar.grammar import explain_fault, widen_all, widen_refused, write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.protocol.messages import Grammar
@@ -43,14 +43,24 @@ def prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar
     """Write a grammar and compile it, as the engine will. Raises GrammarError.
 
     `ahead` is the grammar of what comes before the answer, as `GrammarSource` has it. Who forces a call and
-    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept.
+    calls no tool strict gets one also where the schema of one tool, often another's server's, can't be kept,
+    or where those of all tools together are too large.
     """
-    try:
-        return _prove(vocabulary, kind, source, ahead)
-    except GrammarError:
-        if kind != GrammarKind.LARK or (wide := widen_refused(source)) == source:
-            raise
-    return _prove(vocabulary, kind, wide, ahead)
+    refusal = GrammarError()
+    for wide in _list_wider(kind, source):
+        try:
+            return _prove(vocabulary, kind, wide, ahead)
+        except GrammarError as error:
+            refusal = error
+    raise refusal
+
+
+def _list_wider(kind: str, source: str) -> Iterator[str]:
+    """Yield the source; of a grammar of ours then those that keep fewer schemas of tools."""
+    yield source
+    for widen in (widen_refused, widen_all) if kind == GrammarKind.LARK else ():
+        if (wide := widen(source)) != source:
+            yield wide
 
 
 def _prove(vocabulary: Vocabulary, kind: str, source: str, ahead: str) -> Grammar:

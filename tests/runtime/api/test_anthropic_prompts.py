@@ -289,15 +289,18 @@ def test_a_refused_format_is_named_as_it_was_sent() -> None:
     ("fields", "variables"),
     [
         ({}, {}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            {"enable_thinking": True, "thinking": True},
+        ),
         ({"output_config": {"effort": "max", "task_budget": {}}}, choose_variables("max")),
         (
             {"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}},
-            {"enable_thinking": False, "reasoning_effort": "low"},
+            {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"},
         ),
         (
             {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "none"}},
-            {"enable_thinking": True, "reasoning_effort": "none"},
+            {"enable_thinking": True, "thinking": True, "reasoning_effort": "none"},
         ),
     ],
 )

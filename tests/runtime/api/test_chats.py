@@ -101,26 +101,37 @@ def test_the_template_gets_the_variables_of_the_request() -> None:
     )
 
 
+ON: dict[str, Any] = {"enable_thinking": True, "thinking": True}
+OFF: dict[str, Any] = {"enable_thinking": False, "thinking": False}
+
+
 @pytest.mark.parametrize(
     ("fields", "variables"),
     [
         ({"reasoning_effort": None}, {}),
-        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
-        ({"reasoning_effort": "max"}, {"reasoning_effort": "max", "enable_thinking": True}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none"} | OFF),
+        ({"reasoning_effort": "max"}, {"reasoning_effort": "max"} | ON),
         (
             {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True, "x": 1}},
             {"reasoning_effort": "none", "enable_thinking": True, "x": 1},
         ),
-        ({"enable_thinking": False}, {"enable_thinking": False}),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"thinking": True}},
+            {"reasoning_effort": "none", "thinking": True},
+        ),
+        ({"enable_thinking": False}, OFF),
         ({"enable_thinking": False, "chat_template_kwargs": {"enable_thinking": 1}}, {"enable_thinking": 1}),
-        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"enable_thinking": True}),
-        ({"thinking": {"type": "disabled"}, "enable_thinking": True}, {"enable_thinking": True}),
-        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low", "enable_thinking": True}),
-        ({"reasoning": {"enabled": False, "summary": "auto"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}}, OFF),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, ON),
+        ({"thinking": {"type": "disabled"}, "enable_thinking": True}, ON),
+        ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"} | ON),
+        ({"reasoning": {"enabled": False, "summary": "auto"}}, OFF),
+        ({"reasoning": {"enabled": False, "max_tokens": 2000}}, OFF),
+        ({"reasoning": {"max_tokens": 2000}}, ON),
+        ({"reasoning": {"max_tokens": 0}}, OFF),
         (
             {"reasoning": {"effort": "low"}, "reasoning_effort": "none", "thinking": {"type": "adaptive"}},
-            {"reasoning_effort": "none", "enable_thinking": True},
+            {"reasoning_effort": "none"} | ON,
         ),
     ],
 )
@@ -130,6 +141,23 @@ def test_the_template_gets_the_effort_and_the_clients_own_variables_win(
     prompt = read_chat(json.dumps({"messages": [HI]} | fields).encode()).prompts
     assert isinstance(prompt, RenderChat)
     assert prompt.variables == variables
+
+
+def test_an_image_in_a_tools_result_is_left_out() -> None:
+    """It is in each later request of an agent: a refusal would end the conversation."""
+    parts = [{"type": "text", "text": "a page"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    called = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+
+    def read(role: str) -> Any:
+        messages = [HI, called, {"role": role, "tool_call_id": "1", "content": parts}]
+        prompt = read_chat(json.dumps({"messages": messages}).encode()).prompts
+        assert isinstance(prompt, RenderChat)
+        return [part["text"] for part in prompt.messages[-1]["content"]]
+
+    for role in ("tool", "function"):
+        assert read(role) == ["a page", "[image left out: this model reads text alone]"]
+    with pytest.raises(BadRequestError, match="image_url"):
+        read("user")
 
 
 def test_a_client_may_hide_the_reasoning_that_it_asks_for() -> None:

@@ -345,8 +345,8 @@ def test_a_custom_tool_is_a_function_with_one_text_for_the_model() -> None:
     assert patch["function"]["description"].startswith("Edits files.\n\n")
     assert PATCH["format"]["definition"] in patch["function"]["description"]
     assert request.answer.strict == ("find",)
-    assert prompt.variables == {"reasoning_effort": "none", "enable_thinking": False}
-    assert read(enable_thinking=True)[1].variables == {"enable_thinking": True}
+    assert prompt.variables == {"reasoning_effort": "none", "enable_thinking": False, "thinking": False}
+    assert read(enable_thinking=True)[1].variables == {"enable_thinking": True, "thinking": True}
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,14 @@ async def test_what_is_refused_ends_nothing_else(
         assert (await read_ends(socket, 1))[1] == {"a": {"done": True}}
 
 
+async def test_a_message_is_read_as_a_body_is(served: Served) -> None:
+    """JavaScript writes half a surrogate for a text that was cut inside an emoji."""
+    message = json.dumps({"id": "a", "request": CHAT | {"n": "N"}}).replace('"hi"', r'"hi \ud83d"')
+    async with connect(served) as socket:
+        await socket.send_bytes(b"\xef\xbb\xbf" + message.replace('"N"', "1.0").encode())
+        assert (await read_ends(socket, 1))[1] == {"a": {"done": True}}
+
+
 async def test_an_id_in_flight_and_too_many_requests_are_refused(served: Served) -> None:
     served.engine.is_frozen = True
     async with connect(served) as socket:

@@ -285,6 +285,57 @@ async def test_a_schema_that_can_not_be_kept_is_refused_if_it_is_strict(
         assert answer.status_code == (400 if is_strict else 200), answer.text
 
 
+@pytest.mark.parametrize(("num_tools", "num_letters"), [(1023, 1), (100, 2000)])
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+async def test_of_many_or_large_tools_only_strict_ones_are_called_by_their_schema(
+    tmp_path: Path, dialect: str, num_tools: int, num_letters: int
+) -> None:
+    large = {**SCHEMA, "properties": {"who": {"const": "x" * num_letters}, "why": {"type": "integer"}}}
+    functions: list[dict[str, Any]] = [
+        {"name": "find", "parameters": SCHEMA, "strict": True},
+        *({"name": f"mcp__server__tool_{number}", "parameters": large} for number in range(num_tools)),
+    ]
+    asks = {
+        "chat": {
+            "tools": [{"type": "function", "function": function} for function in functions],
+            "tool_choice": "required",
+        },
+        "messages": {
+            "tools": [
+                {name.replace("parameters", "input_schema"): value for name, value in function.items()}
+                for function in functions
+            ],
+            "tool_choice": {"type": "any"},
+            "max_tokens": 9,
+        },
+    }
+    path = {"chat": "chat/completions"}.get(dialect, dialect)
+    async with serve_answer(tmp_path, CALL) as served:
+        answer = await served.client.post(
+            f"/v1/{path}", json={"model": "tiny", "messages": HI} | asks[dialect]
+        )
+        assert answer.status_code == 200, answer.text
+        assert (bound := served.engine.seen[-1].grammar) is not None
+        assert f"mcp__server__tool_{num_tools - 1}" in bound.text
+        assert ("who" in bound.text, "why" in bound.text) == (True, False)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+async def test_so_many_strict_tools_are_refused_that_the_parser_fails_at_them(
+    tmp_path: Path, choice: str
+) -> None:
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "parameters": SCHEMA, "strict": True}}
+        for number in range(257)
+    ]
+    async with serve_answer(tmp_path, CALL) as served:
+        for sent, status in ((tools, 400), (tools[1:], 200)):
+            ask = {"messages": HI, "tools": sent, "tool_choice": choice}
+            answer = await served.client.post("/v1/chat/completions", json=ask)
+            assert answer.status_code == status, answer.text
+            assert status == 200 or "257 of them are strict" in answer.json()["error"]["message"]
+
+
 async def test_a_call_in_the_reasoning_is_one(tmp_path: Path) -> None:
     async with serve_answer(tmp_path, f"<think>\nI look.\n{CALL}") as served:
         chats = served.openai.chat.completions

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace_runtime.api.request.messages import read_messages
+from millrace_runtime.api.request.openai import read_chat
 from millrace_runtime.chat.adaptation import list_forms
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError, TokenizerError
 from millrace_runtime.chat.jobs import RenderChat
@@ -299,6 +300,50 @@ def test_a_question_behind_a_result_is_part_of_it_where_the_template_wants_turns
     assert "<|im_start|>user\nSo?" in chatml
     with pytest.raises(TemplateError, match="roles must alternate"):
         mistral.render(RenderChat([said, *USER], is_adaptable=True))
+
+
+@pytest.mark.parametrize("name", ["deepseek_v31", "thinking"])
+@pytest.mark.parametrize(
+    ("fields", "thinks"),
+    [
+        ({"enable_thinking": True}, True),
+        ({"thinking": {"type": "disabled"}}, False),
+        ({"reasoning": {"enabled": True}}, True),
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning_effort": "none"}, False),
+    ],
+)
+def test_a_request_says_whether_the_model_reasons_by_the_name_that_its_template_reads(
+    name: str, fields: dict[str, Any], *, thinks: bool
+) -> None:
+    job = read_chat(json.dumps({"messages": USER} | fields).encode()).prompts
+    assert isinstance(job, RenderChat)
+    read = {"deepseek_v31": "thinking", "thinking": "enable_thinking"}[name]
+    prompt = render_by_transformers(TEMPLATES[name], {"conversation": USER, read: thinks})
+    assert compile_template(TEMPLATES[name]).render(job) == prompt
+
+
+SYSTEM_IN_LAST = """{%- if messages[0].role == 'system' %}{% set system = messages[0].content %}
+{%- set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}
+{%- for m in rest %}{% if m.role == 'user' %}
+{{- '[INST]' + (system + '\n\n' if loop.last and system is defined else '') + m.content + '[/INST]' }}
+{%- elif m.tool_calls %}{{ '[CALLS]' + m.tool_calls | tojson }}
+{%- elif m.role == 'tool' %}{{ '[RESULTS]' + m.content }}
+{%- else %}{{ m.content }}{% endif %}{% endfor %}"""
+"""As Mistral's Nemo has it."""
+
+
+@pytest.mark.parametrize("content", ["Be brief.", [{"type": "text", "text": "Be brief."}]])
+def test_a_system_message_that_a_template_loses_behind_results_is_in_the_last_question(content: Any) -> None:
+    system, asked = {"role": "system", "content": content}, {"role": "user", "content": "Who?"}
+    said = {"role": "assistant", "content": "I"}
+    told = [*USER, said, {"role": "user", "content": "Be brief.\n\nWho?"}, *CALLED[2:]]
+    for form in ([*USER, said, asked, *CALLED[2:]], [*USER, said, asked, *CALLED[2:], said]):
+        sent = [system, *form]
+        prompt = render_by_transformers(SYSTEM_IN_LAST, {"conversation": [*told, *form[5:]]})
+        assert render(SYSTEM_IN_LAST, {"conversation": sent}) == prompt
+    asks = {"conversation": [{"role": "system", "content": "Be brief."}, *USER, said, asked]}
+    assert render(SYSTEM_IN_LAST, asks) == render_by_transformers(SYSTEM_IN_LAST, asks)
 
 
 NAMES = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}

@@ -127,6 +127,23 @@ def test_a_forced_tool_that_is_not_strict_is_called_with_any_object(
     assert "kept" in bound, "the other tool keeps its schema"
 
 
+def open_large_tool(place: int, *, is_strict: bool) -> CallableTool:
+    names = [f"value_{place}_{number}" for number in range(14)]
+    schema = {"type": "object", "properties": dict.fromkeys(names, TEXT)}
+    return open_tool(schema, is_strict=is_strict)._replace(name=f"f{place}")
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "kimi_k2", "harmony"])
+def test_of_forced_tools_that_are_too_large_only_strict_ones_keep_their_schemas(tool_format: str) -> None:
+    def write(*, is_strict: bool) -> str:
+        tools = [open_large_tool(place, is_strict=is_strict or place == 0) for place in range(128)]
+        return write_forced(tool_format, tools, LarkWriter({}), is_one_call=True)
+
+    bound = prove(load_vocabulary(), GrammarKind.LARK, write(is_strict=False), "").text
+    assert ("value_0_13" in bound, "value_1_" in bound) == (True, False)
+    assert "make it smaller" in why_refused(GrammarKind.LARK, write(is_strict=True))
+
+
 def test_any_object_of_a_forced_tool_has_its_name() -> None:
     tool = open_tool(describe({"if": TEXT, "then": {}}), is_strict=False)
     calls = write_forced("hermes", [tool], LarkWriter({}), is_one_call=True)

@@ -206,28 +206,34 @@ def test_a_free_answer_is_bound_in_its_calls_alone(tool_format: str, *, has_toke
 
 
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
-def test_a_hundred_tools_are_called_by_their_schemas(tool_format: str, *, has_tokens: bool) -> None:
+def test_256_tools_are_called_by_their_schemas(tool_format: str, *, has_tokens: bool) -> None:
     model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
     schema = {**ANY, "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    known = [{"function": {"name": f"f{place}", "parameters": schema}} for place in range(128)]
-    tools = [CallableTool(f"f{place}", schema, ParameterTypes(known, f"f{place}")) for place in range(128)]
+    known = [{"function": {"name": f"f{place}", "parameters": schema}} for place in range(256)]
+    tools = [CallableTool(f"f{place}", schema, ParameterTypes(known, f"f{place}")) for place in range(256)]
     grammar = model.open(write_forced(tool_format, tools, model.lark, is_one_call=False))
-    assert grammar.fits(write_calls(form, form.write("f126", {"n": 1})))
+    assert grammar.fits(write_calls(form, form.write("f254", {"n": 1})))
 
 
+@pytest.mark.parametrize("is_forced", [True, False])
 @pytest.mark.parametrize(("tool_format", "has_tokens"), CASES)
-def test_a_hundred_tools_are_called_with_any_object(tool_format: str, *, has_tokens: bool) -> None:
+def test_a_thousand_tools_are_called_with_any_object(
+    tool_format: str, *, has_tokens: bool, is_forced: bool
+) -> None:
     model, form = load(has_tokens=has_tokens), form_of(tool_format, has_tokens=has_tokens)
-    tool = CallableTool("find", ANY, ParameterTypes([], "find"), others=[f"f{place}" for place in range(127)])
-    grammar = model.open(write_free(tool_format, [tool], model.lark))
-    escaped = form.write("f126", {"who": "Zoë 😀"})
+    others = [f"f{place}" for place in range(1023)]
+    tools = [CallableTool("find", ANY, ParameterTypes([], "find"), others=others)]
+    forced = write_forced(tool_format, tools, model.lark, is_one_call=True)
+    grammar = model.open(forced if is_forced else write_free(tool_format, tools, model.lark))
+    escaped = form.write("f1022", {"who": "Zoë 😀"})
     texts = [
         escaped,
         escaped.replace("Zoë 😀", r"Zo\u00eb \ud83d\ude00"),
         form.write("find", {"a": [1.5]}),
     ]
     assert [call for call in texts if not grammar.fits(write_calls(form, call))] == []
-    assert tool_format == "llama3" or not grammar.fits(write_calls(form, form.write("fly", {})))
+    is_free = tool_format == "llama3" and not is_forced
+    assert is_free or not grammar.fits(write_calls(form, form.write("fly", {})))
 
 
 WELL_FORMED = {

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -22,6 +23,9 @@ from millrace_runtime.grammar.well_formed import write_well_formed
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
+_MOST_SCHEMAS = 256
+"""Tools that are called by schemas of their own. Behind a call's opening each is an item of the parser's row,
+which fails at 296 of them, in any format (by hand): in the midst of an answer, which no proof finds."""
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -130,14 +134,12 @@ def _choose_answer(
     if wish.tools is None or tool_format is None:
         return request.grammar
     if wish.forced is not None:
-        tools = _list_forced(request, wish.forced)
-        is_one_call = wish.is_one_call or wish.forced != ""
-        lark = write_forced(tool_format, tools, LarkWriter(added_ids), is_one_call=is_one_call)
+        lark = _write_forced(request, wish.forced, tool_format, added_ids)
         return GrammarSource(GrammarKind.LARK, lark, "tool_choice")
     if request.grammar is not None:
         return request.grammar
     if wish.strict:
-        lark = write_free(tool_format, _list_tools(wish), LarkWriter(added_ids))
+        lark = write_free(tool_format, _list_tools(wish.tools, wish.strict), LarkWriter(added_ids))
         return GrammarSource(GrammarKind.LARK, lark, "tools")
     ours = None if request.ignores_end else write_well_formed(tool_format, LarkWriter(added_ids))
     return None if ours is None else GrammarSource(GrammarKind.LARK, ours, "tools", is_ours=True)
@@ -157,26 +159,43 @@ def _write_answer(
             "other: send a JSON schema, or `tool_choice: none`",
             param=source.field,
         )
-    return write_either(form.tool_format, _list_tools(wish), lark, is_one_call=wish.is_one_call)
+    tools = _list_tools(wish.tools, wish.strict)
+    return write_either(form.tool_format, tools, lark, is_one_call=wish.is_one_call)
 
 
-def _list_tools(wish: AnswerWish) -> list[CallableTool]:
-    """Return the strict tools, and one for all others: these are called with any object."""
-    tools, known = wish.tools or [], frozenset(wish.strict)
-    strict = [_read_tool(tool) for tool in tools if _name_of(tool) in known]
+def _write_forced(
+    request: GenerationRequest, forced: str, tool_format: str, added_ids: Mapping[str, int]
+) -> str:
+    """Return the grammar of a forced call. Where it is too large, only strict tools keep their schemas."""
+    tools, strict = _list_forced(request, forced), request.answer.strict
+    is_one_call = request.answer.is_one_call or forced != ""
+
+    def write(callable_tools: Sequence[CallableTool]) -> str:
+        return write_forced(tool_format, callable_tools, LarkWriter(added_ids), is_one_call=is_one_call)
+
+    if len(tools) <= _MOST_SCHEMAS:
+        with suppress(GrammarError):
+            return write([_read_tool(tool, strict) for tool in tools])
+    return write(_list_tools(tools, strict))
+
+
+def _list_tools(tools: Sequence[Mapping[str, Any]], strict: Sequence[str]) -> list[CallableTool]:
+    """Return the strict tools, and one for all others: these are called with any object.
+
+    Raises GrammarError for too many strict ones.
+    """
+    if len(strict) > _MOST_SCHEMAS:
+        raise GrammarError(f"{len(strict)} of them are strict, and the limit is {_MOST_SCHEMAS}: send fewer")
+    known = frozenset(strict)
+    bound = [_read_tool(tool, strict) for tool in tools if _name_of(tool) in known]
     name, *others = [name for tool in tools if (name := _name_of(tool)) not in known] or [""]
     free = CallableTool(name, ANY_OBJECT, ParameterTypes(tools, name), others=others)
-    return [*strict, free] if name else strict
+    return [*bound, free] if name else bound
 
 
-def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
-    all_tools = request.answer.tools or []
-    strict = frozenset(request.answer.strict)
-    tools = [
-        _read_tool(tool)._replace(is_strict=_name_of(tool) in strict)
-        for tool in all_tools
-        if forced in ("", _name_of(tool))
-    ]
+def _list_forced(request: GenerationRequest, forced: str) -> list[dict[str, Any]]:
+    """Return the tools of which one must be called."""
+    tools = [tool for tool in request.answer.tools or [] if forced in ("", _name_of(tool))]
     if not tools:
         raise BadRequestError(f"`tool_choice` names `{forced}`, which is no tool", param="tool_choice")
     if request.grammar is not None:
@@ -186,11 +205,11 @@ def _list_forced(request: GenerationRequest, forced: str) -> list[CallableTool]:
     return tools
 
 
-def _read_tool(tool: Mapping[str, Any]) -> CallableTool:
-    """Return a tool as a grammar needs it."""
+def _read_tool(tool: Mapping[str, Any], strict: Sequence[str]) -> CallableTool:
+    """Return a tool as a grammar needs it. `strict` names those that the client calls so."""
     name, parameters = _name_of(tool), tool["function"].get("parameters")
     schema = {**ANY_OBJECT, **parameters} if parameters else _NO_ARGUMENTS
-    return CallableTool(name, schema, ParameterTypes([tool], name))
+    return CallableTool(name, schema, ParameterTypes([tool], name), is_strict=name in strict)
 
 
 def _name_of(tool: Mapping[str, Any]) -> str:

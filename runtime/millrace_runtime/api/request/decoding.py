@@ -30,14 +30,18 @@ _TOO_MANY = {
 def decode_body(data: bytes | bytearray, body_type: type[Body]) -> Body:
     """Return the request body as `body_type`. Raises BadRequestError naming the field."""
     try:
-        return _decode(data, body_type)
+        return decode_mended(data, body_type)
     except msgspec.ValidationError as error:
         raise refuse_invalid(str(error), body_type) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON that can be read: {error}") from error
 
 
-def _decode(data: bytes | bytearray, body_type: type[Body]) -> Body:
+def decode_mended(data: bytes | bytearray, body_type: type[Body]) -> Body:
+    """Return JSON as `body_type`, with what clients write wrong read as they mean it.
+
+    Raises msgspec.DecodeError, UnicodeDecodeError and RecursionError.
+    """
     try:
         return _decode_json(data, body_type)
     except msgspec.ValidationError:

@@ -1,11 +1,14 @@
 """Whether a model reasons, and how much, as chat templates know it. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """What OpenAI's type and vLLM's have."""
+_SWITCHES = ("enable_thinking", "thinking")
+"""The template's variables for whether the model reasons. DeepSeek's templates read the second one."""
 
 
 class ThinkingSwitch(msgspec.Struct):
@@ -21,20 +24,33 @@ class ReasoningWish(msgspec.Struct, forbid_unknown_fields=True):
     enabled: bool | None = None
     exclude: bool | None = None
     """Whether the client does not get the reasoning."""
+    max_tokens: int | None = None
+    """A budget. It says that the model reasons, and does not bind it."""
     summary: Any = None
     """Ignored."""
 
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the model reasons, but for the effort; None if nothing says so."""
+        if self.enabled is None and self.max_tokens is not None:
+            return self.max_tokens > 0
+        return self.enabled
 
-def choose_variables(effort: str | None, *, thinks: bool | None = None) -> dict[str, object]:
-    """Return the template's variables for a request's effort and switch. The switch wins; without both: none.
 
-    `none` means no reasoning. What a template reads is its author's choice: `reasoning_effort` (gpt-oss) or
-    `enable_thinking` (Qwen 3). It ignores a variable that it does not know.
+def choose_variables(
+    effort: str | None, *, thinks: bool | None = None, own: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the template's variables for a request's effort and switch, of which the switch wins.
+
+    `own` are those that the client sets itself: they win over both. An effort of `none` means no reasoning.
+    What a template reads is its author's choice, and it ignores a variable that it does not know.
     """
-    chosen: dict[str, object] = {}
-    if effort is not None:
-        chosen = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    return chosen if thinks is None else chosen | {"enable_thinking": thinks}
+    chosen: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if thinks is None and effort is not None:
+        thinks = effort != "none"
+    if thinks is not None and not any(name in (own or {}) for name in _SWITCHES):
+        chosen |= dict.fromkeys(_SWITCHES, thinks)
+    return chosen | dict(own or {})
 
 
 def read_switches(
@@ -47,4 +63,4 @@ def read_switches(
         return enable_thinking
     if thinking is not None:
         return thinking.type != "disabled"
-    return None if reasoning is None else reasoning.enabled
+    return None if reasoning is None else reasoning.thinks

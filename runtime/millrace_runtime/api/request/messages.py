@@ -20,6 +20,17 @@ _MAX_CALLS_DEPTH = MAX_SCHEMA_DEPTH + 3
 """Arguments lie in a function, a call and the list of calls."""
 _MAX_ROLE = 64
 _TEXT_PARTS = ("text", "input_text", "output_text")
+_OTHER_PARTS = (
+    "image",
+    "image_url",
+    "input_image",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    "file",
+    "input_file",
+)
+"""Parts of messages that are no text, as clients of OpenAI and vLLM send them."""
 
 
 def read_messages(messages: Sequence[Any]) -> list[dict[str, Any]]:
@@ -61,7 +72,8 @@ def _read_message(message: dict[str, Any], where: str) -> dict[str, Any]:
     check_depth(message.get("tool_calls"), f"{where}.tool_calls", _MAX_CALLS_DEPTH)
     read = dict(message)
     if "content" in message:
-        read["content"] = read_content(message["content"], f"{where}.content")
+        content = _leave_out(message["content"]) if role == "tool" else message["content"]
+        read["content"] = read_content(content, f"{where}.content")
     if calls := message.get("tool_calls"):
         read["tool_calls"] = _read_calls(calls, f"{where}.tool_calls")
     else:
@@ -78,6 +90,18 @@ def read_content(content: Any, where: str) -> str | list[dict[str, Any]] | None:
     if not isinstance(content, list):
         raise BadRequestError(f"`{where}` is a text or a list of parts", param=where)
     return [_read_part(part, where) for part in content]
+
+
+def _leave_out(content: Any) -> Any:
+    """Return the content of a tool's result with texts instead of the parts that are none."""
+    return [_write_part(part) for part in content] if isinstance(content, list) else content
+
+
+def _write_part(part: Any) -> Any:
+    match part:
+        case {"type": str(kind)} if kind in _OTHER_PARTS:
+            return {"type": "text", "text": write_left_out(kind.removeprefix("input_").removesuffix("_url"))}
+    return part
 
 
 def _read_part(part: Any, where: str) -> dict[str, Any]:

@@ -194,4 +194,4 @@ def _choose_variables(body: ChatBody) -> dict[str, Any]:
     """Return the template's variables. Of several fields for the reasoning, the most exact one counts."""
     effort = body.reasoning_effort or (body.reasoning and body.reasoning.effort) or None
     thinks = read_switches(body.enable_thinking, body.thinking, body.reasoning)
-    return choose_variables(effort, thinks=thinks) | (body.chat_template_kwargs or {})
+    return choose_variables(effort, thinks=thinks, own=body.chat_template_kwargs)

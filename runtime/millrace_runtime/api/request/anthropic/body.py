@@ -176,7 +176,7 @@ def _plan_prompt(body: PromptBody, tools: Tools) -> RenderChat:
     )
 
 
-def _choose_variables(body: PromptBody) -> dict[str, object]:
+def _choose_variables(body: PromptBody) -> dict[str, Any]:
     """Return the template's variables for the reasoning. `thinking` says whether, and the effort how much."""
     effort = None if body.output_config is None else body.output_config.effort
     return choose_variables(

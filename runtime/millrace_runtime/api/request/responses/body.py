@@ -179,7 +179,7 @@ def read_responses(data: bytes | bytearray) -> Reading:
     prompt = RenderChat(
         messages=read_messages(list_messages(body.instructions, body.input)),
         tools=tools and [{"type": "function", "function": tool["function"]} for tool in tools],
-        variables=choose_variables(effort, thinks=body.enable_thinking) | (body.chat_template_kwargs or {}),
+        variables=choose_variables(effort, thinks=body.enable_thinking, own=body.chat_template_kwargs),
         is_cut=body.truncation == "auto",
         is_adaptable=True,
     )
