@@ -26,7 +26,7 @@ from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.sampling.state import SlotState
 from millrace_kernels.select import QueryRows, select_triton
-from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.silu_mul.reference import gelu_mul_reference, silu_mul_reference
 from millrace_kernels.transfer import upload
 
 Function = Callable[..., Any]
@@ -234,6 +234,16 @@ OPERATIONS: dict[str, Operation] = {
             dry=({"rows": 3, "width": 37},),
         ),
         timed=tuple({"rows": count, "width": 14336} for count in TIMED_TOKENS),
+        pick=inputs.pick_first_axis,
+    ),
+    "gelu_mul": Operation(
+        load("silu_mul", name="gelu_mul"),
+        gelu_mul_reference,
+        inputs.make_silu_mul,
+        Shapes(
+            real=({"rows": 1, "width": 9216}, {"rows": 4096, "width": 9216}), dry=({"rows": 3, "width": 37},)
+        ),
+        timed=tuple({"rows": count, "width": 9216} for count in TIMED_TOKENS),
         pick=inputs.pick_first_axis,
     ),
     "linear": Operation(

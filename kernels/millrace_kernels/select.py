@@ -26,7 +26,7 @@ from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
 from millrace_kernels.sampling.logprobs import top_logprobs_reference
 from millrace_kernels.sampling.reference import sample_reference
 from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
-from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.silu_mul.reference import gelu_mul_reference, silu_mul_reference
 from millrace_kernels.step import HeadNorms, Heads, Routing
 
 Attend = Callable[[Tensor, KvCache, float], Tensor]
@@ -99,6 +99,7 @@ class Kernels(NamedTuple):
     rotary_kv_write: RotaryKvWrite
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     silu_mul: Callable[[Tensor], Tensor]
+    gelu_mul: Callable[[Tensor], Tensor]
     linear_add: Callable[[Tensor, Tensor, Tensor | None, Tensor], Tensor]
     """Takes x, weight, bias and residual; may compute the sum in place of the residual."""
     sampler: Sampler
@@ -153,6 +154,7 @@ _CPU = Kernels(
     rotary_kv_write=rotary_kv_write_reference,
     rms_norm=rms_norm_reference,
     silu_mul=silu_mul_reference,
+    gelu_mul=gelu_mul_reference,
     linear_add=_add_linear,
     sampler=Sampler(storing(sample_reference), top_logprobs_reference),
     experts=ExpertKernels(route_reference, _multiply_experts, _add_experts, _refuse, _refuse),
@@ -170,7 +172,7 @@ def select_triton() -> Kernels:
     from millrace_kernels.sampling.gpu.triton_kernel import sample, sample_recorded  # noqa: PLC0415
     from millrace_kernels.sampling.gpu.triton_logprobs import top_logprobs  # noqa: PLC0415
     from millrace_kernels.sampling.gpu.triton_table import COLUMNS, lay_out  # noqa: PLC0415
-    from millrace_kernels.silu_mul.triton_kernel import silu_mul  # noqa: PLC0415
+    from millrace_kernels.silu_mul.triton_kernel import gelu_mul, silu_mul  # noqa: PLC0415
 
     recorded = RecordedSampler(COLUMNS.value, lay_out, sample_recorded)
     sampler = Sampler(sample, top_logprobs, recorded)
@@ -180,6 +182,7 @@ def select_triton() -> Kernels:
         rotary_kv_write=rotary_kv_write,
         rms_norm=rms_norm,
         silu_mul=silu_mul,
+        gelu_mul=gelu_mul,
         linear_add=linear_add,
         sampler=sampler,
         experts=ExpertKernels(route, experts_silu_mul, experts_add, quantized_silu_mul, quantized_add),

@@ -131,6 +131,9 @@ class Step(Protocol):
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Map x to [rows, outputs / 2]: silu of the first half of linear(x, weight) times the second."""
 
+    def linear_gelu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Return the same with gelu, by tanh."""
+
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
         """Choose the experts of each row by linear(x, router), in float32. Each worker has all of it."""
 

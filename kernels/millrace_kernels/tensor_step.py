@@ -218,6 +218,10 @@ class TensorStep:
         """Multiply, and then gate with the device's kernel."""
         return self.kernels.silu_mul(self.linear(x, weight))
 
+    def linear_gelu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Multiply, and then gate with the device's kernel."""
+        return self.kernels.gelu_mul(self.linear(x, weight))
+
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
         """Score the experts in float32, and choose with the device's kernel."""
         return self.kernels.experts.route(multiply_wide(x, router), routing)

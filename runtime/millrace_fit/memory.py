@@ -161,8 +161,9 @@ def _step_on_gpu(weights: Weights, shard: Shard, length: int) -> int:
 
 
 def _find_angles(shape: DecoderShape) -> int:
-    """Return the angles of each position, twice: a cosine and a sine for each. 0 if no layer has any."""
-    return max(kind.attention.head_dim if kind.attention.has_rotary else 0 for kind in shape.kinds)
+    """Return the angles of each position in all tables, twice: a cosine and a sine for each."""
+    kinds = (kind.attention for kind in shape.kinds if kind.attention.has_rotary)
+    return sum(head_dim for head_dim, _, _ in {(one.head_dim, one.rotary_dim, one.theta) for one in kinds})
 
 
 def _layer_numbers(shape: DecoderShape, shard: Shard) -> int:

@@ -89,6 +89,8 @@ class Module:
     """Such modules in a layer: one for each expert."""
     factor: float = 1.0
     """Of its weights and biases, which the loader multiplies."""
+    addend: float = 0.0
+    """Added to its weights before that."""
 
     @property
     def is_linear(self) -> bool:
@@ -118,7 +120,7 @@ def list_outer(shape: DecoderShape) -> Iterator[Module]:
     """Yield the modules outside of layers. A tied head is no module of its own."""
     rows, width = Axis(shape.vocabulary_size, 1), Axis(shape.width)
     yield Module(Role.EMBEDDING, (Part("embedding", rows),), width, is_table=True)
-    yield Module(Role.NORM, (Part("norm", width),), factor=shape.logit_factor)
+    yield _make_norm(shape, Role.NORM, Part("norm", width), shape.logit_factor)
     if not shape.is_tied:
         yield Module(Role.HEAD, (Part("head", rows),), width, is_table=True)
 
@@ -130,29 +132,34 @@ def list_layer(shape: DecoderShape, layer: LayerShape) -> Iterator[Module]:
     """
     width, factor = Axis(shape.width), shape.output_factor / shape.embedding_factor
     inner = 1.0 if layer.is_normed_twice else factor
-    yield Module(Role.ATTENTION_NORM, (Part("attention_norm", width),))
-    yield from _list_attention(width, layer.attention, inner)
+    yield _make_norm(shape, Role.ATTENTION_NORM, Part("attention_norm", width))
+    yield from _list_attention(shape, layer.attention, inner)
     if layer.is_normed_twice:
-        yield Module(Role.ATTENTION_OUTPUT_NORM, (Part("attention_output_norm", width),), factor=factor)
-    yield Module(Role.MLP_NORM, (Part("mlp_norm", width),))
+        yield _make_norm(shape, Role.ATTENTION_OUTPUT_NORM, Part("attention_output_norm", width), factor)
+    yield _make_norm(shape, Role.MLP_NORM, Part("mlp_norm", width))
     match layer.mlp:
         case MlpShape():
             yield from _list_mlp(width, layer.mlp, inner)
         case ExpertsShape():
             yield from _list_experts(width, layer.mlp, inner)
     if layer.is_normed_twice:
-        yield Module(Role.MLP_OUTPUT_NORM, (Part("mlp_output_norm", width),), factor=factor)
+        yield _make_norm(shape, Role.MLP_OUTPUT_NORM, Part("mlp_output_norm", width), factor)
 
 
-def _list_attention(width: Axis, shape: AttentionShape, factor: float) -> Iterator[Module]:
+def _make_norm(decoder: DecoderShape, role: Role, part: Part, factor: float = 1.0) -> Module:
+    return Module(role, (part,), factor=factor, addend=1.0 if decoder.are_norms_less_one else 0.0)
+
+
+def _list_attention(decoder: DecoderShape, shape: AttentionShape, factor: float) -> Iterator[Module]:
+    width = Axis(decoder.width)
     query, kv = Axis(shape.query, heads=shape), Axis(shape.kv, heads=shape, is_kv=True)
     order = shape.head_order
     parts = (Part("query", query, order), Part("key", kv, order), Part("value", kv))
     yield Module(Role.QKV, parts, width, has_bias=shape.has_bias)
     if shape.has_head_norms:
         head = Axis(shape.head_dim)
-        yield Module(Role.QUERY_NORM, (Part("query_norm", head, order),))
-        yield Module(Role.KEY_NORM, (Part("key_norm", head, order),))
+        yield _make_norm(decoder, Role.QUERY_NORM, Part("query_norm", head, order))
+        yield _make_norm(decoder, Role.KEY_NORM, Part("key_norm", head, order))
     output, has_bias = (Part("output", width),), shape.has_output_bias
     yield Module(Role.OUTPUT, output, query, has_bias=has_bias, is_summed=True, factor=factor)
 

@@ -35,6 +35,8 @@ class AttentionShape:
     """Whether files have the two numbers that are turned together as neighbours, not one in each half."""
     scale: float | None = None
     """Factor of scores; None: one over the root of `head_dim`."""
+    theta: float | None = None
+    """Base of its own rotary frequencies, without a scaling; None: the decoder's base and scaling."""
 
     @property
     def query(self) -> int:
@@ -70,6 +72,8 @@ class MlpShape:
 
     width: int
     has_bias: bool = False
+    is_gelu: bool = False
+    """Whether it has gelu, by tanh, instead of silu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,8 @@ class DecoderShape:
     """Of all that a layer adds to the residual."""
     logit_factor: float = 1.0
     """Of the head's scores."""
+    are_norms_less_one: bool = False
+    """Whether files have the scales of norms less one."""
 
     @property
     def num_layers(self) -> int:

@@ -58,14 +58,14 @@ class Linear:
 
 
 class GatedLinear:
-    """silu(gate(x)) * up(x): the weight has the gate's rows, then those of `up`."""
+    """silu(gate(x)) * up(x), or with gelu: the weight has the gate's rows, then those of `up`."""
 
-    def __init__(self, weight: Matrix) -> None:
-        self.weight = weight
+    def __init__(self, weight: Matrix, *, is_gelu: bool = False) -> None:
+        self.weight, self.is_gelu = weight, is_gelu
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """Map x [rows, inputs] to [rows, outputs / 2]."""
-        return step.linear_silu_mul(x, self.weight)
+        return step.linear_gelu_mul(x, self.weight) if self.is_gelu else step.linear_silu_mul(x, self.weight)
 
 
 class Mixture:

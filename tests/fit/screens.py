@@ -19,7 +19,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "llama-8b": LLAMA_8B,
     "llama-70b": LLAMA_70B,
     "qwen-half": QWEN_HALF,
-    "gemma": LLAMA_8B | {"architectures": ["Gemma3ForCausalLM"]},
+    "gemma": LLAMA_8B | {"architectures": ["Gemma2ForCausalLM"]},
     "fp8": LLAMA_8B | {"quantization_config": FP8_BLOCK},
     "awq": LLAMA_8B | {"quantization_config": AWQ},
     "nvfp4": LLAMA_8B | {"quantization_config": MODELOPT | {"quant_algo": "NVFP4"}},

@@ -82,7 +82,7 @@ def test_a_model_type_is_its_familys(family: Any) -> None:
         ("GptOssForCausalLM", "Qwen3MoeForCausalLM"),
         ("OlmoeForCausalLM", "Qwen3MoeForCausalLM"),
         ("PhiMoEForCausalLM", "Qwen3MoeForCausalLM"),
-        ("Gemma3ForCausalLM", "Qwen3ForCausalLM"),
+        ("Gemma2ForCausalLM", "Gemma3ForCausalLM"),
         ("InternLM2ForCausalLM", "InternLM3ForCausalLM"),
         ("ChatGLMModel", None),
         ("Phi3SmallForCausalLM", "Phi3ForCausalLM"),

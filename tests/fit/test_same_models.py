@@ -8,6 +8,7 @@ import pytest
 
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import declare
+from millrace_fit.rotary import LinearScaling
 from millrace_fit.shape import DecoderShape
 from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 
@@ -60,3 +61,41 @@ def test_minicpm_attends_to_all_tokens_up_to_a_length() -> None:
 def test_granite_4_with_mamba_or_experts_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchitectureError, match=message):
         shape_of("GraniteMoeHybridForCausalLM", **HYBRID | change)
+
+
+def test_gemma_3_has_its_classs_sizes_where_a_config_is_silent() -> None:
+    """The published one of 4 billion weights says no more of its text."""
+    text = {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+    }  # fmt: skip
+    config = {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "text_config": text,
+    }
+    shape = declare(config).shape
+    near, far = shape.kinds
+    assert (shape.vocabulary_size, shape.max_length, shape.is_tied) == (262208, 131072, True)
+    assert (near.attention.window, near.attention.theta, near.attention.scale) == (1024, 1e4, 1 / 16)
+    assert (far.attention.window, far.attention.theta, shape.theta) == (None, None, 1e6)
+    assert (far.attention.num_heads, far.attention.num_kv_heads, far.attention.head_dim) == (8, 4, 256)
+    assert shape.scaling == LinearScaling(8.0)
+    assert [run.count for run in shape.runs] == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ({"hidden_activation": "gelu"}, 'hidden_activation .gelu.; only "gelu_pytorch_tanh"'),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}},
+            "for sliding_attention; only that",
+        ),
+    ],
+)
+def test_a_gemma_that_computes_something_else_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArchitectureError, match=message):
+        shape_of("Gemma3ForCausalLM", **change)

@@ -27,6 +27,7 @@ from millrace_kernels.paged_attention.spans import KEYS_UNIT, LEAST_KEYS, MOST_S
 from millrace_kernels.paged_attention.tiles import Tile, choose_decode_tile, choose_prefill_tile
 from millrace_kernels.paged_attention.triton_decode import MERGE_WARPS, SPANS_AT_ONCE
 from millrace_kernels.sampling.gpu.triton_shape import SHAPE
+from millrace_kernels.silu_mul.reference import GELU_CUBE, GELU_FACTOR
 
 TARGETS = [GPUTarget("cuda", 80, 32), GPUTarget("cuda", 90, 32)]
 ADA = GPUTarget("cuda", 89, 32)
@@ -216,6 +217,8 @@ SAMPLING_CASES = [
     Case("sampling.gpu.triton_draw", "draw", CHUNK | ROOM | SEARCHED, num_warps=SHAPE.draw_warps),
 ]
 
+GATED = {"WIDTH": 1000, "BLOCK": 1024, "CUBE": GELU_CUBE}
+
 
 def cases(dtype: str, target: GPUTarget) -> list[Case]:
     return [
@@ -224,7 +227,10 @@ def cases(dtype: str, target: GPUTarget) -> list[Case]:
         *(Case("rotary_kv_write.triton_kernel", "rotary_kv_write", constants) for constants in ROTARY),
         *(case for kv in ROUNDED for case in rounded_cases(TYPES[dtype], kv)),
         Case("rms_norm.triton_kernel", "rms_norm", {"WIDTH": 200, "BLOCK": 256}),
-        Case("silu_mul.triton_kernel", "silu_mul", {"WIDTH": 1000, "BLOCK": 1024}),
+        *(
+            Case("silu_mul.triton_kernel", "gate_mul", GATED | {"FACTOR": factor})
+            for factor in (0.0, GELU_FACTOR)
+        ),
         *(case for rows in (16, 64) for case in expert_cases(TYPES[dtype], rows)),
         *(case for form in QUANTISED for case in linear_cases(TYPES[dtype], target, form)),
         *(case for form in FEW_ROWS_ALONE for case in linear_cases(TYPES[dtype], target, form, (1,))),

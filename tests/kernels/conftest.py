@@ -26,9 +26,13 @@ def _same_numbers() -> None:
 
 
 @pytest.fixture(scope="session")
-def load_kernel() -> Callable[[str], Any]:
+def load_kernel() -> Callable[..., Any]:
     """Load an operation's Triton launcher; its kernel runs interpreted, on CPU tensors."""
-    return lambda name: getattr(importlib.import_module(f"millrace_kernels.{name}.triton_kernel"), name)
+
+    def load(folder: str, name: str | None = None) -> Any:
+        return getattr(importlib.import_module(f"millrace_kernels.{folder}.triton_kernel"), name or folder)
+
+    return load
 
 
 class Paged:

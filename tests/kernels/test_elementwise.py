@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,10 +11,10 @@ from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.rms_norm.reference import rms_norm_reference
 from millrace_kernels.rotary_kv_write.reference import rotary_kv_write_reference
-from millrace_kernels.silu_mul.reference import silu_mul_reference
+from millrace_kernels.silu_mul.reference import gelu_mul_reference, silu_mul_reference
 from millrace_kernels.step import HeadNorms, Heads
 
-Load = Callable[[str], Any]
+Load = Callable[..., Any]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -90,19 +91,32 @@ def test_rotary_kv_write(load_kernel: Load, layer: Layer, dtype: torch.dtype) ->
     assert (caches[0] != 99.0).all(dim=-1).sum() == 3 * 2 * heads.num_kv_heads
 
 
+GATES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "silu_mul": (silu_mul_reference, torch.nn.functional.silu),
+    "gelu_mul": (gelu_mul_reference, partial(torch.nn.functional.gelu, approximate="tanh")),
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 37), (2, 1030)])
-def test_silu_mul(load_kernel: Load, rows: int, width: int, dtype: torch.dtype) -> None:
+def test_a_gate_and_its_factor(
+    load_kernel: Load, rows: int, width: int, name: str, dtype: torch.dtype
+) -> None:
+    reference, activate = GATES[name]
     gate_up = (torch.randn(rows, 2 * width) * 4).to(dtype)
-    expected = silu_mul_reference(gate_up)
-    close(load_kernel("silu_mul")(gate_up), expected)
+    expected = reference(gate_up)
+    close(load_kernel("silu_mul", name)(gate_up), expected)
     gate, up = gate_up.float().chunk(2, dim=-1)
-    close(expected, (torch.nn.functional.silu(gate) * up).to(dtype))
+    close(expected, (activate(gate) * up).to(dtype))
 
 
-def test_silu_of_very_negative_gates_is_zero_not_nan() -> None:
-    gate_up = torch.tensor([[-1000.0, -90.0, 1.0, 1.0]])
-    assert not silu_mul_reference(gate_up).isnan().any()
+@pytest.mark.parametrize("name", GATES)
+def test_very_negative_gates_are_zero_not_nan(name: str) -> None:
+    gate_up = torch.tensor([[-1000.0, -90.0, 1e30, 1.0, 1.0, 1.0]])
+    reference, _ = GATES[name]
+    assert reference(gate_up).tolist()[0][:2] == [0.0, 0.0]
+    assert not reference(gate_up).isnan().any()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -123,6 +137,7 @@ def test_cpu_operations_give_a_row_the_same_bits_in_any_company() -> None:
     x, weight = torch.randn(300, 74), torch.randn(37)
     for count in (1, 2, 7, 16, 299):
         assert torch.equal(silu_mul_reference(x[:count]), silu_mul_reference(x)[:count])
+        assert torch.equal(gelu_mul_reference(x[:count]), gelu_mul_reference(x)[:count])
         mine = rms_norm_reference(x[:count, :37], weight, 1e-5)
         assert torch.equal(mine, rms_norm_reference(x[:, :37], weight, 1e-5)[:count])
         heads = x[:, :72].view(300, 9, 8)[:, 2:6]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,15 +138,22 @@ def test_a_gate_in_another_format_is_refused() -> None:
         record(lambda step: step.linear_silu_mul(torch.empty(1, 32), pair), lambda x, _: x, torch.float32)
 
 
+GATES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "linear_silu_mul": functional.silu,
+    "linear_gelu_mul": partial(functional.gelu, approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("operation", GATES)
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_gated_product_is_close_to_its_definition(
-    library: Library, native_rows: Rows, form: Format
+    library: Library, native_rows: Rows, form: Format, operation: str
 ) -> None:
     x, gate, up = torch.randn(7, 64), torch.randn(40, 64), torch.randn(40, 64)
     matrix = NativePacker(torch.float32, form).pack_gated([gate, up], 80, 64, torch.ones(80))
-    found = native_rows(library).run(lambda step, x: step.linear_silu_mul(x, matrix), x)
+    found = native_rows(library).run(lambda step, x: getattr(step, operation)(x, matrix), x)
     parts = [quantized_linear_reference(x, rounded(form, part), torch.ones(40)) for part in (gate, up)]
-    torch.testing.assert_close(found, functional.silu(parts[0]) * parts[1], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found, GATES[operation](parts[0]) * parts[1], rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -72,22 +72,26 @@ INLINE Floats biased(const Matrix& m, Floats value, int column, int num_columns)
   return m.bias == nullptr ? value : add(value, load(m.bias + column, num_columns));
 }
 
-// gate / (1 + e^-gate) · up
-INLINE Floats gated(Floats gate, Floats up) {
-  Floats one = splat(1.0f);
-  return mul(div(gate, add(one, exp(sub(splat(0.0f), gate)))), up);
+// gate / (1 + e^-k) · up, with k = gate for SiLU, and √(8/π) · (gate + 0.044715 gate³) for GELU by tanh
+INLINE Floats gated(int kind, Floats gate, Floats up) {
+  Floats one = splat(1.0f), k = gate;
+  if (kind == GATED_GELU) {
+    Floats square = mul(gate, gate);
+    k = mul(mul(splat(1.5957691216057308f), gate), add(one, mul(splat(0.044715f), square)));
+  }
+  return mul(div(gate, add(one, exp(sub(splat(0.0f), k)))), up);
 }
 
 template <int STRIPS>
 static __attribute__((noinline)) void finish_row(const Tile& t, int r, Floats* value) {
   const Matrix& m = t.product.matrix;
   Output to = output(t.product, t.row + r);
-  if (m.is_gated) {  // strips 2i and 2i + 1 are the gate and up columns of output strip i
+  if (m.gate) {  // strips 2i and 2i + 1 are the gate and up columns of output strip i
     int half = m.outputs / 2;
     UNROLL for (int s = 0; s + 1 < STRIPS; s += 2) {
       int column = (t.strip + s) / 2 * LANES, left = half - column;
       Floats gate = biased(m, value[s], column, left), up = biased(m, value[s + 1], half + column, left);
-      write(t.product.y_type, to.y, column, gated(gate, up), left);
+      write(t.product.y_type, to.y, column, gated(m.gate, gate, up), left);
     }
     return;
   }
@@ -150,9 +154,9 @@ static void compute_strips(const Tile& t, int num_rows, int num_strips) {
 // Call `each` with the first strip of every tile and the number of its strips.
 template <typename Each>
 INLINE void for_tiles(const Matrix& m, Share columns, Each each) {
-  int unit = m.is_gated ? 2 : 1;
+  int unit = m.gate ? 2 : 1;
   constexpr int WIDTH = TILE_STRIPS < 2 ? 2 : TILE_STRIPS;  // a gated unit is two strips
-  int at_once = m.is_gated ? WIDTH : TILE_STRIPS;
+  int at_once = m.gate ? WIDTH : TILE_STRIPS;
   for (int strip = columns.begin * unit; strip < columns.end * unit; strip += at_once)
     each(strip, smaller(at_once, columns.end * unit - strip));
 }
@@ -213,9 +217,9 @@ void multiply(const Product& p, Share columns) {
   }
 }
 
-int count_columns(const Matrix& m) { return ((m.is_gated ? m.outputs / 2 : m.outputs) + LANES - 1) / LANES; }
+int count_columns(const Matrix& m) { return ((m.gate ? m.outputs / 2 : m.outputs) + LANES - 1) / LANES; }
 
-int count_strips(const Matrix& m) { return count_columns(m) * (m.is_gated ? 2 : 1); }
+int count_strips(const Matrix& m) { return count_columns(m) * (m.gate ? 2 : 1); }
 
 static int64_t count_strip_bytes(const Matrix& m) {
   switch (m.format) {

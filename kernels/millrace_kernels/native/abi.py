@@ -65,6 +65,18 @@ class Kind(enum.IntEnum):
     EXPERTS_SILU_MUL = 14
     EXPERTS_SUM = 15
     EXPERTS_ADD = 16
+    LINEAR_GELU_MUL = 17
+
+
+class Gate(enum.IntEnum):
+    """What a gated product makes of its gate."""
+
+    SILU = 1
+    GELU = 2
+
+
+GATES = {Kind.LINEAR_SILU_MUL: Gate.SILU, Kind.LINEAR_GELU_MUL: Gate.GELU, Kind.EXPERTS_SILU_MUL: Gate.SILU}
+"""The operations of gated matrices."""
 
 
 class Rows(Structure):
@@ -83,7 +95,7 @@ class Matrix(Structure):
         ("format", c_int32),
         ("inputs", c_int32),
         ("outputs", c_int32),
-        ("is_gated", c_int32),
+        ("gate", c_int32),
         ("group", c_int32),
     )
 

@@ -64,7 +64,8 @@ static void run_unit(const Program& p, const Step& step, const Op& op, const Wor
     case RMS_NORM: return rms_norm(p, op, num_rows, w);
     case LINEAR:
     case LINEAR_ADD:
-    case LINEAR_SILU_MUL: return linear(p, op, num_rows, w);
+    case LINEAR_SILU_MUL:
+    case LINEAR_GELU_MUL: return linear(p, op, num_rows, w);
     case ROTARY_KV_WRITE: return rotary_kv_write(p, step, op, w);
     case ATTENTION: return attention(p, step, op, w);
     case SELECT: return select(p, step, op, w);
@@ -96,6 +97,7 @@ static uint16_t count_units(const Job& job, uint32_t operation, int num_threads)
     case LINEAR:
     case LINEAR_ADD:
     case LINEAR_SILU_MUL:
+    case LINEAR_GELU_MUL:
     case EXPERTS_SILU_MUL:
     case EXPERTS_SUM:
     case EXPERTS_ADD:

@@ -36,6 +36,7 @@ enum Kind : int32_t {
   EXPERTS_SILU_MUL = 14,
   EXPERTS_SUM = 15,  // the weighted sum of a row's experts, into y
   EXPERTS_ADD = 16,  // the same, added to y
+  LINEAR_GELU_MUL = 17,
   SAMPLE = 64,  // in no record, only in `millrace_sample`
 };
 
@@ -56,9 +57,11 @@ struct Matrix {
   int32_t format;
   int32_t inputs;
   int32_t outputs;
-  int32_t is_gated;  // strips of gate and up columns alternate
+  int32_t gate;      // GATED_*: strips of gate and up columns alternate; 0: they are plain
   int32_t group;     // INT4_*, FP8_*: inputs with one scale in the strips; 0: none there
 };
+
+enum Gate : int32_t { GATED_SILU = 1, GATED_GELU = 2 };
 
 struct Op {
   int32_t kind;

@@ -212,7 +212,7 @@ class NativeProgram:
                 matrix.layout,
                 matrix.inputs,
                 matrix.outputs,
-                int(matrix.is_gated),
+                abi.GATES.get(operation.kind, 0),
                 matrix.form.group or 0,
             )
             structure = abi.Matrix(matrix.data.data_ptr(), scales, bias, *shape)

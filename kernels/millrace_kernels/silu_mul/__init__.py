@@ -1,4 +1,4 @@
-"""The gated activation of a Llama-shaped MLP. README.md has the maths.
+"""The gated activations of MLPs. README.md has the maths.
 
 Knows tensors; not models, sequences or schedules.
 """

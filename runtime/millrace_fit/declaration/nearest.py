@@ -14,6 +14,7 @@ _OF_MAKER: Final[Mapping[str, str]] = {
     "llava": _IMAGES,
     "llama": "LlamaForCausalLM",
     "smollm": "SmolLM3ForCausalLM",
+    "gemma": "Gemma3ForCausalLM",
     "phi": "Phi3ForCausalLM",
     "granite": "GraniteForCausalLM",
     "chatglm": "GlmForCausalLM",

@@ -26,13 +26,16 @@ def read_decoder(
     epsilon: float = 1e-6,
     is_tied: bool = False,
     may_be_partial: bool = False,
+    activation: tuple[str, str] = ("hidden_act", "silu"),
 ) -> DecoderShape:
     """Return the shape of these layers. The keywords are the family's defaults. Raises ArchitectureError.
 
-    Unless rotary `may_be_partial`, a field by which it would be is refused.
+    Unless rotary `may_be_partial`, a field by which it would be is refused. `activation` is a field's name
+    and the only value that it may have.
     """
-    if "hidden_act" in fields:
-        fields.refuse("hidden_act", unless=("silu",), advice='only "silu" is supported')
+    name, only = activation
+    if name in fields:
+        fields.refuse(name, unless=(only,), advice=f'only "{only}" is supported')
     rope = read_rope(fields, theta, max_length, may_be_partial=may_be_partial)
     _check_factors(rope.scaling, layers)
     kinds, runs = describe_layers([_drop_idle_window(layer, rope.max_length) for layer in layers])

@@ -11,6 +11,7 @@ from millrace_fit.declaration.nearest import propose
 from millrace_fit.declaration.spelling import spell
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.ernie import ERNIE
+from millrace_fit.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from millrace_fit.families.glm import GLM, GLM4
 from millrace_fit.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from millrace_fit.families.internlm3 import INTERNLM3
@@ -36,6 +37,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     family.architecture: family
     for family in (
         ERNIE,
+        GEMMA3,
+        GEMMA3_TEXT,
         GLM,
         GLM4,
         GRANITE,

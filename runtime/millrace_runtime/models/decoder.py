@@ -67,10 +67,10 @@ class SelfAttention:
 
 
 class MLP:
-    """down(silu(gate(x)) * up(x))."""
+    """down(silu(gate(x)) * up(x)), or with gelu."""
 
-    def __init__(self, modules: Modules) -> None:
-        self.gate_up = GatedLinear(modules.matrix(Role.GATE_UP))
+    def __init__(self, modules: Modules, shape: MlpShape) -> None:
+        self.gate_up = GatedLinear(modules.matrix(Role.GATE_UP), is_gelu=shape.is_gelu)
         self.down = Linear(modules.matrix(Role.DOWN))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
@@ -97,7 +97,7 @@ def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture
     """Return an MLP, or the experts of which each token has some."""
     match shape:
         case MlpShape():
-            return MLP(modules)
+            return MLP(modules, shape)
         case ExpertsShape():
             routing = Routing(shape.num_chosen, is_normalised=shape.is_normalised)
             experts = modules.experts(Role.EXPERTS_GATE_UP), modules.experts(Role.EXPERTS_DOWN)
@@ -136,7 +136,7 @@ class TwiceNormedLayer:
         self.attention = SelfAttention(modules, kind.attention, place, epsilons.other)
         self.attention_output_norm = RMSNorm(modules.vector(Role.ATTENTION_OUTPUT_NORM), epsilons.other)
         self.mlp_norm = RMSNorm(modules.vector(Role.MLP_NORM), epsilons.residual)
-        self.mlp = MLP(modules)
+        self.mlp = MLP(modules, kind.mlp)
         self.mlp_output_norm = RMSNorm(modules.vector(Role.MLP_OUTPUT_NORM), epsilons.other)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -182,14 +182,16 @@ def _build_layers(
     shape: DecoderShape, modules: DecoderModules, length: int
 ) -> list[Layer | TwiceNormedLayer]:
     @cache
-    def make_angles(head_dim: int, rotary_dim: int | None) -> Angles:
+    def make_angles(head_dim: int, rotary_dim: int | None, theta: float | None) -> Angles:
+        base, scaling = (shape.theta, shape.scaling) if theta is None else (theta, None)
         device = modules.weights.device
-        return rotary_angles(head_dim, shape.theta, length, shape.scaling, device, rotary_dim=rotary_dim)
+        return rotary_angles(head_dim, base, length, scaling, device, rotary_dim=rotary_dim)
 
     layers = []
     for number, kind in enumerate(shape.layers):
-        attention = kind.attention
-        angles = make_angles(attention.head_dim, attention.rotary_dim) if attention.has_rotary else None
+        attention, angles = kind.attention, None
+        if attention.has_rotary:
+            angles = make_angles(attention.head_dim, attention.rotary_dim, attention.theta)
         layer = CacheLayer(number, find_group(shape, kind), attention.window)
         place = Place(cut_heads(attention, modules.shard), layer, angles)
         build = TwiceNormedLayer if kind.is_normed_twice else Layer

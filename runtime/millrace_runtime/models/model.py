@@ -41,6 +41,8 @@ class Rows(NamedTuple):
     """The new order of each so many rows, such as those of a head; None: as they are stored."""
     factor: float = 1.0
     """Of weights and bias."""
+    addend: float = 0.0
+    """Of a vector's numbers, added before that."""
 
 
 class Weights(Protocol):

@@ -73,7 +73,7 @@ class Modules:
         module = self.modules[role]
         return {
             name_part(self.names, part, self.layer): Rows(
-                part.rows.cut(self.shard), part.order, module.factor
+                part.rows.cut(self.shard), part.order, module.factor, module.addend
             )
             for part in module.parts
         }

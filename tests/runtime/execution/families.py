@@ -107,6 +107,24 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm, half of each head": {"model_type": "glm", "head_dim": 16},
     "glm4, norms after, too": {"model_type": "glm4", "num_key_value_heads": 3},
     "ernie4_5, neighbouring pairs": {"model_type": "ernie4_5", "use_bias": True},
+    "gemma3, windows with another base": {
+        "model_type": "gemma3_text", "head_dim": 16, "num_hidden_layers": 4, "sliding_window": 40,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+        "query_pre_attn_scalar": 24, "hidden_act": "-", "tie_word_embeddings": True, "rope_theta": "-",
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "gemma3, with a vision tower beside": {
+        "model_type": "gemma3", "mm_tokens_per_image": 4,
+        "text_config": {name: value for name, value in SIZES.items() if name != "hidden_act"}
+        | {"model_type": "gemma3_text", "sliding_window": 24},
+        "vision_config": {
+            "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 64,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
+        },
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from SIZES'."""

@@ -98,6 +98,14 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 9e3, "partial_rotary_factor": 0.25}},
     ],
+    "gemma3_text": [
+        {}, {"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window": 16},
+        {"rope_local_base_freq": 500.0}, {"rope_theta": 5e4, "rope_local_base_freq": 5e3}, {"head_dim": 16},
+        {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
+        {"sliding_window": 16, "sliding_window_pattern": 2}, {"query_pre_attn_scalar": 64},
+        {"attention_bias": True}, {"tie_word_embeddings": False}, {"num_key_value_heads": 3},
+        {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 700.0}}},
+    ],
     "glm4": [{"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False}],
     "ernie4_5": [{"head_dim": "-"}, {"use_bias": True}, {"num_key_value_heads": None}],
     "seed_oss": [
@@ -130,8 +138,8 @@ VISION: dict[str, Any] = {"depth": 1, "hidden_size": 48, "num_heads": 2, "patch_
 REFUSED = ("hidden_act", "partial_rotary_factor")
 PARTIAL = ("phi3", "glm", "glm4")
 """Families that may turn a part of each head."""
-OWN_ROPES = ("ministral3", "phi3")
-"""Families for which transformers refuses most rotary types."""
+OWN_ROPES = ("ministral3", "phi3", "gemma3_text")
+"""Families whose rotary embedding has fields or types of its own."""
 BASES: dict[str, dict[str, Any]] = {
     "qwen2": {"head_dim": "-"},
     "smollm3": {"head_dim": "-"},

@@ -101,9 +101,11 @@ class Recorder:
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
         """Record a gated product."""
-        if len(parts_of(weight)) > 1:
-            raise RecordError("a gate and its factor must have one format: pack them together")
-        return self._multiply(abi.Kind.LINEAR_SILU_MUL, x, weight, weight.outputs // 2, self.dtype)
+        return self._gate(abi.Kind.LINEAR_SILU_MUL, x, weight)
+
+    def linear_gelu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
+        """Record a gated product."""
+        return self._gate(abi.Kind.LINEAR_GELU_MUL, x, weight)
 
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
         """Record the scores as a product into float32, and the choice."""
@@ -207,6 +209,11 @@ class Recorder:
         self.num_exchanges += 1
         return Register(width, torch.float32, is_drawn, self.num_exchanges - 1, widest or width)
 
+    def _gate(self, kind: abi.Kind, x: Tensor, weight: Matrix) -> Tensor:
+        if len(parts_of(weight)) > 1:
+            raise RecordError("a gate and its factor must have one format: pack them together")
+        return self._multiply(kind, x, weight, weight.outputs // 2, self.dtype)
+
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
         y = Register(width, dtype, self._find(x).is_drawn)
         self._append_products(kind, x, weight, y)
@@ -216,7 +223,7 @@ class Recorder:
         """Multiply by each part of the weight, into consecutive columns of y."""
         column = 0
         for part in parts_of(weight):
-            packed = find_packed(part, is_gated=kind is abi.Kind.LINEAR_SILU_MUL)
+            packed = find_packed(part, is_gated=kind in abi.GATES)
             self._append(Recorded(kind, self._find(self._fit(x, packed)), y, packed, column=column))
             column += packed.outputs
 

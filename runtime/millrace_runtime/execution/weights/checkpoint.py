@@ -129,7 +129,9 @@ def _change(part: Part, rows: Rows) -> Part:
 def _change_plain(stored: Tensor, rows: Rows) -> Tensor:
     if rows.order is not None:
         stored = stored[_find_order(len(stored), rows.order)]
-    return stored if rows.factor == 1.0 else stored.float() * rows.factor
+    if (rows.factor, rows.addend) == (1.0, 0.0):
+        return stored
+    return (stored.float() + rows.addend) * rows.factor
 
 
 def _find_order(num_rows: int, order: Sequence[int]) -> Tensor:
