@@ -27,12 +27,14 @@ from benchmarks.gpu.runs import (
 )
 from benchmarks.gpu.serving import Driver, Running, Served, record, serve, serve_twice
 from benchmarks.gpu.weights import (
+    SMALL_GEMMA3,
     SMALL_LLAMA,
     SMALL_MIXTURE,
     SMALL_QWEN,
     SMALL_QWEN3,
     SMALL_WINDOWED,
     TINY,
+    TINY_GEMMA3,
     TINY_MIXTURE,
     TINY_QWEN,
     TINY_QWEN3,
@@ -57,6 +59,7 @@ FAMILIES = {
     "qwen 3": Family(SMALL_QWEN3, TINY_QWEN3),
     "mixture": Family(SMALL_MIXTURE, TINY_MIXTURE),
     "windows": Family(SMALL_WINDOWED, TINY_WINDOWED),
+    "gemma 3": Family(SMALL_GEMMA3, TINY_GEMMA3),
 }
 
 

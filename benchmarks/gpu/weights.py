@@ -85,6 +85,10 @@ SMALL_MIXTURE, TINY_MIXTURE = SMALL_LLAMA | _MIXTURE, TINY | _MIXTURE | {"moe_in
 SMALL_WINDOWED = SMALL_LLAMA | _WINDOWED | {"sliding_window": 100}
 TINY_WINDOWED = TINY | _WINDOWED | {"sliding_window": 10, "num_hidden_layers": 2}
 """Norms of heads; experts; and two KV groups, of which one has a window shorter than the sequences."""
+_GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "tie_word_embeddings": True, "sliding_window_pattern": 2}
+SMALL_GEMMA3 = SMALL_LLAMA | _GEMMA3 | {"head_dim": 256, "num_attention_heads": 8, "sliding_window": 100}
+TINY_GEMMA3 = TINY | _GEMMA3 | {"sliding_window": 10, "num_hidden_layers": 2}
+"""GELU, norms after attention and MLP, and two tables of angles."""
 QWEN3_8B = LLAMA_8B | {
     "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": 151936,
