@@ -9,7 +9,7 @@ import pytest
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import declare
 from millrace_fit.rotary import LinearScaling
-from millrace_fit.shape import DecoderShape
+from millrace_fit.shape import DecoderShape, MlpShape
 from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.Model"}
@@ -61,6 +61,18 @@ def test_minicpm_attends_to_all_tokens_up_to_a_length() -> None:
 def test_granite_4_with_mamba_or_experts_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ArchitectureError, match=message):
         shape_of("GraniteMoeHybridForCausalLM", **HYBRID | change)
+
+
+def test_a_text_beside_images_has_its_families_sizes_where_a_config_is_silent() -> None:
+    """LLaVA 1.5's published one says no more."""
+    text = {"model_type": "llama", "vocab_size": 32064, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
+    config = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text}
+    shape = declare(config).shape
+    (kind,) = shape.kinds
+    assert (shape.width, shape.num_layers, shape.vocabulary_size, shape.max_length) == (4096, 32, 32064, 4096)
+    assert (kind.attention.num_heads, kind.attention.num_kv_heads, kind.mlp) == (32, 32, MlpShape(11008))
+    with pytest.raises(ArchitectureError, match="model_type 'cohere2' in text_config"):
+        declare(config | {"text_config": text | {"model_type": "cohere2"}})
 
 
 def test_gemma_3_has_its_classs_sizes_where_a_config_is_silent() -> None:

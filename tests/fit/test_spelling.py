@@ -33,8 +33,12 @@ def of(architecture: str) -> dict[str, Any]:
             of("Mistral3ForConditionalGeneration"),
             {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
         ),
+        (
+            of("LlavaNextForConditionalGeneration"),
+            {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."},
+        ),
     ],
-    ids=["flat", "2.5 vl", "2 vl, base", "3 vl, base", "mistral 3"],
+    ids=["flat", "2.5 vl", "2 vl, base", "3 vl, base", "mistral 3", "llava"],
 )
 def test_the_headers_say_which_names_a_file_has(config: dict[str, Any], beginnings: dict[str, str]) -> None:
     declared = assume_tensors(config, {})

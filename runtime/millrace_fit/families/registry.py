@@ -19,6 +19,7 @@ from millrace_fit.families.llama import LLAMA
 from millrace_fit.families.minicpm import MINICPM
 from millrace_fit.families.mistral import MINISTRAL3, MISTRAL, MISTRAL3
 from millrace_fit.families.mixtral import MIXTRAL
+from millrace_fit.families.multimodal import MULTIMODAL
 from millrace_fit.families.phi3 import PHI3
 from millrace_fit.families.qwen2 import MIMO, QWEN2
 from millrace_fit.families.qwen2_moe import QWEN2_MOE
@@ -63,6 +64,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         QWEN3_VL_MOE,
         SEED_OSS,
         SMOLLM3,
+        *MULTIMODAL,
     )
 }
 

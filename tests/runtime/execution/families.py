@@ -15,6 +15,10 @@ LONGROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
     "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 2.0], "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 9.0],
 }  # fmt: skip
+TOWERS = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "image_size": 32, "patch_size": 8,
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama, yarn": {"model_type": "llama", "rope_scaling": YARN},
     "qwen2, yarn of a few whole dimensions": {
@@ -123,6 +127,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "vision_config": {
             "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 64,
             "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 8,
+        },
+    },
+    "llava, a text of mistral": {
+        "model_type": "llava", "text_config": SIZES | {"model_type": "mistral"},
+        "vision_config": TOWERS | {"model_type": "clip_vision_model"},
+    },
+    "llava_next, a text of llama": {
+        "model_type": "llava_next", "text_config": SIZES | {"model_type": "llama"},
+        "vision_config": TOWERS | {"model_type": "clip_vision_model"},
+    },
+    "internvl, a text of qwen 3": {
+        "model_type": "internvl", "text_config": SIZES | {"model_type": "qwen3"},
+        "vision_config": TOWERS | {"image_size": [32, 32], "patch_size": [8, 8]},
+    },
+    "smolvlm": {
+        "model_type": "smolvlm", "text_config": SIZES | {"model_type": "llama"}, "vision_config": TOWERS,
+    },
+    "voxtral, with an audio tower beside": {
+        "model_type": "voxtral", "text_config": SIZES | {"model_type": "llama"},
+        "audio_config": {
+            "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "max_source_positions": 20,
         },
     },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+)
 
 from tests.runtime.execution.sizes import SIZES
 
@@ -15,6 +20,8 @@ NO_IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
 
 def find_class(fields: dict[str, Any]) -> Any:
     """Return transformers' class of a model, whose parts config.json names."""
+    if "audio_config" in fields:
+        return AutoModelForMultimodalLM
     return AutoModelForImageTextToText if "vision_config" in fields else AutoModelForCausalLM
 
 
