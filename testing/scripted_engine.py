@@ -25,6 +25,7 @@ START_TOKEN = "<|start|>"
 MAX_MODEL_LENGTH = 4096
 _BLOCK_SIZE = 16
 _NUM_SEQUENCES = 32
+_MAX_DRAFT = 4
 _NO_ANSWER = "Nothing is written for this. "
 _ROLE = b"assistant\n"
 """What follows START_TOKEN before an answer."""
@@ -63,6 +64,15 @@ class Script:
             return self._end
         return line.tokens[bisect.bisect_left(line.starts, place, hi=len(line.starts) - 1)]
 
+    def propose(self, tokens: list[int]) -> list[int]:
+        """Return guesses at the next tokens: the right ones, and for each third length one that is wrong."""
+        guessed = list(tokens)
+        for _ in range(_MAX_DRAFT):
+            guessed.append(self.next_token([guessed]))
+        if len(tokens) % 3 == 0:
+            guessed[len(tokens) + 1] = self._end
+        return guessed[len(tokens) :]
+
     def _find_place(self, tokens: list[int]) -> tuple[_Line, int]:
         """Return the answer to a sequence, and how many bytes of it the sequence has."""
         turns = [place for place, token in enumerate(tokens) if token == self._start]
@@ -91,7 +101,11 @@ class Script:
 
 @contextlib.contextmanager
 def run_engine(
-    model_path: Path, answers: Mapping[str, str], max_model_length: int = MAX_MODEL_LENGTH
+    model_path: Path,
+    answers: Mapping[str, str],
+    max_model_length: int = MAX_MODEL_LENGTH,
+    *,
+    has_drafts: bool = False,
 ) -> Iterator[socket.socket]:
     """Run an engine in a thread, and yield the HTTP side's socket. Its close ends the engine."""
     tokenizer = Tokenizer.load(model_path)
@@ -105,10 +119,12 @@ def run_engine(
         max_model_length=max_model_length,
         vocabulary_size=vocabulary.size,
         max_batched_tokens=2048,
+        max_draft=_MAX_DRAFT if has_drafts else 0,
     )
     ours, theirs = socket.socketpair()
     channel = EngineChannel(theirs)
-    executor = SimulatedExecutor(limits, Script(tokenizer, answers).next_token)
+    script = Script(tokenizer, answers)
+    executor = SimulatedExecutor(limits, script.next_token, script.propose if has_drafts else None)
     loop = EngineLoop(
         channel, Scheduler(limits), executor, partial(Matcher.build, vocabulary), beat=lambda: None
     )

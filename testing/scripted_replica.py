@@ -44,19 +44,28 @@ Call a tool by <tool_call>{"name": …, "arguments": …}</tool_call>:
 
 @contextlib.asynccontextmanager
 async def serve_script(
-    folder: Path, answers: Mapping[str, str], max_model_length: int = MAX_MODEL_LENGTH
+    folder: Path,
+    answers: Mapping[str, str],
+    max_model_length: int = MAX_MODEL_LENGTH,
+    *,
+    tool_format: str | None = None,
+    has_drafts: bool = False,
 ) -> AsyncIterator[HttpReplica]:
-    """Write the model's tokenizer to a folder, and serve it until the context ends."""
+    """Write the model's tokenizer to a folder, and serve it until the context ends.
+
+    Without `tool_format` calls are read as the template writes them. With `has_drafts` each step guesses some
+    tokens, now and then a wrong one.
+    """
     native = build_byte_level()
     native.add_special_tokens([START_TOKEN])
     native.add_tokens(list(MARKERS))
     model = write_model(folder, native, TEMPLATE)
     settings = ApiSettings(
         served_name=SERVED_NAME,
-        tool_format=choose_tool_format(TEMPLATE),
+        tool_format=tool_format or choose_tool_format(TEMPLATE),
         reasoning_format=choose_reasoning_format(TEMPLATE),
     )
-    with run_engine(model, answers, max_model_length) as engine:
+    with run_engine(model, answers, max_model_length, has_drafts=has_drafts) as engine:
         async with serve_http(model, engine, settings) as replica:
             await replica.wait_ready()
             yield replica
