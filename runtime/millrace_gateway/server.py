@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import aiohttp
 
-from millrace_gateway.access.fairness.window import Present, Standing
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.app import InnerSurface, Surface
 from millrace_gateway.front.attempts import Attempts
 from millrace_gateway.front.body_budget import BodyBudget
 from millrace_gateway.front.holding import Holder
 from millrace_gateway.front.load_poll import LoadPoll
+from millrace_gateway.front.presence import Presence
 from millrace_gateway.front.proxy import Proxy
 from millrace_gateway.front.tenancy import Tenancy
 from millrace_gateway.front.upstream import Upstream
@@ -29,7 +29,6 @@ from millrace_gateway.report.stream import LeaderCheck, Reporting
 from millrace_gateway.route.balance import Balancer
 from millrace_gateway.route.catalogue import Catalogue
 from millrace_gateway.route.cluster_sinks import ReplicaSink, ServiceSink
-from millrace_gateway.route.objects import ServiceKey
 from millrace_gateway.settings import Settings
 from millrace_kubernetes.access import ClusterAccess
 from millrace_kubernetes.collection import Source
@@ -61,7 +60,8 @@ class Gateway:
         self.metrics = Metrics(lambda: self.bodies.num_bytes)
         self.lifecycle = Lifecycle()
         self.balancer = Balancer(settings.suspect_seconds)
-        self.tenancy = Tenancy(settings, self.metrics, self._find_present)
+        presence = Presence(self.catalogue, self.balancer, time.monotonic)
+        self.tenancy = Tenancy(settings, self.metrics, presence)
         self.metrics.count_waiting = self.tenancy.turnstiles.count_waiting
         self.activity = Activity(time.monotonic)
         self.reporting = Reporting(
@@ -75,6 +75,7 @@ class Gateway:
         followers = (
             self.metrics.track,
             self.activity.forget_deleted,
+            presence.forget_deleted,
             self.tenancy.forget_deleted,
             self.tenancy.preferences.forget_deleted,
         )
@@ -182,16 +183,6 @@ class Gateway:
         asyncio.get_running_loop().call_later(GONE_SECONDS, upstream.end_replica, uid)
         self.balancer.forget(uid)
 
-    def _find_present(self, service: ServiceKey) -> Present:
-        """Return how a service's replicas stand."""
-        counts, listed = self.balancer.count_service(service), self.catalogue.list_replicas(service)
-        shares = self.balancer.find_shares(listed, time.monotonic())
-        standings = {
-            one.uid: Standing(counts.pop(one.uid, 0), one.uid in shares, shares.get(one.uid, 1.0))
-            for one in listed
-        }
-        return Present(standings, sum(counts.values()))
-
     def _create_surface(self, upstream: Upstream, loads: LoadPoll) -> Surface:
         guard = self.tenancy.guard
         attempts = Attempts(
@@ -215,6 +206,7 @@ class Gateway:
             bodies=self.bodies,
             guard=guard,
             turnstiles=self.tenancy.turnstiles,
+            counting=self.tenancy.counting,
             preferences=self.tenancy.preferences,
             settings=self.settings,
         )

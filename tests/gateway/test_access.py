@@ -65,6 +65,8 @@ class Replica:
         self.release.set()
         self.num_open = 0
         self.hangs = False
+        self.status = 200
+        """Of answers that are no streams."""
         self.num_more = 0
         """Pieces of 1 MiB in a stream."""
 
@@ -92,7 +94,8 @@ class Replica:
         headers = {contract.HEADER_LOAD: " ".join(map(str, self.describe_load().values()))}
         if not body.get("stream"):
             await self.release.wait()
-            return web.json_response({"ok": 1}, headers=headers | {contract.HEADER_USAGE: "5 1 7"})
+            usage = {contract.HEADER_USAGE: "5 1 7"}
+            return web.json_response({"ok": 1}, status=self.status, headers=headers | usage)
         answer = web.StreamResponse(headers=headers | {"Content-Type": "text/event-stream"})
         await answer.prepare(request)
         await answer.write(b"data: 1\n\n")
@@ -451,6 +454,71 @@ async def test_who_only_counts_tokens_waits_for_no_turn(bench: Bench) -> None:
     await bench.until(lambda: len(replica.seen) == num_before + 1)
     replica.release.set()
     assert {(await task)[0] for task in (counting, *flood)} == {200}
+
+
+async def test_a_flood_that_only_counts_tokens_waits_in_the_gateway_in_turns(
+    bench: Bench,
+) -> None:
+    """All of it was in the replica at once, before the chats of others."""
+    replica = await start(bench)
+    await ask(bench)
+    replica.release.clear()
+    before = len(replica.seen)
+    flood = [asyncio.create_task(ask(bench, path=contract.PATH_TOKENIZE)) for _ in range(40)]
+    await bench.until(lambda: bool(bench.gateway.tenancy.counting.count_waiting()))
+    assert bench.gateway.tenancy.turnstiles.count_waiting() == {}  # replicas have nothing to compute for it
+    other = asyncio.create_task(ask(bench, "mr-bob", path=contract.PATH_TOKENIZE))
+    chat = asyncio.create_task(ask(bench, "mr-bob"))
+    await bench.until(lambda: bench.gateway.tenancy.counting.count_waiting() == {CHAT: 41 - FIRST_REQUESTS})
+    await bench.until(lambda: len(replica.seen) == before + FIRST_REQUESTS + 1)
+    replica.release.set()
+    assert {(await task)[0] for task in (other, chat, *flood)} == {200}
+    order = [request.headers[contract.HEADER_CACHE_SALT] for request in replica.seen[before:]]
+    places = [at for at, salt in enumerate(order) if salt != order[0]]
+    assert max(places) <= FIRST_REQUESTS + 2
+
+
+async def test_who_reads_the_answers_of_its_counting_slowly_keeps_no_turn_of_others(bench: Bench) -> None:
+    """A byte a minute, at four answers, and nobody else counted tokens at that replica."""
+    replica = await start(bench)
+    replica.num_more = 1000
+    slow = [
+        await bench.client.post(
+            bench.url + contract.PATH_DETOKENIZE,
+            json=BODY | {"stream": True},
+            headers={"Authorization": "Bearer mr-ada"},
+        )
+        for _ in range(FIRST_REQUESTS)
+    ]
+    assert [answer.status for answer in slow] == [200] * FIRST_REQUESTS
+    async with asyncio.timeout(5):
+        assert (await ask(bench, "mr-bob", path=contract.PATH_TOKENIZE))[0] == 200
+    assert bench.gateway.tenancy.counting._turnstiles[CHAT].num_inside == 0
+    for answer in slow:
+        answer.close()
+
+
+async def test_what_only_counts_tokens_is_one_sequence_whatever_its_body_says(bench: Bench) -> None:
+    """Else the replica would have ended so many that the gateway still counts, and have room for more."""
+    replica = await start(bench)
+    replica.release.clear()
+    asked = asyncio.create_task(ask(bench, body=BODY | {"n": 100}, path=contract.PATH_TOKENIZE))
+    await bench.until(lambda: len(replica.seen) == 1)
+    [known] = bench.gateway.catalogue.list_replicas(CHAT)
+    assert bench.gateway.balancer.count_sequences(known) == 1
+    replica.release.set()
+    assert (await asked)[0] == 200
+
+
+async def test_the_gateway_knows_whose_requests_fail(bench: Bench) -> None:
+    """One client's errors may be its own."""
+    replica = await start(bench)
+    suspects = bench.gateway.balancer._suspects._first
+    for status, expected in ((500, ["ada"]), (200, [])):
+        replica.status = status
+        assert (await ask(bench))[0] == status
+        assert (await ask(bench, path=contract.PATH_TOKENIZE))[0] == status
+        assert [tenant.entry for _, tenant in suspects] == expected  # type: ignore[attr-defined, misc]
 
 
 async def test_those_who_wait_for_a_replica_take_turns_at_the_first_one(bench: Bench) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_gateway.route.balance import Balancer, Candidate
+from millrace_gateway.route.balance import Balancer
+from millrace_gateway.route.candidate import Candidate
 from millrace_gateway.route.load_report import LoadReport, read_load_document, read_load_header
 from millrace_gateway.route.objects import Replica
 from millrace_gateway.route.standing import LEAST_SHARE

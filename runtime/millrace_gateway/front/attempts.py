@@ -19,6 +19,7 @@ from millrace_gateway.errors import (
     TokenRefusedError,
     UpstreamFailedError,
 )
+from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.exchange import Exchange
 from millrace_gateway.front.guard import Guard
 from millrace_gateway.front.headers import response_headers
@@ -160,7 +161,7 @@ class Attempts:
         return has_come and present is not None and present.sleeper.hold_seconds > 0
 
     async def _ask_one(self, exchange: Exchange, replica: Replica) -> Outcome:
-        num_sequences = exchange.num_sequences
+        num_sequences, asked_at = exchange.num_sequences, self._now()
         self._balancer.begin(replica, num_sequences)
         try:
             answer = await self._ask(exchange, replica)
@@ -170,7 +171,12 @@ class Attempts:
                 if answer.connection.has_sent:
                     exchange.upstream.release()
                 self._balancer.note_answer(
-                    replica, answer.head.status, self._now(), is_generation=exchange.is_generation
+                    replica,
+                    answer.head.status,
+                    self._now(),
+                    is_generation=exchange.is_generation,
+                    asked_at=asked_at,
+                    tenant=exchange.tenant,
                 )
                 return await self._answer(exchange, answer, replica)
             finally:
@@ -207,11 +213,7 @@ class Attempts:
         elif is_event_stream(head.headers):
             answer = early.answer
         else:
-            try:
-                early.end(await read_answer(upstream))
-            except BrokenAnswerError:
-                early.refuse(_BROKE_OFF)
-            return judge(head.status, is_whole=True)
+            return await self._end_early(early, upstream, replica)
         relay = Relay(request.connection, answer, upstream.connection, convert)
         end = RelayEnd.CLIENT_LEFT
         try:
@@ -229,6 +231,18 @@ class Attempts:
         elif exchange.is_generation and head.status < HTTPStatus.MULTIPLE_CHOICES:
             self._balancer.note_whole(replica)
         return judge(head.status, is_whole=end is RelayEnd.WHOLE)
+
+    async def _end_early(self, early: EarlyStream, upstream: UpstreamAnswer, replica: Replica) -> Outcome:
+        """End a stream that had to begin with a replica's answer that is none: mostly a refusal."""
+        try:
+            body = await read_answer(upstream)
+        except BrokenAnswerError:
+            if upstream.connection.is_lost:  # else its answer is too long
+                self._balancer.note_failure(replica, self._now())
+            early.refuse(_BROKE_OFF)
+            return Outcome.UPSTREAM_ERROR
+        early.end(body)
+        return judge(upstream.head.status, is_whole=True)
 
     def describe_absence(self, exchange: Exchange) -> RequestRefusedError:
         """Return the refusal, with the present state of the services."""

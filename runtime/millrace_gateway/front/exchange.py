@@ -1,6 +1,9 @@
 """The state of one request on its way through the gateway."""
 
+from collections.abc import Callable
+
 from millrace_gateway.access.admission import Admission
+from millrace_gateway.access.identity import Tenant
 from millrace_gateway.front.body_budget import BodyShare
 from millrace_gateway.front.early_stream import EarlyStream
 from millrace_gateway.front.upstream import UpstreamRequest
@@ -29,6 +32,7 @@ class Exchange:
         "is_generation",
         "is_work",
         "model",
+        "on_begun",
         "outcome",
         "preference",
         "request",
@@ -70,6 +74,8 @@ class Exchange:
         """The uids of replicas that hang: it goes there only if there is no other."""
         self.tried: set[str] = set()
         """The uids of replicas that have refused it."""
+        self.on_begun: Callable[[], None] | None = None
+        """To be called once a replica may have begun it."""
         self.outcome = Outcome.CLIENT_LEFT
         """The default applies to a cancelled handler: the client has disconnected."""
 
@@ -95,6 +101,8 @@ class Exchange:
         """Note that a replica may have begun the request: what was reserved is not given back."""
         if self.admission is not None:
             self.admission.has_begun = True
+        if self.on_begun is not None:
+            self.on_begun()
 
     def note_relay_end(self, *, is_whole: bool, was_slow: bool) -> None:
         """Note how an answer's way to the client ended: reports of a slow client's use may be unread."""
@@ -103,8 +111,14 @@ class Exchange:
 
     @property
     def num_sequences(self) -> int:
-        """How many sequences a replica computes for it, as far as the body tells."""
-        return self.fields.num_sequences if self.fields is not None else 1
+        """How many sequences a replica computes for it, as far as the body tells; 1 if it only counts."""
+        return self.fields.num_sequences if self.fields is not None and self.is_generation else 1
+
+    @property
+    def tenant(self) -> Tenant | None:
+        """Who asks; None if nobody knows."""
+        client = self.admission.client if self.admission is not None else None
+        return client.tenant if client is not None else None
 
     @property
     def service(self) -> ServiceKey | None:

@@ -6,11 +6,12 @@ holds an answer.
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from millrace_gateway.access.admission import Admission
 from millrace_gateway.access.identity import Client
+from millrace_gateway.access.limits.estimate import estimate_tokens
 from millrace_gateway.errors import (
     BusyError,
     ModelNotFoundError,
@@ -33,7 +34,7 @@ from millrace_gateway.front.headers import (
 )
 from millrace_gateway.front.holding import HELD_BYTES
 from millrace_gateway.front.refusals import write_refusal
-from millrace_gateway.front.turnstiles import Turnstiles
+from millrace_gateway.front.turnstiles import Turn, Turnstiles
 from millrace_gateway.front.upstream import Upstream, UpstreamRequest
 from millrace_gateway.http.head import write_headers
 from millrace_gateway.http.request import Request
@@ -74,6 +75,7 @@ class Proxy:
         bodies: BodyBudget,
         guard: Guard,
         turnstiles: Turnstiles,
+        counting: Turnstiles,
         preferences: Preferences,
         settings: Settings,
     ) -> None:
@@ -88,6 +90,7 @@ class Proxy:
         self._bodies = bodies
         self._guard = guard
         self._turnstiles = turnstiles
+        self._counting = counting
         self._preferences = preferences
         self._host_policy = HostPolicy(
             settings.cluster_domain, settings.own_namespace, settings.public_hosts, settings.short_hosts
@@ -144,7 +147,7 @@ class Proxy:
             self._assign_body(exchange, admission.service, admission.client)
         self._prepare(exchange, body)
         del body  # `upstream` owns it, and releases it
-        if admission is None or admission.client is None or not exchange.is_generation:
+        if admission is None or admission.client is None or not exchange.is_work:
             replica = self._attempts.pick(exchange)
             with self._count(exchange, replica.key if replica else exchange.route.sleeper.key):
                 await self._attempts.find_answer(exchange, replica)
@@ -153,27 +156,41 @@ class Proxy:
                 await self._serve_in_turn(exchange, admission, admission.client)
 
     async def _serve_in_turn(self, exchange: Exchange, admission: Admission, client: Client) -> None:
-        """Serve a client's request when its turn comes. Turns need a replica: without one, it waits first."""
+        """Serve a client's request when its turn comes. Turns need a replica: without one, it waits first.
+
+        Requests that only count tokens take turns of their own: they cost the bytes that a replica reads, and
+        their turns end when their answers begin, however slowly the client reads them.
+        """
+        turnstiles, tokens = self._turnstiles, admission.estimate
+        if not exchange.is_generation:
+            turnstiles, tokens = self._counting, estimate_tokens(len(exchange.upstream.body), 0, 1)
         replica = None
         while replica is None:
             await self._attempts.await_replica(exchange)
             began = self._now()
-            turn = await self._turnstiles.enter(
+            turn = await turnstiles.enter(
                 admission.service,
                 client.tenant,
-                admission.estimate,
+                tokens,
                 exchange.num_sequences,
                 on_wait=partial(self._begin_wait, exchange),
             )
             exchange.note_wait_end()
             admission.waited_seconds += self._now() - began
-            try:
-                exchange.avoided = self._turnstiles.list_silent(turn)
+            with ExitStack() as taken:
+                if exchange.is_generation:
+                    taken.callback(self._leave, turn, admission)
+                else:
+                    taken.callback(turnstiles.leave, turn, None)
+                    exchange.on_begun = taken.close
+                exchange.avoided = turnstiles.list_silent(turn)
                 replica = self._attempts.pick(exchange)
                 if replica is not None:
                     await self._attempts.find_answer(exchange, replica)
-            finally:
-                self._turnstiles.leave(turn, admission.num_used)
+
+    def _leave(self, turn: Turn, admission: Admission) -> None:
+        """End a generation's turn. What it has used is known now."""
+        self._turnstiles.leave(turn, admission.num_used)
 
     def _assign_body(self, exchange: Exchange, service: ServiceKey, client: Client) -> None:
         """Count the body as its client's, now that this is known. Raises BusyError."""

@@ -3,12 +3,11 @@
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 from millrace_gateway.access.exchange.exchange import Exchange
 from millrace_gateway.access.exchange.links import PeerLinks, PeerServer
-from millrace_gateway.access.fairness.window import Present
 from millrace_gateway.access.keys import KeyIndex
 from millrace_gateway.access.limits.ledger import Ledger
 from millrace_gateway.access.limits.limiter import Limiter
@@ -18,11 +17,12 @@ from millrace_gateway.access.usage import UsageBook
 from millrace_gateway.access.usage_metrics import UsageCollector
 from millrace_gateway.errors import CannotListenError
 from millrace_gateway.front.guard import Guard
+from millrace_gateway.front.presence import Presence
 from millrace_gateway.front.secret_sinks import GatewayPodSink, KeySecretSink, SigningKeySink
 from millrace_gateway.front.turnstiles import Turnstiles
 from millrace_gateway.lifecycle import Lifecycle
 from millrace_gateway.report.metrics import Metrics
-from millrace_gateway.route.objects import ServiceChanges, ServiceKey
+from millrace_gateway.route.objects import ServiceChanges
 from millrace_gateway.route.preference import Preferences
 from millrace_gateway.settings import Settings
 from millrace_runtime.contract import PORT_GATEWAY_PEERS
@@ -37,16 +37,16 @@ AnySink = KeySecretSink | SigningKeySink | GatewayPodSink
 class Tenancy:
     """The parts, and how they learn of the cluster."""
 
-    def __init__(
-        self, settings: Settings, metrics: Metrics, find_replicas: Callable[[ServiceKey], Present]
-    ) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, presence: Presence) -> None:
         self._settings = settings
         self.keys = KeyIndex(logger.warning)
         self.signer = Signer(time.time, logger.warning)
         self._ledger = Ledger(time.monotonic)
         self._exchange = Exchange(self._ledger, uuid.uuid4().hex)
         self._log = LogWriter(STDOUT) if settings.has_access_log else None
-        self.turnstiles = Turnstiles(time.monotonic, find_replicas)
+        self.turnstiles = Turnstiles(time.monotonic, presence.look, presence.find_counts)
+        self.counting = Turnstiles(time.monotonic, presence.look_for_counting, lambda _: {})
+        """Of requests that only count tokens: FIRST_REQUESTS for each replica, which says nothing of them."""
         self.preferences = Preferences(by_user=settings.sessions_by_user)
         self._book = book = UsageBook(time.time())
         self._links = PeerLinks(settings.pod_name, self._exchange, book, self.signer, PORT_GATEWAY_PEERS)
@@ -64,11 +64,13 @@ class Tenancy:
     def refresh(self) -> None:
         """Let those go who wait for replicas that say nothing, and note which gateways are silent."""
         self.turnstiles.refresh()
+        self.counting.refresh()
         self._exchange.refresh()
 
     def forget_deleted(self, changes: ServiceChanges) -> None:
         """Forget deleted services."""
         self.turnstiles.forget_deleted(changes)
+        self.counting.forget_deleted(changes)
         for key in changes.deleted:
             self.guard.forget(key)
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from millrace_gateway.access.fairness.fair_queue import Ticket
 from millrace_gateway.access.fairness.turnstile import Turnstile
-from millrace_gateway.access.fairness.window import Load, Present
+from millrace_gateway.access.fairness.window import Load, Present, Window
 from millrace_gateway.access.identity import Tenant
 from millrace_gateway.route.load_report import LoadReport
 from millrace_gateway.route.objects import Replica, ServiceChanges, ServiceKey
@@ -24,9 +24,16 @@ class Turn(NamedTuple):
 class Turnstiles:
     """Owner of a turnstile for each service whose clients have keys, and of the requests that wait there."""
 
-    def __init__(self, clock: Callable[[], float], find_replicas: Callable[[ServiceKey], Present]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        find_replicas: Callable[[ServiceKey], Present],
+        find_counts: Callable[[ServiceKey], Mapping[str, int] | None] = lambda _: None,
+    ) -> None:
+        """`find_counts` returns by uid what has changed since, if that is but the number of sequences."""
         self._clock = clock
         self._find_replicas = find_replicas
+        self._find_counts = find_counts
         self._turnstiles: dict[ServiceKey, Turnstile] = {}
         self._arrivals: dict[Ticket, asyncio.Future[None]] = {}
         self.num_gateways = 1
@@ -74,8 +81,14 @@ class Turnstiles:
         turnstile = turn.turnstile
         if len(turnstile.queue) and self._turnstiles.get(turn.service) is turnstile:
             # Its replica may be gone with all that it had: their places are not the others'.
-            turnstile.window.note_replicas(self._find_replicas(turn.service), self._clock())
+            self._look(turn.service, turnstile.window)
         self._wake(turnstile.leave(turn.ticket, used_tokens))
+
+    def _look(self, service: ServiceKey, window: Window) -> None:
+        """Take over what has changed at the replicas."""
+        counts = self._find_counts(service)
+        if counts is None or not window.note_counts(counts, self._clock()):
+            window.note_replicas(self._find_replicas(service), self._clock())
 
     def note_load(self, replica: Replica, report: LoadReport, num_here: int) -> None:
         """Take over a replica's report, while so many of this gateway's sequences are there."""

@@ -10,13 +10,21 @@ A replica that fails is picked only if there is no other (`ejection.py`).
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Hashable, Sequence
 
-from millrace_gateway.route.ejection import ALL_ARE_GOOD, Judgement, judge
+from millrace_gateway.route.candidate import Preference, describe
+from millrace_gateway.route.census import Census
+from millrace_gateway.route.ejection import ALL_ARE_GOOD, Judgement, Suspects, judge
 from millrace_gateway.route.load_report import LoadReport
-from millrace_gateway.route.objects import Replica, ServiceKey
-from millrace_gateway.route.standing import LEAST_SHARE, Standing, find_share
+from millrace_gateway.route.objects import Replica
+from millrace_gateway.route.standing import (
+    LEAST_SHARE,
+    Standing,
+    find_largest_load,
+    find_last_resort,
+    find_least_error_share,
+    find_share,
+)
 from millrace_runtime.contract import SLOW_START_SECONDS
 
 FRESH_SECONDS = 2.0
@@ -24,24 +32,6 @@ FRESH_SECONDS = 2.0
 POLL_SECONDS = 0.5
 """Without a report for so long, a replica with requests in flight is asked for one."""
 NUM_GONE = 1024
-
-
-class Candidate(NamedTuple):
-    """A replica that may get a request."""
-
-    replica: Replica
-    num_own: int
-    """This gateway's sequences at it."""
-    share: float
-    """Of a full replica's requests: less for one that has just started."""
-    report: LoadReport | None
-    """The last one, if it still counts."""
-    num_change: int
-    """By how many this gateway's sequences have become more since that report."""
-
-
-Preference = Callable[[Sequence[Candidate]], str | None]
-"""Chooses the uid of one of the candidates; None: it does not matter."""
 
 
 class Balancer:
@@ -57,10 +47,11 @@ class Balancer:
         self._standings: dict[str, Standing] = {}
         self._busy: dict[str, Standing] = {}
         """Those with requests of this gateway in flight."""
-        self._busy_of: dict[ServiceKey, dict[str, Standing]] = {}
-        """The same by service: a look at one costs the same beside thousands of others."""
+        self.census = Census()
+        """Their sequences, by service."""
         self._doubted: dict[str, Standing] = {}
         """Those that have failed, and have begun no good answer since."""
+        self._suspects = Suspects()
         self._gone: deque[str] = deque()
         self._turn = 0
 
@@ -73,9 +64,8 @@ class Balancer:
     ) -> Replica | None:
         """Return the least loaded replica whose uid is not in `tried`, or None.
 
-        A replica that is ejected is picked only if there is no other: of several, the one that failed the
-        longest ago. One that leaves comes behind those that refuse, whose requests another one gets, and
-        before those that break off or err. `prefer` may choose another one among those that do neither.
+        One that is ejected comes last (`find_last_resort`), and one that leaves behind those that stay.
+        `prefer` may choose another one among those that are neither.
         """
         judgement = self._judge(replicas, now)
         found = self._prefer(replicas, tried, now, judgement, prefer=prefer) if prefer else None
@@ -83,6 +73,8 @@ class Balancer:
         doubted = self._doubted.get(found.uid) if found else None
         if found and doubted and found.uid not in judgement.avoided:  # this request alone tries it
             doubted.probed_at = now
+            if found.uid not in judgement.tolerated:
+                self.census.forget_changes(found.key)
         return found
 
     def _judge(self, replicas: Sequence[Replica], now: float) -> Judgement:
@@ -98,7 +90,13 @@ class Balancer:
                 del self._doubted[replica.uid]
             else:
                 doubted[replica.uid] = standing
-        return judge(doubted, len(replicas), now, self._eject_seconds)
+        if not doubted:
+            return ALL_ARE_GOOD
+        if len(doubted) == len(replicas):
+            for standing in doubted.values():
+                standing.shorten(self._eject_seconds)
+        least = find_least_error_share(replicas, self._standings, now)
+        return judge(doubted, len(replicas), least, now, self._eject_seconds)
 
     def _find_best(
         self, replicas: Sequence[Replica], tried: Collection[str], now: float, judgement: Judgement
@@ -107,30 +105,27 @@ class Balancer:
         self._turn = turn = self._turn + 1
         num, standings = len(replicas), self._standings
         avoided, tolerated = judgement
-        least = self._find_largest_load(replicas, now) if tolerated else 0
-        best, best_rank, best_load = None, 5, 0.0
+        least = find_largest_load(replicas, self._standings, now) if tolerated else 0
+        best, best_rank, best_load = None, 2, 0.0
         for index in range(turn, turn + num):
             replica = replicas[index % num]
             uid = replica.uid
-            if uid in tried:
+            if uid in tried or uid in avoided:
                 continue
             standing = standings.get(uid)
-            rank, load = (2 if replica.is_leaving else 0), 1.0
+            rank, load = int(replica.is_leaving), 1.0
             if standing is not None:
-                if uid in avoided:
-                    rank = 4 if rank else (1 if standing.has_refused else 3)
-                    load = standing.failed_at
-                else:
-                    load += max(standing.find_load(now), least if uid in tolerated else 0)
-            if uid not in avoided and now < replica.ready_at + SLOW_START_SECONDS:
+                load += standing.find_load(now)
+            if tolerated and uid in tolerated:
+                load = max(load, least + 1.0)
+            if now < replica.ready_at + SLOW_START_SECONDS:
                 load /= find_share(now - replica.ready_at)
             if rank < best_rank or (rank == best_rank and load < best_load):
                 best, best_rank, best_load = replica, rank, load
-        return best
-
-    def _find_largest_load(self, replicas: Sequence[Replica], now: float) -> int:
-        found = (self._standings.get(replica.uid) for replica in replicas)
-        return max((standing.find_load(now) for standing in found if standing), default=0)
+        if not best_rank or not avoided:
+            return best
+        failed = [one for one in replicas if one.uid in avoided and one.uid not in tried]
+        return find_last_resort(failed, standings, now, leaving=best)
 
     def _prefer(
         self,
@@ -142,26 +137,18 @@ class Balancer:
     ) -> Replica | None:
         avoided, tolerated = judgement
         candidates = [
-            self._describe(replica, now)
+            describe(replica, self._standings.get(replica.uid), now)
             for replica in replicas
             if not (replica.is_leaving or replica.uid in tried or replica.uid in avoided)
         ]
         if tolerated:
-            least = self._find_largest_load(replicas, now)
+            least = find_largest_load(replicas, self._standings, now)
             candidates = [
                 one._replace(num_own=least, report=None) if one.replica.uid in tolerated else one
                 for one in candidates
             ]
         uid = prefer(candidates) if candidates else None
         return next((one.replica for one in candidates if one.replica.uid == uid), None)
-
-    def _describe(self, replica: Replica, now: float) -> Candidate:
-        standing, share = self._standings.get(replica.uid), find_share(now - replica.ready_at)
-        if standing is None:
-            return Candidate(replica, 0, share, None, 0)
-        report = standing.report if now < standing.fresh_until else None
-        change = standing.num_sequences - standing.num_sequences_then
-        return Candidate(replica, standing.num_sequences, share, report, change)
 
     def begin(self, replica: Replica, num_sequences: int = 1) -> None:
         """Count a request that is sent to the replica; the caller counts its end."""
@@ -170,11 +157,11 @@ class Balancer:
         if standing is None:
             standing = self._busy[uid] = self._find_standing(uid)
             standing.service = replica.key
-            self._busy_of.setdefault(replica.key, {})[uid] = standing
         standing.replica = replica
         standing.in_flight += 1
         standing.num_sequences += num_sequences
         standing.reported_load += num_sequences
+        self.census.add(standing.service, uid, num_sequences)
         self.num_changes += 1
 
     def end(self, replica: Replica, num_sequences: int = 1) -> None:
@@ -182,39 +169,57 @@ class Balancer:
         standing = self._busy[replica.uid]
         standing.in_flight -= 1
         standing.num_sequences -= num_sequences
+        self.census.add(standing.service, replica.uid, -num_sequences)
         self.num_changes += 1
         if not standing.in_flight:
             del self._busy[replica.uid]
-            busy = self._busy_of[standing.service]
-            del busy[replica.uid]
-            if not busy:
-                del self._busy_of[standing.service]
 
     def note_failure(self, replica: Replica, now: float, *, is_refusal: bool = False) -> None:
         """Record that the replica refused a request, or broke off."""
         standing = self._doubted[replica.uid] = self._find_standing(replica.uid)
         standing.note_failure(now, self._eject_seconds, is_refusal=is_refusal)
+        self.census.forget_changes(replica.key)
 
     def note_nothing(self, replica: Replica) -> None:
         """Record that a request has ended without an answer, and not by the replica."""
-        standing = self._doubted.get(replica.uid)
-        if standing is not None:
+        if standing := self._doubted.get(replica.uid):
             standing.note_nothing()
 
-    def note_answer(self, replica: Replica, status: int, now: float, *, is_generation: bool = True) -> None:
-        """Record that the replica has begun an answer: it is trusted again, unless errors follow errors."""
+    def note_answer(
+        self,
+        replica: Replica,
+        status: int,
+        now: float,
+        *,
+        is_generation: bool = True,
+        asked_at: float | None = None,
+        tenant: Hashable = None,
+    ) -> None:
+        """Record that the replica has begun an answer: it is trusted again, unless errors follow errors.
+
+        `asked_at` is when the request was sent; None: just now. `tenant` is whose it is; None: nobody knows.
+        """
         uid = replica.uid
         standing = self._find_standing(uid)
-        standing.note_answer(status, now, self._eject_seconds, is_generation=is_generation)
+        standing.note_answer(
+            status,
+            now,
+            self._eject_seconds,
+            is_generation=is_generation,
+            asked_at=now if asked_at is None else asked_at,
+            client=tenant and (replica.key, tenant),
+            suspects=self._suspects,
+        )
         if standing.is_doubted:
             self._doubted[uid] = standing
-        elif self._doubted:
-            self._doubted.pop(uid, None)
+            self.census.forget_changes(replica.key)
+        elif uid in self._doubted:
+            del self._doubted[uid]
+            self.census.forget_changes(replica.key)
 
     def note_whole(self, replica: Replica) -> None:
         """Record that a good answer to a generation has ended as it should."""
-        standing = self._standings.get(replica.uid)
-        if standing is not None:
+        if standing := self._standings.get(replica.uid):
             standing.note_whole()
 
     def note_load(self, uid: str, report: LoadReport) -> None:
@@ -281,10 +286,6 @@ class Balancer:
     def count_all(self) -> dict[str, int]:
         """Return the number of this gateway's requests at each replica that has some, by uid."""
         return {uid: standing.in_flight for uid, standing in self._busy.items()}
-
-    def count_service(self, key: ServiceKey) -> dict[str, int]:
-        """Return the number of this gateway's sequences at the replicas of one service."""
-        return {uid: standing.num_sequences for uid, standing in self._busy_of.get(key, {}).items()}
 
     def _find_standing(self, uid: str) -> Standing:
         standing = self._standings.get(uid)

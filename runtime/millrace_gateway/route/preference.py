@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from millrace_gateway.route.affinity import Affinity, find_load
 from millrace_gateway.route.affinity import Candidate as Home
-from millrace_gateway.route.balance import Candidate
+from millrace_gateway.route.candidate import Candidate
 from millrace_gateway.route.objects import ServiceChanges, ServiceKey
 from millrace_gateway.route.prefix import find_session, hash_prefix, hash_session
 

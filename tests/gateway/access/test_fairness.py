@@ -411,6 +411,62 @@ def test_what_comes_back_after_the_queue_has_ended_buys_no_more_than_a_burst() -
     assert len(before) <= BURST_TOKENS / 100 + 1 < len(late)
 
 
+def count_anew(window: Window, num_inside: int, now: float) -> float:
+    """Return what `find_size` returns, by a look at all replicas."""
+    rooms = list(window._rooms.values())
+    if not window.has_replica:
+        return window.find_size(num_inside, now)
+    opened = [room for room in rooms if room.is_open(now)]
+    kept: float = window._num_gone + sum(room.standing.num_here for room in rooms if not room.is_open(now))
+    largest = max((room.standing.share for room in opened), default=1.0)
+    shared, num_elsewhere = 0.0, 0
+    for room in opened:
+        places = room.find_places(largest, now)
+        kept += places.kept
+        shared += places.shared + window._spare
+        num_elsewhere += room.num_elsewhere if places.shared and room.is_fresh(now) else 0
+    part = window._find_part(num_inside - kept, num_elsewhere)
+    return kept + max(1.0, shared * part) if opened else kept
+
+
+STANDINGS = st.builds(Standing, st.integers(0, 20), st.booleans(), st.sampled_from((0.01, 0.3, 0.7, 1.0)))
+LOADS = st.builds(Load, st.integers(0, 9), st.integers(0, 16), st.sampled_from((0, 1, 8, 16)))
+UIDS = st.sampled_from("pqrst")
+CHANGES = st.one_of(
+    st.builds(Present, st.dictionaries(UIDS, STANDINGS), st.integers(0, 5)),
+    st.dictionaries(UIDS, st.integers(0, 20)),
+    st.tuples(UIDS, LOADS, st.integers(0, 20)),
+    st.integers(0, 40),
+)
+
+
+@given(st.lists(st.tuples(CHANGES, st.sampled_from((0.0, 0.25, 0.5, 4.0, 6.0)))), st.integers(1, 3))
+def test_what_is_added_up_change_by_change_is_what_a_look_at_all_tells(
+    changes: list[tuple[Present | dict[str, int] | tuple[str, Load, int] | int, float]], num_gateways: int
+) -> None:
+    window, now = Window(), 100.0
+    window.num_gateways = num_gateways
+    for change, seconds in changes:
+        now += seconds
+        match change:
+            case Present():
+                window.note_replicas(change, now)
+            case int():
+                for _ in range(change * 20):
+                    window.count_end(now)
+            case dict():
+                assert window.note_counts(change, now) == (change.keys() <= window._rooms.keys())
+            case uid, load, num_here:
+                window.note_load(uid, load, num_here, now)
+        silent = {uid for uid, room in window._rooms.items() if room.is_silent(now)}
+        assert window.list_silent(now) == silent
+        for num_inside in (0, 7, 40):
+            added = window.find_size(num_inside, now)
+            assert added == pytest.approx(count_anew(window, num_inside, now), abs=0.01)
+        window._recount(now)
+        assert window.find_size(40, now) == added  # the sums are exact
+
+
 @dataclass
 class Job:
     tenant: str

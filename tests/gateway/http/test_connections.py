@@ -217,6 +217,33 @@ async def test_a_wait_gets_comments_and_a_late_refusal_is_an_event(
     writer.close()
 
 
+async def test_a_replica_that_breaks_off_what_ends_a_waiting_stream_has_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_stream, "BEGIN_SECONDS", 0.02)
+
+    async def break_off(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "99"})
+        await answer.prepare(request)
+        await answer.write(b'{"half":')
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+
+    service = make_service("team", "chat")
+    service["spec"]["scaling"] = {"minReplicas": 0}
+    bench.gateway.service_sinks[0].apply(service)
+    reader, writer = await open_client(bench)
+    writer.write(write_request())
+    await reader.readuntil(b": waiting\n\n")
+    uid = await bench.add_upstream("team", "chat", break_off)
+    bench.gateway.holder.release()
+    await reader.readuntil(b"upstream_error")
+    await reader.readuntil(b"0\r\n\r\n")
+    assert bench.gateway.balancer.is_ejected(uid, asyncio.get_running_loop().time())
+    writer.close()
+
+
 async def test_a_websocket_passes_both_ways(bench: Bench) -> None:
     seen = {}
 

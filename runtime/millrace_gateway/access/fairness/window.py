@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from millrace_gateway.access.fairness.total import Part, Total, round_places
+
 CROWDED_SECONDS = 0.2
 """Requests that wait for less are those that the next step takes."""
 STALE_SECONDS = 5.0
@@ -170,12 +172,32 @@ class ReplicaRoom:
         shared = max(1.0, size * self.standing.share / largest_share)
         return Places(num_ended + num_kept, 0.0) if num_kept > shared else Places(num_ended, shared)
 
+    def find_part(self, largest_share: float, now: float) -> Part:
+        """Return what the replica adds to the room of all."""
+        is_silent, until = self.is_silent(now), self._find_next_age(now)
+        if is_silent or not self.standing.takes_more:
+            return Part(False, self.standing.num_here, 0.0, 0, is_silent, until)
+        kept, shared = self.find_places(largest_share, now)
+        num_elsewhere = self.num_elsewhere if shared and self.is_fresh(now) else 0
+        return Part(True, round_places(kept), round_places(shared), num_elsewhere, is_silent, until)
+
+    def _find_next_age(self, now: float) -> float:
+        """Return when its last report is next too old for something."""
+        if self._at + STALE_SECONDS >= now:
+            return self._at + STALE_SECONDS
+        silent_at = self._busy_since + STALE_SECONDS
+        return silent_at if silent_at >= now else math.inf
+
 
 class Window:
     """Owner of what the replicas of one service have room for."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, ReplicaRoom] = {}
+        self._total = Total({})
+        self._largest_share = 1.0
+        self.has_replica = False
+        """Whether a replica takes requests."""
         self._num_gone = 0
         self._absent_since = -math.inf
         """Since when no replica takes requests."""
@@ -192,22 +214,48 @@ class Window:
         for uid, standing in present.replicas.items():
             self._rooms[uid].note_standing(standing, now)
         self._num_gone = present.num_gone
+        self.has_replica = any(standing.takes_more for standing in present.replicas.values())
         self._absent_since = math.inf if self.has_replica else min(self._absent_since, now)
+        self._recount(now)
 
-    @property
-    def has_replica(self) -> bool:
-        """Whether a replica takes requests."""
-        return any(room.standing.takes_more for room in self._rooms.values())
+    def note_counts(self, num_here: Mapping[str, int], now: float) -> bool:
+        """Take over how many sequences of this gateway some replicas have now.
+
+        Return False if one of them is not among the service's replicas.
+        """
+        if not num_here.keys() <= self._rooms.keys():
+            return False
+        for uid, num in num_here.items():
+            room = self._rooms[uid]
+            room.note_standing(room.standing._replace(num_here=num), now)
+            self._update(uid, now)
+        return True
 
     def list_silent(self, now: float) -> frozenset[str]:
         """Return the uids of the replicas that hang, so far as reports tell it."""
-        return frozenset(uid for uid, room in self._rooms.items() if room.is_silent(now))
+        return self._find_total(now).silent
 
     def note_load(self, replica: str, load: Load, num_here: int, now: float) -> None:
         """Take over a replica's report."""
         room = self._rooms.get(replica)
         if room is not None:
             room.note(load, num_here, self._spare, now)
+            self._update(replica, now)
+
+    def _update(self, replica: str, now: float) -> None:
+        if not self._total.put(replica, self._rooms[replica].find_part(self._largest_share, now)):
+            self._recount(now)
+
+    def _recount(self, now: float) -> None:
+        rooms = self._rooms
+        shares = (room.standing.share for room in rooms.values() if room.is_open(now))
+        self._largest_share = max(shares, default=1.0)
+        self._total = Total({uid: room.find_part(self._largest_share, now) for uid, room in rooms.items()})
+
+    def _find_total(self, now: float) -> Total:
+        if now > self._total.until:
+            self._recount(now)
+        return self._total
 
     def count_end(self, now: float) -> None:
         """Count a request that has ended at a replica."""
@@ -227,19 +275,13 @@ class Window:
         """
         if not self.has_replica:
             return math.inf if now - self._absent_since >= ABSENT_SECONDS else 0.0
-        opened = [room for room in self._rooms.values() if room.is_open(now)]
-        kept: float = self._num_gone + sum(
-            room.standing.num_here for room in self._rooms.values() if not room.is_open(now)
-        )
-        largest = max((room.standing.share for room in opened), default=1.0)
-        shared, num_elsewhere = 0.0, 0
-        for room in opened:
-            places = room.find_places(largest, now)
-            kept += places.kept
-            shared += places.shared + self._spare
-            num_elsewhere += room.num_elsewhere if places.shared and room.is_fresh(now) else 0
+        total = self._find_total(now)
+        kept = self._num_gone + total.kept
+        if not total.num_open:
+            return kept
         # Each gateway has a place of its own: with fewer places than gateways, all would wait for ever.
-        return kept + max(1.0, shared * self._find_part(num_inside - kept, num_elsewhere)) if opened else kept
+        shared = total.shared + total.num_open * self._spare
+        return kept + max(1.0, shared * self._find_part(num_inside - kept, total.num_elsewhere))
 
     def _find_part(self, num_inside: float, num_elsewhere: int) -> float:
         """Return this gateway's part of what gateways share."""
