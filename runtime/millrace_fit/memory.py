@@ -224,9 +224,21 @@ def _step_on_cpu(weights: Weights, shard: Shard) -> int:
     beside = _GROUP_BYTES * width // GROUP if weights.rounds_inputs else 0
     of_token = _FLOAT * width + item_bytes * (width + projected + sum(mlps)) + beside
     of_token += max(_count_routing(kind) for kind in shape.kinds)
+    if weights.rounds_inputs:
+        of_token += max(_count_rounded(kind, shard, item_bytes * projected) for kind in shape.kinds)
     if any(kind.is_normed_twice for kind in shape.kinds):
         of_token += _FLOAT * width  # what comes out, before its norm
     return settings.num_batched_tokens * of_token + settings.num_sequences * shape.vocabulary_size * _FLOAT
+
+
+def _count_rounded(layer: LayerShape, shard: Shard, free: int) -> int:
+    """Return the bytes of a token's rounded inputs of the MLP's output, or of all its experts' outputs.
+
+    An MLP's take no memory of their own if they fit where the projections were, in `free` bytes.
+    """
+    parts = ((max(1, times), mlp) for mlp, times in _cut_mlps(layer, shard))
+    rounded = max(_GROUP_BYTES * times * -(-mlp // times // GROUP) for times, mlp in parts)
+    return rounded if rounded > free or isinstance(layer.mlp, ExpertsShape) else 0
 
 
 def _count_routing(layer: LayerShape) -> int:

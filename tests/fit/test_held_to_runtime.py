@@ -84,7 +84,11 @@ def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: P
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(
-    "name", ["llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert", "norms after"]
+    "name",
+    [
+        *("llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert", "norms after"),
+        *("wide", "experts in each layer"),
+    ],
 )
 def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
@@ -96,7 +100,7 @@ def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path:
     taken = runner._program._workspace.nbytes
     # Where layers of two kinds alternate, the results of one kind may have the memory of the other's.
     # A shared expert's may have some of the experts' before it, and a sum before its norm that of others.
-    most = {"mixture": 1.25, "shared expert": 1.15, "norms after": 1.25}.get(name, 1.03)
+    most = {"mixture": 1.25, "shared expert": 1.3, "norms after": 1.25}.get(name, 1.03)
     assert 0.99 * taken <= told <= most * taken
 
 

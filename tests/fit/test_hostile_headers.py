@@ -12,9 +12,11 @@ from safetensors import SafetensorError, deserialize
 
 from millrace_fit.errors import HeaderError
 from millrace_fit.facts import find_facts
+from millrace_fit.families.registry import name_tensors
 from millrace_fit.files.headers import ITEM_BITS, StoredTensor, parse_header, read_length
 from testing.checkpoints.models import MEDIUM
 from tests.fit.quantized import AWQ
+from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 
 MOST_CHANGES = 3
 TENSORS: dict[str, Any] = {
@@ -129,3 +131,14 @@ def test_the_unchanged_file_is_read() -> None:
     deserialize(file)
     with pytest.raises(SafetensorError):
         deserialize(file[:-1])
+
+
+def test_experts_without_number_are_not_listed() -> None:
+    """A header of a hundred bytes may have a billion of them."""
+    count = 10**9
+    sizes = {"num_local_experts": count, "num_experts_per_tok": 2, "intermediate_size": 1}
+    config = RAW | FOUR_KV_HEADS | sizes | {"architectures": ["GraniteMoeForCausalLM"]}
+    joined = "model.layers.0.block_sparse_moe.input_linear.weight"
+    stored = {joined: StoredTensor("BF16", (count, 2, RAW["hidden_size"]))}
+    assert name_tensors(config, stored) == stored
+    assert find_facts(config, stored).fault is not None

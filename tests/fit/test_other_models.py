@@ -11,7 +11,10 @@ from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.LlamaForCausalLM"}
 EXPERTS = {"moe_intermediate_size": 16, "num_experts": 4, "num_experts_per_tok": 2}
 
-NEEDED = {"GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 2}}
+NEEDED = {
+    "GraniteMoeHybridForCausalLM": {"num_local_experts": 0, "layer_types": ["attention"] * 2},
+    "MiniCPMForCausalLM": {"num_experts": 0},
+}
 
 
 def make(architecture: str, *changes: dict[str, Any], text: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -84,7 +87,8 @@ def test_a_model_type_is_its_familys(family: Any) -> None:
         ("PhiMoEForCausalLM", "Qwen3MoeForCausalLM"),
         ("Gemma2ForCausalLM", "Gemma3ForCausalLM"),
         ("InternLM2ForCausalLM", "InternLM3ForCausalLM"),
-        ("ChatGLMModel", None),
+        ("ChatGLMModel", "GlmForCausalLM"),
+        ("MiniCPM3ForCausalLM", "MiniCPMForCausalLM"),
         ("Phi3SmallForCausalLM", "Phi3ForCausalLM"),
         ("Glm4MoeForCausalLM", "Qwen3MoeForCausalLM"),
         ("GPT2LMHeadModel", "Qwen3ForCausalLM"),

@@ -10,6 +10,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.registry import declare
 from millrace_fit.rotary import LinearScaling
 from millrace_fit.shape import DecoderShape, MlpShape
+from tests.fit.quantized import FP8_DYNAMIC
 from tests.fit.raw_configs import FOUR_KV_HEADS, RAW
 
 OWN_CODE = {"AutoModelForCausalLM": "modeling_own.Model"}
@@ -44,6 +45,12 @@ def test_minicpm_is_granite_with_factors_under_other_names() -> None:
     )
 
 
+def test_a_minicpm_with_experts_is_refused() -> None:
+    assert shape_of("MiniCPMForCausalLM", num_experts=0) == shape_of("MiniCPMForCausalLM")
+    with pytest.raises(ArchitectureError, match="num_experts 8; only models without experts"):
+        shape_of("MiniCPMForCausalLM", num_experts=8, num_experts_per_tok=2)
+
+
 def test_minicpm_attends_to_all_tokens_up_to_a_length() -> None:
     assert shape_of("MiniCPMForCausalLM", sparse_config={"dense_len": 128}).max_length == 128
     assert shape_of("MiniCPMForCausalLM", sparse_config=None).max_length == 512
@@ -73,6 +80,18 @@ def test_a_text_beside_images_has_its_families_sizes_where_a_config_is_silent() 
     assert (kind.attention.num_heads, kind.attention.num_kv_heads, kind.mlp) == (32, 32, MlpShape(11008))
     with pytest.raises(ArchitectureError, match="model_type 'cohere2' in text_config"):
         declare(config | {"text_config": text | {"model_type": "cohere2"}})
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.shared_mlp.input_linear", "re:.*layers.0.shared_mlp.*"])
+def test_lists_of_granite_4_name_its_joined_projection(name: str) -> None:
+    """Of either projection in it, and of no other layer's."""
+    quantization = FP8_DYNAMIC | {"ignore": ["lm_head", name]}
+    named = {"architectures": ["GraniteMoeHybridForCausalLM"], "quantization_config": quantization}
+    declared = declare(RAW | FOUR_KV_HEADS | HYBRID | named)
+    names = [[declared.family.names[part].format(layer=layer) for part in ("gate", "up")] for layer in (0, 1)]
+    schemes = [[declared.quantization.find_scheme(name) for name in of_layer] for of_layer in names]
+    assert schemes[0] == [None, None]
+    assert None not in schemes[1]
 
 
 def test_gemma_3_has_its_classs_sizes_where_a_config_is_silent() -> None:
@@ -106,6 +125,12 @@ def test_gemma_3_has_its_classs_sizes_where_a_config_is_silent() -> None:
             {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}},
             "for sliding_attention; only that",
         ),
+        (
+            {"rope_parameters": {"sliding_attention": {"type": "linear", "factor": 2.0}}},
+            "for sliding_attention; only that",
+        ),
+        ({"sliding_window": None}, "sliding_window None"),
+        ({"rope_parameters": {"full_attention": 7}}, "full_attention 7; it must be an object"),
     ],
 )
 def test_a_gemma_that_computes_something_else_is_refused(change: dict[str, Any], message: str) -> None:

@@ -9,6 +9,8 @@ from millrace_fit.shape import DecoderShape, LayerShape
 
 Shapes = Mapping[str, Sequence[int]]
 """The tensors of files by their names."""
+MAX_LOCATED: Final = 200_000
+"""Tensors of all layers and experts. config.json may have counts of experts that fit into no memory."""
 _BESIDE: Final = ("qweight", "qzeros", "scales")
 """Endings of tensors whose second axis has the outputs, as GPTQ and AWQ have them."""
 _SHARED: Final = ("g_idx", "weight_g_idx", "weight_shape")
@@ -70,7 +72,10 @@ class _Place(NamedTuple):
 def locate(
     layout: Sequence[Joined], names: Mapping[str, str], shape: DecoderShape, stored: Shapes
 ) -> dict[str, Source]:
-    """Return where each tensor lies, by the name that the family declares."""
+    """Return where each tensor lies, by the name that the family declares.
+
+    If a part is stored alone, too, the larger tensor stays as well: nobody reads it, so the model is refused.
+    """
     sources, modules = {name: Source(name) for name in stored}, _group(stored)
     for joined in layout:
         declared = {kind: _find_module(shape, kind, joined) for kind in shape.kinds}
@@ -79,12 +84,16 @@ def locate(
             if module is None:
                 continue
             for ending, name in modules.get(joined.stored.format(layer=layer), {}).items():
-                found = list(_split(joined, module, name, ending, stored[name]))
-                if found:
+                if len(sources) + len(module.parts) * module.count > MAX_LOCATED:
+                    continue
+                found = {
+                    f"{names[part].format(layer=layer, expert=source.expert)}.{ending}": source
+                    for part, source in _split(joined, module, name, ending, stored[name])
+                }
+                if found and found.keys().isdisjoint(stored):
                     del sources[name]
-                for part, source in found:
-                    declared_name = names[part].format(layer=layer, expert=source.expert)
-                    sources[f"{declared_name}.{ending}"] = source
+                for declared_name, source in found.items():
+                    sources.setdefault(declared_name, source)
     return sources
 
 

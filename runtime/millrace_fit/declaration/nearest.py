@@ -21,13 +21,14 @@ _OF_MAKER: Final[Mapping[str, str]] = {
     "glm": "Glm4ForCausalLM",
     "ernie": "Ernie4_5ForCausalLM",
     "internlm": "InternLM3ForCausalLM",
+    "minicpm": "MiniCPMForCausalLM",
 }
 """By the beginning of a name in small letters."""
 _MIXTURES: Final = ("gptoss", "deepseek", "minimax", "qwen3next", "llama4", "jamba")
 """The beginnings of mixtures' names that do not say so."""
 _COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _NO_TEXT: Final = re.compile(
-    r"Classification|For(Question|Reward|Masked)|(?<!LMHead)(?<!Chat)(?<!Omni)Model$"
+    r"Classification|For(Question|Reward|Masked)|(?<!LMHead)(?<!Chat)(?<!ChatGLM)(?<!Omni)Model$"
 )
 _GENERATES: Final = re.compile(r"CausalLM|LMHeadModel|ChatModel")
 

@@ -14,17 +14,17 @@ from millrace_fit.rotary import (
     YarnScaling,
 )
 
-_ORIGINAL: Final = "original_max_position_embeddings"
+ORIGINAL: Final = "original_max_position_embeddings"
 _LONGEST: Final = "max_sequence_length"
 _BETA: Final = "llama_4_scaling_beta"
-_PARTIAL: Final = "partial_rotary_factor"
+PARTIAL: Final = "partial_rotary_factor"
 _OLDER: Final[Mapping[str, str]] = {"su": "longrope"}
 """Names of the first Phi 3."""
 KEYS: Final[Mapping[str, frozenset[str]]] = {
     "default": frozenset(),
     "linear": frozenset({"factor"}),
     "dynamic": frozenset({"factor"}),
-    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}),
+    "llama3": frozenset({"factor", "low_freq_factor", "high_freq_factor", ORIGINAL}),
     "yarn": frozenset(
         {
             "factor",
@@ -35,12 +35,12 @@ KEYS: Final[Mapping[str, frozenset[str]]] = {
             "mscale",
             "mscale_all_dim",
             "truncate",
-            _ORIGINAL,
+            ORIGINAL,
             _BETA,
             "max_position_embeddings",
         }
     ),
-    "longrope": frozenset({"short_factor", "long_factor", "factor", "attention_factor", _ORIGINAL}),
+    "longrope": frozenset({"short_factor", "long_factor", "factor", "attention_factor", ORIGINAL}),
 }
 """The numbers of each kind of rotary scaling. A dynamic one begins after the model's own length, which no
 sequence exceeds."""
@@ -85,11 +85,11 @@ def read_rope(fields: Fields, theta: float, max_length: int, *, may_be_partial: 
 def read_rotary_dim(fields: Fields, head_dim: int, default: float) -> int | None:
     """Return how many of a head's numbers are turned; None: all. Raises ArchitectureError."""
     rope = Fields(_find_rope(fields))
-    factor = (rope if rope.has(_PARTIAL) else fields).number(_PARTIAL, default)
+    factor = (rope if rope.has(PARTIAL) else fields).number(PARTIAL, default)
     turned = int(head_dim * factor)
     if turned % 2 or not 0 < turned <= head_dim:
         raise ArchitectureError(
-            f"config.json has {_PARTIAL} {factor}, which turns {turned} of a head's {head_dim} numbers: it "
+            f"config.json has {PARTIAL} {factor}, which turns {turned} of a head's {head_dim} numbers: it "
             "must turn an even count of them"
         )
     return None if turned == head_dim else turned
@@ -118,14 +118,14 @@ def _find_trained(raw: Mapping[str, Any]) -> int | None:
     chunks = raw.get("dual_chunk_attention_config")
     if not isinstance(chunks, Mapping):
         return None
-    return Fields(chunks).count(_ORIGINAL, MAX_COUNT)
+    return Fields(chunks).count(ORIGINAL, MAX_COUNT)
 
 
 def _find_original(fields: Fields, rope: Mapping[str, Any], length: int) -> int:
     """Return the length before the scaling. Outside of the scaling's object it counts more."""
-    if fields.has(_ORIGINAL):
-        return fields.count(_ORIGINAL)
-    return Fields(rope).count(_ORIGINAL, length)
+    if fields.has(ORIGINAL):
+        return fields.count(ORIGINAL)
+    return Fields(rope).count(ORIGINAL, length)
 
 
 def _read_scaling(rope: Fields, kind: str, original: int, length: int) -> RotaryScaling | None:
@@ -194,7 +194,7 @@ def _scale(factor: float, strength: float) -> float:
 
 def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
     """Raise ArchitectureError for an unread number that would change the angles."""
-    read = KEYS[kind] | {"rope_type", "type", "rope_theta", _PARTIAL, "finetuned"}
+    read = KEYS[kind] | {"rope_type", "type", "rope_theta", PARTIAL, "finetuned"}
     for name in sorted(rope.keys() - read):
         if rope[name] is not None:
             raise ArchitectureError(
@@ -203,5 +203,5 @@ def _refuse_unread(rope: Mapping[str, Any], kind: str) -> None:
 
 
 def _refuse_partial(raw: Mapping[str, Any]) -> None:
-    if (factor := raw.get(_PARTIAL)) not in (None, 1):
-        raise ArchitectureError(f"config.json has {_PARTIAL} {factor!r}; only 1 is supported")
+    if (factor := raw.get(PARTIAL)) not in (None, 1):
+        raise ArchitectureError(f"config.json has {PARTIAL} {factor!r}; only 1 is supported")

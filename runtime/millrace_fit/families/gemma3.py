@@ -16,6 +16,7 @@ from millrace_fit.declaration.parts import (
     read_named_windows,
     read_window,
 )
+from millrace_fit.declaration.rope import ORIGINAL
 from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.mistral import MISTRAL3
 from millrace_fit.fields import Fields
@@ -53,18 +54,22 @@ def parse(fields: Fields) -> DecoderShape:
 
 
 def _read_windows(fields: Fields) -> Sequence[int | None]:
-    """Return each layer's window. Without `layer_types` every sixth layer has none."""
+    """Return each layer's window: without `layer_types` every sixth has none. Raises ArchitectureError."""
     window = read_window(fields, default=4096)
     if (named := read_named_windows(fields, window)) is not None:
         return named
+    if window is None:
+        raise ArchitectureError(
+            "config.json has sliding_window None, and without layer_types most layers have one: set it"
+        )
     period = fields.count("sliding_window_pattern", 6)
     return [None if (number + 1) % period == 0 else window for number in range(fields.num_layers)]
 
 
 def _read_near_theta(fields: Fields) -> float:
     """Return the base of layers with a window, in either spelling. It has no scaling."""
-    rope = _find_ropes(fields).get("sliding_attention") or {}
-    if not isinstance(rope, Mapping) or rope.get("rope_type", _PLAIN) != _PLAIN:
+    rope = _find_rope(fields, "sliding_attention")
+    if rope.get("rope_type", rope.get("type", _PLAIN)) != _PLAIN:
         raise ArchitectureError(
             f"config.json has the rotary embedding {rope!r} for sliding_attention; only that of the type "
             "default is supported there"
@@ -73,16 +78,24 @@ def _read_near_theta(fields: Fields) -> float:
 
 
 def _with_far_rope(fields: Fields) -> Fields:
-    """Return the fields with the rotary embedding of layers without a window as that of all."""
-    ropes = _find_ropes(fields)
-    if ropes.keys().isdisjoint(("full_attention", "sliding_attention")):
+    """Return the fields with the rotary embedding of layers without a window as that of all.
+
+    As in transformers: an older `rope_scaling` adds to it, and a length outside of it does not count.
+    """
+    older = fields.raw.get("rope_scaling") or {}
+    if not isinstance(older, Mapping):
         return fields
-    return Fields({**fields.raw, "rope_parameters": ropes.get("full_attention")})
+    rope = {**_find_rope(fields, "full_attention"), **older}
+    return Fields({**fields.raw, "rope_parameters": rope, "rope_scaling": None, ORIGINAL: None})
 
 
-def _find_ropes(fields: Fields) -> Mapping[str, Any]:
+def _find_rope(fields: Fields, kind: str) -> Mapping[str, Any]:
+    """Return what `rope_parameters` has for a kind of layers. Raises ArchitectureError."""
     ropes = fields.raw.get("rope_parameters")
-    return ropes if isinstance(ropes, Mapping) else {}
+    rope = (ropes.get(kind) if isinstance(ropes, Mapping) else None) or {}
+    if not isinstance(rope, Mapping):
+        raise ArchitectureError(f"config.json has {kind} {rope!r}; it must be an object")
+    return rope
 
 
 _NAMES: Final[Mapping[str, str]] = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 from millrace_fit.declaration.family import Family
 from millrace_fit.declaration.layout import GATE_UP
 from millrace_fit.declaration.parts import read_attention, read_decoder, read_mlp
-from millrace_fit.declaration.rope import read_rotary_dim
+from millrace_fit.declaration.rope import PARTIAL, read_rotary_dim
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape, LayerShape
 
@@ -17,7 +17,8 @@ def parse(fields: Fields, *, is_normed_twice: bool = False) -> DecoderShape:
         num_kv_heads=2,
         has_bias=fields.flag("attention_bias", default=True),
     )
-    turned = read_rotary_dim(fields, attention.head_dim, default=0.5)
+    # null turns all, as in transformers.
+    turned = read_rotary_dim(fields, attention.head_dim, default=1.0 if PARTIAL in fields else 0.5)
     attention = replace(attention, rotary_dim=turned, is_interleaved=True)
     layers = [LayerShape(attention, read_mlp(fields), is_normed_twice)] * fields.num_layers
     return read_decoder(fields, layers, max_length=131072, epsilon=1.5625e-7, may_be_partial=True)

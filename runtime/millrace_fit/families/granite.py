@@ -13,9 +13,8 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.fields import Fields
 from millrace_fit.shape import AttentionShape, DecoderShape, LayerShape, MlpShape
 
-FACTORS: Final = frozenset(
-    {"embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"}
-)
+_SCALE: Final = "attention_multiplier"
+FACTORS: Final = frozenset({"embedding_multiplier", "residual_multiplier", _SCALE, "logits_scaling"})
 
 
 def parse(fields: Fields) -> DecoderShape:
@@ -53,7 +52,9 @@ def parse_hybrid(fields: Fields) -> DecoderShape:
 def _read_attention(fields: Fields) -> AttentionShape:
     bias = fields.flag("attention_bias")
     attention = read_attention(fields, has_bias=bias, has_output_bias=bias)
-    return replace(attention, scale=fields.number("attention_multiplier", 1.0))
+    if fields.raw.get(_SCALE, 1.0) is None:  # as in transformers: one over the root of the head's size
+        return attention
+    return replace(attention, scale=fields.number(_SCALE, 1.0))
 
 
 def read_factors(fields: Fields, shape: DecoderShape) -> DecoderShape:
@@ -74,7 +75,13 @@ GRANITE_MOE = Family(
     "GraniteMoeForCausalLM",
     "granitemoe",
     parse_moe,
-    names={**LLAMA_NAMES, "router": f"{_MIXTURE}router.layer"},
+    names={
+        **LLAMA_NAMES,
+        "router": f"{_MIXTURE}router.layer",
+        "expert_gate": f"{_MIXTURE}experts.{{expert}}.gate_proj",
+        "expert_up": f"{_MIXTURE}experts.{{expert}}.up_proj",
+        "expert_down": f"{_MIXTURE}experts.{{expert}}.down_proj",
+    },
     layout=(
         Joined(f"{_MIXTURE}input_linear", ("expert_gate", "expert_up"), has_experts=True),
         Joined(f"{_MIXTURE}output_linear", ("expert_down",), has_experts=True),
@@ -85,7 +92,12 @@ GRANITE_HYBRID = Family(
     "GraniteMoeHybridForCausalLM",
     "granitemoehybrid",
     parse_hybrid,
-    names={**LLAMA_NAMES, "down": f"{_MLP}output_linear"},
+    names={
+        **LLAMA_NAMES,
+        "gate": f"{_MLP}gate_proj",
+        "up": f"{_MLP}up_proj",
+        "down": f"{_MLP}output_linear",
+    },
     layout=(Joined(f"{_MLP}input_linear", ("gate", "up")),),
     known=FACTORS,
 )

@@ -12,7 +12,8 @@ from millrace_fit.shape import DecoderShape, LayerShape
 
 
 def parse(fields: Fields) -> DecoderShape:
-    """Return the shape, up to the length after which attention is sparse."""
+    """Return the shape, up to the length after which attention is sparse. Raises ArchitectureError."""
+    fields.refuse("num_experts", unless=(0, None), advice="only models without experts are supported")
     bias = fields.flag("attention_bias")
     attention = read_attention(fields, has_bias=bias, has_output_bias=bias)
     layers = [LayerShape(attention, read_mlp(fields))] * fields.num_layers

@@ -42,6 +42,7 @@ COMMON: list[dict[str, Any]] = [
     {"partial_rotary_factor": 0.5},
 ]
 WINDOWED = {"use_sliding_window": True, "sliding_window": 16}
+WINDOW_OF_TWO = {"sliding_window": 16, "sliding_window_pattern": 2}
 OF_FAMILY: dict[str, list[dict[str, Any]]] = {
     "llama": [
         {"num_key_value_heads": None},
@@ -90,12 +91,16 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"residual_multiplier": 0.22},
         {"attention_multiplier": 0.1}, {"logits_scaling": 6}, {"head_dim": "-"}, {"head_dim": 16},
     ],
-    "granitemoe": [{"num_local_experts": 6}, {"num_experts_per_tok": 1}, {"residual_multiplier": 0.22}],
+    "granitemoe": [
+        {"num_local_experts": 6}, {"num_experts_per_tok": 1}, {"residual_multiplier": 0.22},
+        {"attention_multiplier": None},
+    ],
     "granitemoehybrid": [
         {"position_embedding_type": "rope"}, {"shared_intermediate_size": 64}, {"attention_bias": True},
     ],
     "glm": [
-        {"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False},
+        {"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"partial_rotary_factor": None},
+        {"attention_bias": False},
         {"rope_parameters": {"rope_type": "default", "rope_theta": 9e3, "partial_rotary_factor": 0.25}},
     ],
     "gemma3_text": [
@@ -105,6 +110,12 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"sliding_window": 16, "sliding_window_pattern": 2}, {"query_pre_attn_scalar": 64},
         {"attention_bias": True}, {"tie_word_embeddings": False}, {"num_key_value_heads": 3},
         {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 700.0}}},
+        {
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 700.0}},
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0}, **WINDOW_OF_TWO,
+        },
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}, **WINDOW_OF_TWO},
+        {"rope_scaling": YARN, "original_max_position_embeddings": 64, **WINDOW_OF_TWO},
     ],
     "glm4": [{"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False}],
     "ernie4_5": [{"head_dim": "-"}, {"use_bias": True}, {"num_key_value_heads": None}],

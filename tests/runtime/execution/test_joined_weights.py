@@ -88,3 +88,14 @@ def test_what_cannot_be_cut_between_the_projections_is_refused(plain: Path, tmp_
     facts = describe_head(read_local_head(tmp_path / "joined"))
     assert facts.fault is not None
     assert f"{name} has the shape [511, 256], and config.json asks for another one" in facts.fault
+
+
+def test_a_projection_that_is_stored_twice_is_refused(plain: Path, tmp_path: Path) -> None:
+    """Neither of the two is left out in silence."""
+    join(plain, tmp_path / "joined")
+    weights = load_file(tmp_path / "joined" / "model.safetensors")
+    alone = {"model.layers.1.self_attn.q_proj.weight": torch.zeros(256, 256)}
+    save_file(weights | alone, tmp_path / "joined" / "model.safetensors")
+    facts = describe_head(read_local_head(tmp_path / "joined"))
+    assert facts.fault is not None
+    assert "without the tensor model.layers.1.self_attn.qkv_proj.weight, one of 1" in facts.fault
