@@ -67,7 +67,8 @@ class Exchange:
         self._sender: bytes | None = None
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
-        self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
+        self._answer = Answer(scope, send, dialect.writer.encode_error, self._encode_failure)
+        self._writer: Writer | None = None
         self._silent_since = time.monotonic()
         self._arrival = self._silent_since - read_waited(scope)
         self._is_streaming = False
@@ -106,7 +107,7 @@ class Exchange:
             request, prompts, form, grammar = await self._prepare(body, ready)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            writer = self._open_writer(request, prompts, open_messages(request.answer, form))
+            self._writer = writer = self._open_writer(request, prompts, open_messages(request.answer, form))
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=list_markers(*form.formats)
             )
@@ -166,6 +167,12 @@ class Exchange:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
         self._is_streaming = request.is_streaming
+
+    def _encode_failure(self, error: ApiError) -> bytes:
+        """Return an error as the last event of a stream that has begun."""
+        if self._writer is None:
+            return self._dialect.writer.encode_error_event(error)
+        return self._writer.encode_failure(error)
 
     def _open_writer(
         self, request: GenerationRequest, prompts: Prompts, open_message: OpenMessage | None

@@ -14,10 +14,34 @@ from millrace_runtime.chat.adaptation import read_text
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 
 _PROBE = "0d7f1c"
+_AS_PYTHON = f"'{_PROBE}'"
+"""What a template writes of an object that it should have got as JSON."""
 _NULL: dict[str, Any] = {"content": None}
 _CONTENTS: tuple[dict[str, Any], ...] = ({}, _NULL, {"content": ""})
 """What a message of calls alone may have, in the order in which they are tried."""
-_BEGIN, _END = "<tool_call>", "</tool_call>"
+
+
+class Marks(NamedTuple):
+    """What a template that writes no calls teaches a model to write around them, as JSON."""
+
+    signs: tuple[str, ...]
+    """What such a template has, beside its tools."""
+    begin: str
+    end: str
+    between: str
+
+    def write(self, calls: list[Any]) -> str:
+        """Return the calls."""
+        return f"{self.begin}{self.between.join(map(_write_taught, calls))}{self.end}"
+
+
+_TAUGHT = (
+    Marks(
+        ("<tool_call>", "</tool_call>"), "<tool_call>\n", "\n</tool_call>", "\n</tool_call>\n<tool_call>\n"
+    ),
+    Marks(("start_of_role", "<|tool_call|>"), "<|tool_call|>[", "]", ", "),
+)
+"""Those of Hermes, which most templates teach, and of Granite 3."""
 
 
 class CallForm(NamedTuple):
@@ -29,8 +53,9 @@ class CallForm(NamedTuple):
     """Whether arguments may be an object."""
     reads_texts: bool
     """Whether arguments may be a text."""
-    is_taught: bool = False
-    """Whether it shows tools and no calls: those of earlier turns are written as it teaches the model to."""
+    taught: "Marks | None" = None
+    """What stands around a call where it shows tools and no calls: those of earlier turns are written as it
+    teaches the model to."""
 
     @property
     def needs_null(self) -> bool:
@@ -44,9 +69,9 @@ class CallForm(NamedTuple):
             return [message]
         prepared = message | {"tool_calls": [self._prepare_call(call) for call in calls]}
         text = read_text(message.get("content"))
-        if self.is_taught:
-            written = [text] * bool(text) + [_write_taught(call) for call in prepared.pop("tool_calls")]
-            return [prepared | {"content": "\n".join(written)}]
+        if self.taught is not None:
+            written = self.taught.write(prepared.pop("tool_calls"))
+            return [prepared | {"content": f"{text}\n{written}" if text else written}]
         if not self.needs_null:
             return [prepared if "content" in message else prepared | self.content]
         if not text.strip():
@@ -80,21 +105,23 @@ def find_call_form(render: Callable[[list[dict[str, Any]]], str], source: str) -
         for (place, content), is_object in product(enumerate(_CONTENTS), (True, False))
     }
     writing = [form for form, prompt in prompts.items() if _PROBE in prompt]
+    writing.sort(key=lambda form: _AS_PYTHON in prompts[form])
     # One that writes no calls may write a null: that comes last.
     rendering = [form for form, prompt in prompts.items() if prompt]
     rendering.sort(key=lambda form: _CONTENTS[form[0]] == _NULL)
     place, reads_objects = next(chain(writing, rendering), (0, True))
-    is_taught = not writing and bool(rendering) and all(mark in source for mark in ("tools", _BEGIN, _END))
+    is_mute = not writing and bool(rendering) and "tools" in source
+    known = (marks for marks in _TAUGHT if all(sign in source for sign in marks.signs))
     reads_texts = prompts[place, False] != ""
-    return CallForm(_CONTENTS[place], reads_objects, reads_texts, is_taught)
+    return CallForm(_CONTENTS[place], reads_objects, reads_texts, next(known, None) if is_mute else None)
 
 
 def _write_taught(call: Any) -> str:
-    """Return a call as Hermes' format has it, which most templates teach by the same two marks."""
+    """Return a call's JSON."""
     function = call.get("function") if isinstance(call, dict) else None
     known = function if isinstance(function, dict) else {}
     written = {"name": known.get("name"), "arguments": known.get("arguments")}
-    return f"{_BEGIN}\n{json.dumps(written, ensure_ascii=False)}\n{_END}"
+    return json.dumps(written, ensure_ascii=False)
 
 
 def _try(

@@ -29,6 +29,10 @@ class CallFormat(NamedTuple):
     """What stands between two calls."""
     section: tuple[str, str] | None = None
     """What stands before the first call and behind the last one; None where each has an opening."""
+    end: str = ""
+    """The marker behind such a section's last text."""
+    other_openings: tuple[str, ...] = ()
+    """What a parser takes for an opening, too. Free text has none of them, as a call could hide behind it."""
 
 
 def write_object(lark: LarkWriter, tool: CallableTool, arguments: str, before: str = "") -> str:
@@ -61,15 +65,25 @@ def _write_named(lark: LarkWriter, tool: CallableTool) -> str:
 
 
 def _write_qwen3_coder(lark: LarkWriter, tool: CallableTool) -> str:
+    return _write_function(lark, tool, "\n", "</tool_call>")
+
+
+def _write_seed_oss(lark: LarkWriter, tool: CallableTool) -> str:
+    return _write_function(lark, tool, "", "</seed:tool_call>")
+
+
+def _write_function(lark: LarkWriter, tool: CallableTool, line: str, closing: str) -> str:
+    """Return the expression of a function; `line` stands around each value."""
     value = lark.add("VALUE", r"ANY & ~(ANY /<\/parameter>|\n<parameter=|\n<\/function>/ ANY)")
+    end = write_text(f"{line}</parameter>\n")
     form = ParameterForm(
-        begin=lambda key: write_text(f"<parameter={key}>\n"),
-        begin_any=r'"<parameter=" /[^<>\n]+/ ">\n"',
-        text=lark.add("value[lazy]", rf'{value} "\n</parameter>\n"'),
-        end=r'"\n</parameter>\n"',
+        begin=lambda key: write_text(f"<parameter={key}>{line}"),
+        begin_any=rf'"<parameter=" /[^<>\n]+/ {write_text(f">{line}")}',
+        text=lark.add("value[lazy]", f"{value} {end}"),
+        end=end,
     )
     begin = write_regex(rf"\n<function={tool.pattern}>\n")
-    return f'{begin} {write_parameters(lark, tool, form)} "</function>\\n" {lark.mark("</tool_call>")}'
+    return f'{begin} {write_parameters(lark, tool, form)} "</function>\\n" {lark.mark(closing)}'
 
 
 def _write_glm(lark: LarkWriter, tool: CallableTool) -> str:
@@ -121,12 +135,25 @@ _FORMATS = {
     "functiongemma": CallFormat("<start_function_call>", _write_functiongemma),
     "gemma4": CallFormat("<|tool_call>", _write_gemma4),
     "glm45": CallFormat("<tool_call>", _write_glm, "\n"),
+    "granite": CallFormat("<|tool_call|>", _write_element, ", ", ("[", "]"), other_openings=("<tool_call>",)),
     "hermes": CallFormat("<tool_call>", _write_hermes, "\n"),
     "kimi_k2": CallFormat(
         "<|tool_calls_section_begin|>", _write_kimi_k2, "", ("", "<|tool_calls_section_end|>")
     ),
     "mistral": CallFormat("[TOOL_CALLS]", _write_named),
+    "phi4_mini": CallFormat(
+        "<|tool_call|>",
+        _write_element,
+        ", ",
+        ("[", "]"),
+        end="<|/tool_call|>",
+        other_openings=("functools[",),
+    ),
+    "phi4_mini_json": CallFormat(
+        "functools[", _write_element, ", ", ("", "]"), other_openings=("<|tool_call|>",)
+    ),
     "qwen3_coder": CallFormat("<tool_call>", _write_qwen3_coder, "\n"),
+    "seed_oss": CallFormat("<seed:tool_call>", _write_seed_oss, "\n"),
 }
 
 

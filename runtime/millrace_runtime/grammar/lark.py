@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.source import MAX_BYTES
@@ -37,10 +37,10 @@ class LarkWriter:
         return marker in self._added_ids
 
     def mark(self, marker: str) -> str:
-        """Return the expression of a marker. It may begin with an added token."""
-        if marker not in self._marks:
+        """Return the expression of a marker, or of none. It may begin with an added token."""
+        if marker and marker not in self._marks:
             self._marks[marker] = self._write_mark(marker)
-        return self._marks[marker]
+        return self._marks.get(marker, "")
 
     def _write_mark(self, marker: str) -> str:
         token = max((text for text in self._added_ids if marker.startswith(text)), key=len, default="")
@@ -48,22 +48,31 @@ class LarkWriter:
         written = [f"<[{self._added_ids[token]}]>"] if token else []
         return " ".join([*written, write_text(rest)] if rest else written)
 
-    def until(self, marker: str) -> str:
-        """Return the expression of any text and the first marker behind it."""
+    def until(self, marker: str, others: Sequence[str] = ()) -> str:
+        """Return the expression of any text, without the others, and the first marker behind it."""
         if self.knows(marker):
-            return f"{self.without(marker)} {self.mark(marker)}"
-        return f"{self._parts()} {self.add('head[lazy]', f'ANY {write_text(marker)}')}"
+            return f"{self.without(marker, others)} {self.mark(marker)}"
+        head = self.add("head[lazy]", f"{self._text(others)} {write_text(marker)}")
+        return f"{self._parts(others)} {head}"
 
-    def without(self, marker: str) -> str:
-        """Return the expression of any text that has no marker in it.
+    def without(self, marker: str, others: Sequence[str] = ()) -> str:
+        """Return the expression of any text that has no marker in it, and none of the others.
 
         Where the marker is text, this stands behind all of `until`, which takes the markers.
         """
-        return f"<[^{self._added_ids[marker]}]>*" if self.knows(marker) else f"{self._parts()} ANY"
+        if self.knows(marker) and not others:
+            return f"<[^{self._added_ids[marker]}]>*"
+        return f"{self._parts([marker, *others] if self.knows(marker) else others)} {self._text(others)}"
 
-    def tokens(self, *, without: str = "") -> str:
-        """Return the expression of an added token but one; nothing if there is none."""
-        tokens = sorted({token for text, token in self._added_ids.items() if text != without})
+    def _text(self, others: Sequence[str]) -> str:
+        """Return the name of any text without these."""
+        if not others:
+            return "ANY"
+        return self.add("TEXT", f"ANY & ~(ANY {write_choice(list(map(write_text, others)))} ANY)")
+
+    def tokens(self, *, without: Collection[str] = ()) -> str:
+        """Return the expression of an added token but these; nothing if there is none."""
+        tokens = sorted({token for text, token in self._added_ids.items() if text not in without})
         return f"<[{','.join(map(str, tokens))}]>" if tokens else ""
 
     def add(self, name: str, body: str) -> str:
@@ -102,10 +111,10 @@ class LarkWriter:
         if self._num_letters > MAX_BYTES:
             raise GrammarError(f"it has more than {MAX_BYTES} bytes: shorten it")
 
-    def _parts(self) -> str:
-        """Return the expression of texts that each end with an added token."""
-        tokens = self.tokens()
-        return self.add("part", f"ANY {tokens}") + "*" if tokens else ""
+    def _parts(self, others: Sequence[str] = ()) -> str:
+        """Return the expression of texts that each end with an added token, without any of the others."""
+        tokens = self.tokens(without=others)
+        return self.add("part", f"{self._text(others)} {tokens}") + "*" if tokens else ""
 
     def write(self, start: str) -> str:
         """Return the grammar of an expression."""

@@ -54,8 +54,9 @@ def write_free(tool_format: str, tools: Tools, lark: LarkWriter) -> str:
         case "harmony":
             return lark.write(harmony.write_answer(lark, tools))
     known = choose_call_format(tool_format, lark)
-    section = f"{lark.until(known.opening)} {_write_section(known, lark, tools, is_one_call=False)}"
-    return lark.write(f"({section})* {lark.without(known.opening)}")
+    opening, others = known.opening, known.other_openings
+    section = f"{lark.until(opening, others)} {_write_section(known, lark, tools, is_one_call=False)}"
+    return lark.write(f"({section})* {lark.without(opening, others)}")
 
 
 def _call_strict(tools: Tools) -> Tools:
@@ -79,7 +80,7 @@ def _write_section(known: CallFormat, lark: LarkWriter, tools: Tools, *, is_one_
     before, behind = known.section
     more = "" if is_one_call else f"({write_text(known.between)} {call})*"
     last = f"({write_text(known.between)})?" if known.between else ""
-    return f"{write_text(before)} {call} {more} {last} {lark.mark(behind)}"
+    return f"{write_text(before)} {call} {more} {last} {lark.mark(behind)} {lark.mark(known.end)}"
 
 
 def _write_llama_calls(lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:

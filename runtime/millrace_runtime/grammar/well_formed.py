@@ -11,9 +11,11 @@ from millrace_runtime.grammar.lark import LarkWriter
 
 _MARKERS: Mapping[str, tuple[str, ...]] = {
     "deepseek_v31": ("<｜tool▁sep｜>",),
+    "granite": ("<|tool_call|>",),
     "hermes": ("<tool_call>",),
     "kimi_k2": ("<|tool_call_argument_begin|>",),
     "mistral": ("[ARGS]", "[TOOL_CALLS]"),
+    "phi4_mini": ("<|tool_call|>",),
 }
 """Behind which token a format has JSON; of several the first that the tokenizer has. The other formats have
 none, or no token before it."""
@@ -30,6 +32,6 @@ def write_well_formed(tool_format: str, lark: LarkWriter) -> str | None:
     free, mark = lark.without(marker), lark.mark(marker)
     # A token may hold the end of the JSON and more, which only an expression of text can take.
     json = f"{_SPACE} {write_any_json(lark)} ANY"
-    tokens = lark.tokens(without=marker)
+    tokens = lark.tokens(without=(marker,))
     behind = f"({json} | {_OTHER} | {tokens})" if tokens else f"({json} | {_OTHER})"
     return lark.write(f"({free} ({mark})+ {behind})* {free} (({mark})+ {_SPACE})?")

@@ -17,14 +17,18 @@ TOOL_PARSERS = (
     "functiongemma",
     "gemma4",
     "glm45",
+    "granite",
     "harmony",
     "hermes",
     "kimi_k2",
     "llama3",
     "mistral",
+    "phi4_mini",
+    "phi4_mini_json",
     "qwen3_coder",
+    "seed_oss",
 )
-REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "think")
+REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "seed_oss", "think")
 MOST_SPECULATIVE_TOKENS = 16
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 

@@ -71,6 +71,21 @@ def read(**fields: Any) -> tuple[Any, RenderChat]:
     return request, prompt
 
 
+async def test_an_error_in_a_stream_has_the_next_number(served: Served) -> None:
+    served.engine.pauses_after = 2
+    numbers, kinds = [], []
+    body = {"input": "hi", "stream": True, "max_output_tokens": 50}
+    async with served.client.stream("POST", "/v1/responses", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                event = msgspec.json.decode(line.removeprefix("data: "))
+                numbers.append(event["sequence_number"])
+                kinds.append(event["type"])
+                served.engine.fails_sequences, served.engine.pauses_after = True, None
+    assert (kinds[:2], kinds[-1]) == (["response.created", "response.in_progress"], "error")
+    assert numbers == list(range(len(numbers)))
+
+
 async def test_a_response_is_answered(served: Served) -> None:
     answer = await served.client.post(
         "/v1/responses", json={"input": "hi", "instructions": "Be brief.", "store": False, "metadata": {}}

@@ -14,6 +14,8 @@ from millrace_runtime.api.answer.message import Message
 from millrace_runtime.api.answer.responses import ResponsesWriter
 from millrace_runtime.api.answer.writer import AnswerSpec
 from millrace_runtime.api.errors import BadRequestError
+from millrace_runtime.api.request.answer_form import Reasoning, choose_form
+from millrace_runtime.api.request.intent import AnswerWish
 from millrace_runtime.api.request.openai import read_chat
 from millrace_runtime.api.request.readers import READERS
 from millrace_runtime.api.usage import Usage
@@ -133,6 +135,50 @@ async def test_tools_that_are_none_are_refused(
 async def test_a_template_without_tools_takes_none(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="knows no tools"):
         await served.openai.chat.completions.create(model="tiny", messages=HI, tools=[FIND])
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ messages }}", "knows no tools: leave `tools` out$"),
+        ("{{ messages[0]['tools'] }}", "knows no tools"),
+        (
+            "{% if tools %}{{ tools }}{% endif %}",
+            "writes tools, .* --tool-parser, one of deepseek_v3, .*granite",
+        ),
+        ("{{ tools }}<|tool_call|>start_of_role", "started with --tool-parser none"),
+    ],
+)
+def test_without_a_format_the_template_says_what_to_do(tmp_path: Path, template: str, said: str) -> None:
+    tokenizer = Tokenizer.load(write_model(tmp_path, build_byte_level(), template))
+    wish = AnswerWish(tools=[FIND])
+    with pytest.raises(BadRequestError, match=said):
+        choose_form(wish, tokenizer, [], tool_format=None, reasoning_format=None)
+    assert (
+        choose_form(wish, tokenizer, [], tool_format="granite", reasoning_format=None).tool_format
+        == "granite"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reasoning"),
+    [
+        ("a", Reasoning.POSSIBLE),
+        ("a<seed:think>\n", Reasoning.OPEN),
+        ("a<seed:think><seed:cot_budget_reflect>", Reasoning.OPEN),
+        ("a</seed:think>", Reasoning.OVER),
+    ],
+)
+def test_a_prompt_of_seed_oss_may_open_the_reasoning(
+    tmp_path: Path, prompt: str, reasoning: Reasoning
+) -> None:
+    native = build_byte_level()
+    native.add_special_tokens(["<seed:think>", "</seed:think>", "<seed:cot_budget_reflect>"])
+    tokenizer = Tokenizer.load(write_model(tmp_path, native))
+    [tokens] = tokenizer.encode_batch([prompt], add_special_tokens=False)
+    wish = AnswerWish(is_chat=True, splits_reasoning=True)
+    form = choose_form(wish, tokenizer, tokens, tool_format="seed_oss", reasoning_format="seed_oss")
+    assert form.reasoning is reasoning
 
 
 async def test_a_marker_may_be_a_special_token(tmp_path: Path) -> None:

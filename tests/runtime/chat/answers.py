@@ -25,6 +25,11 @@ def write_values(**values: str) -> str:
     return f"<tool_call>\n<function=f>\n{written}</function>\n</tool_call>"
 
 
+def write_seed(**values: str) -> str:
+    written = "".join(f"<parameter={key}>{value}</parameter>\n" for key, value in values.items())
+    return f"<seed:tool_call>\n<function=f>\n{written}</function>\n</seed:tool_call>"
+
+
 def write_glm(between: str, **values: str) -> str:
     written = "".join(
         f"<arg_key>{key}</arg_key>{between}<arg_value>{value}</arg_value>{between}"
@@ -48,6 +53,7 @@ KIMI = (
     "<|tool_calls_section_end|>"
 )
 FUNCTION = "<start_function_call>call:f{%s}<end_function_call>"
+LIST = '[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]'
 HEAD = "commentary to=functions.f <|constrain|>json<|message|>"
 
 
@@ -104,6 +110,23 @@ ANSWERS: list[tuple[str | None, str, str, list[tuple[str, str]]]] = [
     ("qwen3_coder", "<function=f>\n<parameter=text>\nab", "", [("f", '{"text": "ab')]),
     ("qwen3_coder", "<function=f>\n<parameter=text>a</parameter><parameter=c", "", [("f", '{"text": "a"')]),
     ("qwen3_coder", write_values(pair='{"a": [1]}'), "", [("f", '{"pair": {"a": [1]}}')]),
+    ("seed_oss", f"Well.\n{write_seed()}\n{write_seed()}\nDone.", "Well.\nDone.", [("f", "{}")] * 2),
+    ("seed_oss", write_seed(text='a\n"b"\n', count="2", maybe="null"), "",
+     [("f", r'{"text": "a\n\"b\"\n", "count": 2, "maybe": null}')]),
+    ("seed_oss", write_values(text="a\n", count="2").replace("tool_call", "seed:tool_call"), "",
+     [("f", r'{"text": "a\n", "count": 2}')]),
+    ("seed_oss", write_seed(text="</tool_call>", rows="[1]")[17:], "",
+     [("f", '{"text": "</tool_call>", "rows": [1]}')]),
+    ("granite", f"<|tool_call|>{LIST}", "", [("f", '{"a": 1}'), ("g", "{}")]),
+    ("granite", f"So <tool_call> {LIST}</tool_call>\n", "So ", [("f", '{"a": 1}'), ("g", "{}")]),
+    ("granite", f"<|tool_call|>[{LLAMA}\n<|tool_call|>{LLAMA}", "", [("f", '{"a": 1}')] * 2),
+    ("granite", '<|tool_call|>[{"name": "f", "arguments": {"a": [1, "]', "", [("f", '{"a": [1, "]')]),
+    ("phi4_mini", f"So:<|tool_call|>{LIST}<|/tool_call|> Done.", "So:Done.",
+     [("f", '{"a": 1}'), ("g", "{}")]),
+    ("phi4_mini", f"<|tool_call|>{LLAMA}</|tool_call|>functools[{LLAMA}]", "", [("f", '{"a": 1}')] * 2),
+    ("phi4_mini_json", f"functools{LIST}", "", [("f", '{"a": 1}'), ("g", "{}")]),
+    ("phi4_mini_json", f'I import functools.\nfunctools[ {{"name": "f", {TRICKY[1:]}, {LLAMA}',
+     "I import functools.\n", [("f", "{}"), ("f", '{"a": 1}')]),
     ("glm45", f"Well.\n{write_glm('')}\n{write_glm(chr(10))} Done.", "Well.\nDone.", [("f", "{}")] * 2),
     ("glm45", write_glm("\n", text='a\n"b"', count="2", pair="[1]"), "",
      [("f", r'{"text": "a\n\"b\"", "count": 2, "pair": [1]}')]),
@@ -148,6 +171,12 @@ NO_CALLS = {
                 "[TOOL_CALLS]f[ARGS] no", f"[TOOL_CALLS]{'f' * 300}[ARGS]{{}}"],
     "qwen3_coder": ["<tool_call>\nno", "<tool_call> <function=", "<function=>a", "<function=a\n>", "<functio",
                     f"<function={'f' * 300}></function>", "<function=f> is how", "<function=f>"],
+    "seed_oss": ["<seed:tool_call>\nno", "<seed:tool_call> <function=", "<seed:tool_cal", "<tool_call>no",
+                 "<function=f> is how"],
+    "granite": ["<|tool_call|>", "<|tool_call|>[]", '<tool_call>[{"arguments": {}}]', "<|tool_cal", "[{}]"],
+    "phi4_mini": ["<|tool_call|>[1]", "<|tool|>[]", "<|/tool_call|>", "functools[0]"],
+    "phi4_mini_json": ["functools", "functools.partial", 'functools["a"]', "functools[ {",
+                       f"functools {LLAMA}"],
     "glm45": ["<tool_call>", "<tool_call>f", '<tool_call>{"name": "f"}</tool_call>', "<tool_call>f <arg_ke",
               f"<tool_call>{'f' * 300}</tool_call>"],
     "deepseek_v3": [write_section("{}"), "<｜tool▁calls▁begin｜> no", "<｜tool▁call▁begin｜>a"],
@@ -182,6 +211,10 @@ HOSTILE = {
     "mistral": ("[", "[TOOL_CALLS]", "[TOOL_CALLS]f", "[TOOL_CALLS]f[CALL_ID]", '[TOOL_CALLS]{"a": ['),
     "qwen3_coder": ("<function=", "<function=f>", "<function=f><parameter=", "\n</",
                     "<function=f><parameter=rows>["),
+    "seed_oss": ("<seed:tool_call>", "<function=f><parameter=", "\n</", "<function=f><parameter=rows>["),
+    "granite": ("<|tool_call|>", '<|tool_call|>[{"a":', "<|tool_call|>[", '<tool_call>[{"name": "f"}'),
+    "phi4_mini": ("<|tool_call|>[", '<|tool_call|>{"name": "f"}', "<|/tool_call", "functools"),
+    "phi4_mini_json": ("functools[", 'functools[{"a": ["', "func", 'functools[{"name": "f"}'),
     "glm45": ("<tool_call>f", "<tool_call>f<arg_key>", "<tool_call>f<arg_key>rows</arg_key><arg_value>["),
     "deepseek_v3": ("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜"),
     "deepseek_v31": ("<｜tool▁call▁begin｜>f{", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{[", "<｜tool▁call▁en"),
@@ -195,6 +228,7 @@ BEGUN = [
     '<tool_call>{"name": "f", "arguments": {"a": ',
     "[TOOL_CALLS]f{",
     "<function=f><parameter=text>",
+    '<|tool_call|>[{"name": "f", "arguments": {"a": ',
     "<tool_call>f<arg_key>text</arg_key><arg_value>",
     "<start_function_call>call:f{a:<escape>",
     "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{",

@@ -259,12 +259,13 @@ def test_a_template_shows_its_format() -> None:
         name: known[name] for name in TEMPLATES if name in known
     }
     reasoning = {name: choose_reasoning_format(source) for name, source in TEMPLATES.items()}
-    think = ("deepseek_r1", "deepseek_v3", "deepseek_v31", "glm45", "thinking")
-    expected = {HARMONY: HARMONY} | dict.fromkeys(think, "think")
+    think = ("deepseek_r1", "deepseek_v3", "deepseek_v31", "glm45", "granite", "thinking")
+    expected = {HARMONY: HARMONY, "seed_oss": "seed_oss"} | dict.fromkeys(think, "think")
     assert {name: found for name, found in reasoning.items() if found} == expected
     assert choose_reasoning_format("[THINK]") == "mistral"
     assert choose_reasoning_format("<|channel>thought") == "gemma4"
     assert choose_tool_format(r"{{ tools }}{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
+    assert choose_tool_format("{{ message['tools'] }}<|tool|><|tool_call|>") is None, "a message's alone"
     assert choose_tool_format("{{ message.tool_calls }}<｜tool▁call▁begin｜>```json") is None, (
         "no tools are read"
     )

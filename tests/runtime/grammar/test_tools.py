@@ -89,6 +89,9 @@ FORMS = {
         + "</tool_call>",
         "\n",
     ),
+    "granite": Form(
+        lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}', ", ", "<|tool_call|>[{}]"
+    ),
     "harmony": Form(
         lambda name, args: f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
         + json.dumps(args),
@@ -106,10 +109,24 @@ FORMS = {
     ),
     "llama3": Form(lambda name, args: f'{{"name": "{name}", "parameters": {json.dumps(args)}}}', None),
     "mistral": Form(lambda name, args: f"[TOOL_CALLS]{name}[ARGS]{json.dumps(args)}", ""),
+    "phi4_mini": Form(
+        lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}',
+        ", ",
+        "<|tool_call|>[{}]<|/tool_call|>",
+    ),
+    "phi4_mini_json": Form(
+        lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}', ", ", "functools[{}]"
+    ),
     "qwen3_coder": Form(
         lambda name, args: f"<tool_call>\n<function={name}>\n"
         + write_parts(args, "<parameter={}>\n{}\n</parameter>\n")
         + "</function>\n</tool_call>",
+        "\n",
+    ),
+    "seed_oss": Form(
+        lambda name, args: f"<seed:tool_call>\n<function={name}>\n"
+        + write_parts(args, "<parameter={}>{}</parameter>\n")
+        + "</function>\n</seed:tool_call>",
         "\n",
     ),
 }  # fmt: skip
@@ -236,7 +253,26 @@ def test_a_thousand_tools_are_called_with_any_object(
     assert is_free or not grammar.fits(write_calls(form, form.write("fly", {})))
 
 
+@pytest.mark.parametrize("has_tokens", [True, False])
+@pytest.mark.parametrize(
+    ("tool_format", "other"),
+    [("granite", "<tool_call>"), ("phi4_mini", "functools["), ("phi4_mini_json", "<|tool_call|>")],
+)
+def test_no_call_hides_behind_another_opening(tool_format: str, other: str, *, has_tokens: bool) -> None:
+    model, form = load(has_tokens=has_tokens), FORMS[tool_format]
+    grammar = model.open(write_free(tool_format, list_tools(), model.lark))
+    call = write_calls(form, form.write("find", GOOD[0]))
+    hidden = f'{other}{{"name": "fly", "arguments": {{}}}}'
+    good = ["I look. ", f"{call} <think>", f"func {call} <tool_cal", "functools.partial, <|/tool_call|>"]
+    assert [text for text in good if not grammar.fits(text)] == []
+    assert [
+        text for text in (hidden, f"So {hidden}", f"{call} {hidden}", f"{hidden}{call}") if grammar.fits(text)
+    ] == []
+
+
 WELL_FORMED = {
+    "granite": "<|tool_call|>{}",
+    "phi4_mini": "<|tool_call|>{}<|/tool_call|>",
     "hermes": "<tool_call>{}</tool_call>",
     "mistral": "[TOOL_CALLS]f[ARGS]{}",
     "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"

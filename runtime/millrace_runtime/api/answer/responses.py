@@ -30,6 +30,7 @@ class ResponsesWriter(PartsWriter):
         super().__init__(spec)
         self._num_events = len(_OPENING)
         """Those of the opening count first, although it may be written after the first text."""
+        self._is_opened = False
         self._items: list[dict[str, Any]] = []
         """Those that are complete, and the one that is open."""
         self._open: tuple[str, int] | None = None
@@ -41,6 +42,7 @@ class ResponsesWriter(PartsWriter):
     def encode_opening(self, num_choices: int, usage: Usage) -> bytes:
         """Return the events that begin the response."""
         del num_choices, usage
+        self._is_opened = True
         fields = {"response": self._fields("in_progress", None)}
         return b"".join(_write_event(kind, number, fields) for number, kind in enumerate(_OPENING))
 
@@ -57,8 +59,12 @@ class ResponsesWriter(PartsWriter):
 
     @classmethod
     def encode_error_event(cls, error: ApiError) -> bytes:
-        """Return the error as a stream's last event."""
-        return _write_event("error", 0, {"code": error.code, "message": error.message, "param": error.param})
+        """Return the error as a stream's only event."""
+        return _write_error(0, error)
+
+    def encode_failure(self, error: ApiError) -> bytes:
+        """Return the error as this stream's last event."""
+        return _write_error(self._num_events if self._is_opened else 0, error)
 
     @property
     def _status(self) -> str:
@@ -155,6 +161,10 @@ class ResponsesWriter(PartsWriter):
 def _write_event(kind: str, number: int, fields: dict[str, Any]) -> bytes:
     body = {"type": kind, "sequence_number": number} | fields
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(body))
+
+
+def _write_error(number: int, error: ApiError) -> bytes:
+    return _write_event("error", number, {"code": error.code, "message": error.message, "param": error.param})
 
 
 def _begin_text(kind: str) -> dict[str, Any]:

@@ -124,8 +124,12 @@ class Writer(ABC):
 
     @classmethod
     def encode_error_event(cls, error: ApiError) -> bytes:
-        """Return an error as a stream's last event."""
+        """Return an error as a stream's last event, where nothing is written yet."""
         return b"data: " + cls.encode_error(error) + b"\n\n"
+
+    def encode_failure(self, error: ApiError) -> bytes:
+        """Return an error as the last event of this stream."""
+        return self.encode_error_event(error)
 
 
 class OpenAiWriter(Writer):

@@ -9,7 +9,13 @@ from typing import Any
 
 from millrace_runtime.api.errors import BadRequestError
 from millrace_runtime.api.request.intent import AnswerWish, GenerationRequest
-from millrace_runtime.chat.parsers.choose import HARMONY, REASONING_MARKERS
+from millrace_runtime.chat.parsers.choose import (
+    HARMONY,
+    REASONING_MARKERS,
+    TOOL_FORMATS,
+    choose_tool_format,
+    reads_tools,
+)
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.any_object import ANY_OBJECT
@@ -23,6 +29,8 @@ from millrace_runtime.grammar.well_formed import write_well_formed
 
 _OPENING_TOKENS = 16
 """The marker and line breaks may be so many tokens."""
+_NO_BUDGET = b"<seed:cot_budget_reflect>"
+"""What Seed-OSS's template writes behind the marker where the model is not to reason: it closes both."""
 _MOST_SCHEMAS = 256
 """Tools that are called by schemas of their own. Behind a call's opening each is an item of the parser's row,
 which fails at 296 of them, in any format (by hand): in the midst of an answer, which no proof finds."""
@@ -72,16 +80,23 @@ def choose_form(
     Raises BadRequestError for tools that the model does not know.
     """
     if wish.tools is not None and tool_format is None:
-        raise BadRequestError(
-            "this model's chat template knows no tools: leave `tools` out, or have the server started "
-            "with --tool-parser",
-            param="tools",
-            code="unsupported_parameter",
-        )
+        raise BadRequestError(_explain_missing_format(tokenizer), param="tools", code="unsupported_parameter")
     # gpt-oss writes a chat without tools in its format, too.
     has_format = wish.tools is not None or (wish.is_chat and tool_format == HARMONY)
     splits = reasoning_format if wish.splits_reasoning else None
     return AnswerForm(tool_format if has_format else None, splits, _find_reasoning(splits, tokenizer, prompt))
+
+
+def _explain_missing_format(tokenizer: Tokenizer) -> str:
+    templates = "".join(tokenizer.config.chat_templates.values())
+    if not reads_tools(templates):
+        return "this model's chat template knows no tools: leave `tools` out"
+    if choose_tool_format(templates) is not None:
+        return "this server was started with --tool-parser none: leave `tools` out"
+    return (
+        "this model's chat template writes tools, but how the model calls them is no format of this server: "
+        f"leave `tools` out, or have the server started with --tool-parser, one of {', '.join(TOOL_FORMATS)}"
+    )
 
 
 def _find_reasoning(reasoning_format: str | None, tokenizer: Tokenizer, prompt: Sequence[int]) -> Reasoning:
@@ -91,6 +106,7 @@ def _find_reasoning(reasoning_format: str | None, tokenizer: Tokenizer, prompt: 
         return Reasoning.POSSIBLE
     opening, closing = (marker.encode() for marker in REASONING_MARKERS[reasoning_format])
     end = b"".join(tokenizer.token_bytes(token) for token in prompt[-_OPENING_TOKENS:]).rstrip()
+    end = end.removesuffix(_NO_BUDGET)
     if end.endswith(opening):
         return Reasoning.OPEN
     return Reasoning.OVER if end.endswith(closing) else Reasoning.POSSIBLE

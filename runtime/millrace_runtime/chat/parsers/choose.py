@@ -8,12 +8,12 @@ from millrace_runtime.chat.parsers.answer import AnswerParser, CallDelta, PlainP
 from millrace_runtime.chat.parsers.gemma import FUNCTION_GEMMA, GEMMA4, GemmaParser
 from millrace_runtime.chat.parsers.glm import GlmParser
 from millrace_runtime.chat.parsers.harmony import HarmonyParser
-from millrace_runtime.chat.parsers.hermes import HermesParser
 from millrace_runtime.chat.parsers.llama3 import Llama3Parser
+from millrace_runtime.chat.parsers.marked_json import GRANITE, HERMES, PHI4_MINI, MarkedJsonParser
 from millrace_runtime.chat.parsers.mistral import MistralParser
 from millrace_runtime.chat.parsers.named_call import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, NamedCallParser
 from millrace_runtime.chat.parsers.parameter_types import Tools
-from millrace_runtime.chat.parsers.qwen3_coder import Qwen3CoderParser
+from millrace_runtime.chat.parsers.qwen3_coder import QWEN3_CODER, SEED_OSS, Qwen3CoderParser
 from millrace_runtime.chat.parsers.reasoning import ReasoningParser, list_whole_calls
 
 HARMONY = "harmony"
@@ -24,17 +24,22 @@ TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "functiongemma": lambda _: GemmaParser(FUNCTION_GEMMA),
     "gemma4": lambda _: GemmaParser(GEMMA4),
     "glm45": GlmParser,
+    "granite": lambda _: MarkedJsonParser(GRANITE),
     HARMONY: lambda _: HarmonyParser(splits_reasoning=False),
-    "hermes": lambda _: HermesParser(),
+    "hermes": lambda _: MarkedJsonParser(HERMES),
     "kimi_k2": lambda _: NamedCallParser(KIMI_K2),
     "llama3": Llama3Parser,
     "mistral": lambda _: MistralParser(),
-    "qwen3_coder": Qwen3CoderParser,
+    "phi4_mini": lambda _: MarkedJsonParser(PHI4_MINI),
+    "phi4_mini_json": lambda _: MarkedJsonParser(PHI4_MINI),
+    "qwen3_coder": partial(Qwen3CoderParser, QWEN3_CODER),
+    "seed_oss": partial(Qwen3CoderParser, SEED_OSS),
 }
 """The formats of tool calls, by the names that `--tool-parser` takes."""
 REASONING_MARKERS = {
     "gemma4": ("<|channel>thought", "<channel|>"),
     "mistral": ("[THINK]", "[/THINK]"),
+    "seed_oss": ("<seed:think>", "</seed:think>"),
     "think": ("<think>", "</think>"),
 }
 """What stands around the reasoning, by the names that `--reasoning-parser` takes."""
@@ -46,6 +51,7 @@ _MARKERS = {
     "functiongemma": FUNCTION_GEMMA,
     "gemma4": GEMMA4,
     "glm45": ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    "granite": GRANITE.texts,
     HARMONY: (
         "<|start|>",
         "<|channel|>",
@@ -54,11 +60,14 @@ _MARKERS = {
         "<|end|>",
         "<|call|>",
     ),
-    "hermes": ("<tool_call>", "</tool_call>"),
+    "hermes": HERMES.texts,
     "kimi_k2": (*KIMI_K2.texts, "<|tool_call_argument_begin|>"),
     "llama3": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-    "qwen3_coder": ("<tool_call>", "</tool_call>"),
+    "phi4_mini": PHI4_MINI.texts,
+    "phi4_mini_json": PHI4_MINI.texts,
+    "qwen3_coder": QWEN3_CODER.texts,
+    "seed_oss": SEED_OSS.texts,
 }
 """What a parser looks for, and what may be a special token of the model, which is no text otherwise."""
 _KEY = r"\\?\"{}\\?\""
@@ -70,6 +79,10 @@ _SIGNS = {
     "functiongemma": ("<start_function_call>",),
     "gemma4": (r"<\|tool_call>",),
     "glm45": ("<tool_call>", "<arg_key>"),
+    "seed_oss": ("<seed:tool_call>",),
+    "granite": ("start_of_role", r"<\|tool_call\|>"),
+    "phi4_mini_json": (r"functools\[",),
+    "phi4_mini": (r"<\|tool\|>", r"<\|tool_call\|>"),
     "qwen3_coder": ("<tool_call>", "<function="),
     "hermes": ("<tool_call>", _KEY.format("arguments")),
     "mistral": (re.escape("[TOOL_CALLS]"),),
@@ -79,16 +92,24 @@ _SIGNS = {
 
 
 def choose_tool_format(template: str) -> str | None:
-    """Return the format that a chat template teaches, by its source; None if it knows no tools.
+    """Return the format that a chat template teaches, by its source; None if it is none of ours.
 
     The templates of DeepSeek's distilled models write calls and read no tools.
     """
-    if not re.search(r"\btools\b", template):
+    if not reads_tools(template):
         return None
     for name, signs in _SIGNS.items():
         if all(re.search(sign, template) for sign in signs):
             return name
     return None
+
+
+def reads_tools(template: str) -> bool:
+    """Whether a chat template knows a request's tools, by its source.
+
+    That of Phi 4 mini knows those of a message alone: `message['tools']`.
+    """
+    return re.search(r"(?<!['\".])\btools\b", template) is not None
 
 
 def choose_reasoning_format(template: str) -> str | None:

@@ -1,36 +1,60 @@
 """Qwen3-Coder: `<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
 
-Values are text, so the tool's schema says which JSON they become.
+Seed-OSS writes the same between `<seed:tool_call>` and `</seed:tool_call>`. Values are text, so the tool's
+schema says which JSON they become. Qwen3-Coder has them in lines of their own, Seed-OSS between the tags.
 """
 
 import re
+from typing import NamedTuple
 
 from millrace_runtime.chat.parsers.parameter_types import Tools
 from millrace_runtime.chat.parsers.reader import MAX_NAME, SPACE, Markers, State, StateParser
 from millrace_runtime.chat.parsers.typed_arguments import TypedArguments
 
-_OPENING = Markers("<tool_call>", "<function=")
-"""Models forget the first."""
 _FUNCTION = Markers("<function=")
-_IN_FUNCTION = Markers("<parameter=", "</function>", "</tool_call>")
-_BEHIND_VALUE = Markers("\n</parameter>", "</parameter>", "\n<parameter=", "\n</function>")
-"""A newline at the value's end is the format's. Models forget to close a parameter."""
-_CLOSING = Markers("</tool_call>")
+_BEHIND_VALUE = Markers("</parameter>", "\n<parameter=", "\n</function>")
+"""Models forget to close a parameter."""
+_BEHIND_LINES = Markers("\n</parameter>", "</parameter>", "\n<parameter=", "\n</function>")
+"""A newline at the value's end is the format's."""
 _NAME = re.compile(r"[^<>\n]*")
+
+
+class FunctionMarkers(NamedTuple):
+    """The markers of one format."""
+
+    opening: str
+    """Before a function. Models forget it."""
+    closing: str
+    has_lines: bool
+    """Whether a value's last newline is the format's, also where the value has begun in the tag's line."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Those that may be tokens of the model."""
+        return self.opening, self.closing
+
+
+QWEN3_CODER = FunctionMarkers("<tool_call>", "</tool_call>", has_lines=True)
+SEED_OSS = FunctionMarkers("<seed:tool_call>", "</seed:tool_call>", has_lines=False)
 
 
 class Qwen3CoderParser(StateParser):
     """Reads functions and their parameters. Values of strings are passed on as they come, others whole."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, markers: FunctionMarkers, tools: Tools) -> None:
         """`tools` are the request's."""
         super().__init__(self._read_content)
+        self._opening = Markers(markers.opening, "<function=")
+        self._closing = Markers(markers.closing)
+        self._in_function = Markers("<parameter=", "</function>", markers.closing)
+        self._has_lines = markers.has_lines
+        self._behind_value = _BEHIND_VALUE
         self._tools = tools
         self._name = ""
         self._arguments: TypedArguments
 
     def _read_content(self) -> bool:
-        content, marker = self._reader.take_before(_OPENING)
+        content, marker = self._reader.take_before(self._opening)
         self._out.add_content(content)
         self._held = [marker]
         if marker == "<function=":
@@ -73,9 +97,9 @@ class Qwen3CoderParser(StateParser):
     def _begin_call(self) -> bool:
         """Text behind a function's name says that the model speaks of a call, and writes none."""
         self._hold(SPACE)
-        if self._reader.is_undecided(_IN_FUNCTION) or self._reader.waits:
+        if self._reader.is_undecided(self._in_function) or self._reader.waits:
             return False
-        if not self._reader.stands_at(_IN_FUNCTION):
+        if not self._reader.stands_at(self._in_function):
             return self._release(self._read_content)
         self._held = []
         self._arguments = TypedArguments(self._tools, self._name, self._out)
@@ -83,7 +107,7 @@ class Qwen3CoderParser(StateParser):
 
     def _read_function(self) -> bool:
         """Text between parameters is neither content nor an argument, if more of the call follows."""
-        marker = self._skip_before(_IN_FUNCTION)
+        marker = self._skip_before(self._in_function)
         return bool(marker) and self._follow(marker)
 
     def _follow(self, marker: str) -> bool:
@@ -102,13 +126,15 @@ class Qwen3CoderParser(StateParser):
         if self._reader.waits:
             return False
         self._held = []
-        if self._reader.peek() == "\n":
+        is_line = self._reader.peek() == "\n"
+        if is_line:
             self._reader.take_letter()
+        self._behind_value = _BEHIND_LINES if is_line or self._has_lines else _BEHIND_VALUE
         self._arguments.begin_value(self._name)
         return self._go(self._read_value)
 
     def _read_value(self) -> bool:
-        text, marker = self._reader.take_before(_BEHIND_VALUE)
+        text, marker = self._reader.take_before(self._behind_value)
         self._arguments.add_value(text)
         if not marker:
             return False
@@ -117,9 +143,9 @@ class Qwen3CoderParser(StateParser):
 
     def _expect_closing(self) -> bool:
         self._reader.take(SPACE)
-        if self._reader.is_undecided(_CLOSING):
+        if self._reader.is_undecided(self._closing):
             return False
-        is_closed = self._reader.take_marker(_CLOSING)
+        is_closed = self._reader.take_marker(self._closing)
         return self._go(self._skip_space if is_closed else self._read_content)
 
     def _skip_space(self) -> bool:
