@@ -34,7 +34,7 @@ from millrace_runtime.chat.jobs import (
     WorkerRefused,
 )
 from millrace_runtime.chat.template import ChatTemplate
-from millrace_runtime.chat.text_bound import read_bytes_per_token
+from millrace_runtime.chat.text_bound import TextBound, read_text_bound
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.process import end_with_parent
 from millrace_runtime.protocol.encoding import FrameDecoder, encode_frame, pack_tokens
@@ -62,17 +62,17 @@ class JobRunner:
         self,
         tokenizer: Tokenizer,
         max_text_bytes: int,
-        bytes_per_token: int | None,
+        bound: TextBound | None,
         read_body: Reader,
     ) -> None:
         """`max_text_bytes` is the longest text that fits into memory.
 
-        `bytes_per_token` is the most text that a token stands for; None where that is not known. Raises
+        `bound` tells how many tokens a text has at least; None where that is not known. Raises
         BrokenTemplateError for a chat template that is wrong whatever the messages are.
         """
         self._tokenizer = tokenizer
         self._max_text_bytes = max_text_bytes
-        self._bytes_per_token = bytes_per_token
+        self._bound = bound
         self._read_body = read_body
         config = tokenizer.config
         self._template = (
@@ -117,8 +117,10 @@ class JobRunner:
 
     def _refuse_too_long(self, texts: list[str], max_tokens: int | None) -> None:
         sizes = [len(text.encode(errors="surrogatepass")) for text in texts]
-        if self._bytes_per_token is not None and max_tokens is not None:
-            _refuse_beyond_context(max(sizes), max_tokens, self._bytes_per_token)
+        if self._bound is not None and max_tokens is not None:
+            for text, size in zip(texts, sizes, strict=True):
+                if size > max_tokens:  # else it fits even with a token for each byte
+                    _refuse_beyond_context(self._bound.count_least_tokens(text), max_tokens)
         if sum(sizes) > self._max_text_bytes:
             raise BodyRefusedError(
                 f"the prompt has {sum(sizes)} bytes, and this replica has memory to tokenise at most "
@@ -141,12 +143,11 @@ def _answer_failure(error: Exception) -> FromTextWorker:
     return JobFailed(str(error)) if is_models else JobRefused(str(error))
 
 
-def _refuse_beyond_context(num_bytes: int, max_tokens: int, bytes_per_token: int) -> None:
-    max_bytes = max_tokens * bytes_per_token
-    if num_bytes > max_bytes:
+def _refuse_beyond_context(least_tokens: int, max_tokens: int) -> None:
+    if least_tokens > max_tokens:
         raise BodyRefusedError(
-            f"the prompt has {num_bytes} bytes, and this model's limit of {max_tokens} tokens has room for "
-            f"{max_bytes} at most: shorten the prompt",
+            f"the prompt has at least {least_tokens} tokens and the model's limit is {max_tokens}: "
+            "shorten the prompt",
             None,
             "context_length_exceeded",
         )
@@ -178,10 +179,10 @@ def main(argv: list[str], read_body: Reader = _refuse_body) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with socket.socket(fileno=fd) as connection:
-        tokenizer, bytes_per_token = Tokenizer.load(model_path), read_bytes_per_token(model_path)
+        tokenizer, bound = Tokenizer.load(model_path), read_text_bound(model_path)
         max_text_bytes = max(0, memory_bytes - _used_bytes()) // _MEMORY_PER_BYTE
         try:
-            runner = JobRunner(tokenizer, max_text_bytes, bytes_per_token, read_body)
+            runner = JobRunner(tokenizer, max_text_bytes, bound, read_body)
         except BrokenTemplateError as error:
             connection.sendall(encode_frame(WorkerRefused(str(error))))
             return 0

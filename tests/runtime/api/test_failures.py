@@ -129,7 +129,7 @@ async def test_a_large_body_that_takes_too_long_is_told_to_be_shorter(model_path
 
 
 def process_of(served: Served) -> WorkerProcess:
-    process = served.replica.text._process
+    process = served.replica.text._small._process
     assert process is not None
     return process
 

@@ -71,10 +71,11 @@ async def test_a_body_that_waits_is_held_once(
     body = b'{"prompt": "%b"}' % (b"x" * 1_000_000)
     async with serve(model_path, settings) as served:
         text = served.replica.text
+        await served.client.post("/v1/completions", content=body)
         gate = close_gate(text, monkeypatch)
         tracemalloc.start()
         posts = [asyncio.create_task(served.client.post("/v1/completions", content=body)) for _ in range(9)]
-        await served.until(lambda: len(text._queue) == 8)  # and the worker has one
+        await served.until(lambda: len(text._large._queue) == 8)  # and the worker has one
         gc.collect()
         num_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -84,9 +85,25 @@ async def test_a_body_that_waits_is_held_once(
             assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
+async def test_chats_do_not_wait_for_large_bodies(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b'{"prompt": "%b"}' % (b"x" * 1_000_000)
+    async with serve(model_path, ApiSettings(served_name="tiny")) as served:
+        text = served.replica.text
+        await served.client.post("/v1/completions", content=body)
+        gate = close_gate(text, monkeypatch)
+        posts = [asyncio.create_task(served.client.post("/v1/completions", content=body)) for _ in range(3)]
+        await served.until(lambda: len(text._large._queue) == 2)
+        chat = await served.openai.chat.completions.create(model="tiny", messages=HI)
+        assert chat.choices[0].message.content == REPLY
+        assert not any(post.done() for post in posts)
+        gate.set()
+        for answer in await asyncio.gather(*posts):
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
 def close_gate(text: TextWorker, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """The process gets no job until the event that is returned is set."""
-    process, gate = text._process, asyncio.Event()
+    """The process of large jobs gets none until the event that is returned is set."""
+    process, gate = text._large._process, asyncio.Event()
     assert process is not None
     ask = process.ask
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 
-from millrace_runtime.chat.text_bound import measure_bytes_per_token
+from millrace_runtime.chat.text_bound import TextBound, find_text_bound
 from millrace_runtime.chat.tokenizer import SPACE
 from testing.text_model import END_TOKEN, build_byte_level, build_sentencepiece
 
@@ -39,27 +39,54 @@ def build_with_runs_of_spaces() -> tokenizers.Tokenizer:
 
 
 COMPOSING, SPACES = build_composing(), build_with_runs_of_spaces()
+TEXTS = st.lists(st.sampled_from([" ", SPACE, "the", " the", "st", "op", " a", END_TOKEN, "é"])).map("".join)
 
 
-def bound(native: tokenizers.Tokenizer) -> int | None:
-    return measure_bytes_per_token(native.to_str().encode())
+def find(native: tokenizers.Tokenizer) -> TextBound | None:
+    return find_text_bound(native.to_str().encode())
 
 
-def test_the_longest_token_counts_in_bytes_of_text() -> None:
-    assert bound(BYTE_LEVEL) == len(END_TOKEN)
-    assert bound(SENTENCEPIECE) == len("<0x00>")  # its pieces for bytes, as if spelled; a bound all the same
-    assert bound(SPACES) == len((SPACE * 16).encode())
-    assert bound(COMPOSING) == 4 * len(END_TOKEN)
+def count_least(native: tokenizers.Tokenizer, text: str) -> int:
+    bound = find(native)
+    assert bound is not None
+    return bound.count_least_tokens(text)
+
+
+def test_each_byte_counts_as_a_part_of_the_longest_token_with_it() -> None:
+    assert count_least(BYTE_LEVEL, END_TOKEN * 10) == 10
+    assert count_least(BYTE_LEVEL, "x" * 80) == 80
+    assert count_least(BYTE_LEVEL, "st" * 80 + "x") == 40 + 20 + 1  # st, Ġthe
+    assert (
+        count_least(SENTENCEPIECE, "<0x00>" * 10) == 10
+    )  # pieces for bytes, as if spelled; a bound all the same
+    assert count_least(SENTENCEPIECE, "b" * 80) == 80
+    assert count_least(SPACES, SPACE * 160) == 10
+    assert count_least(SPACES, " " * 160) == 4
+    assert count_least(COMPOSING, "x" * 80) == 80
+    assert count_least(COMPOSING, "ö" * 56) == 4  # as if 4 became 1, and then were of the longest token
+    assert count_least(BYTE_LEVEL, "\ud800") == 3
+
+
+def test_a_few_long_tokens_of_spaces_do_not_hide_how_many_tokens_words_have() -> None:
+    native, runs = build_byte_level(), [("Ġ" * 2**power,) * 2 for power in range(7)]
+    vocabulary = native.get_vocab(with_added_tokens=False)
+    vocabulary |= {"".join(run): 1000 + number for number, run in enumerate(runs)}
+    native.model = models.BPE(vocabulary, runs)
+    assert count_least(native, " " * 1280) == 10
+    text = "the stop b " * 1000
+    assert count_least(native, text) > len(text) / 8
 
 
 @pytest.mark.parametrize("native", [BYTE_LEVEL, SENTENCEPIECE, SPACES, COMPOSING])
-@given(text=st.text() | st.text(st.sampled_from("\u1100\u1161\u11a8\u1fefthe \u0301\u0308\u1fbeeo\u2581")))
+@given(
+    text=st.text()
+    | TEXTS
+    | st.text(st.sampled_from("\u1100\u1161\u11a8\u1fefthe \u0301\u0308\u1fbeeo\u2581"))
+)
 @example(text=SPACE * 159)
 @settings(max_examples=150, deadline=None)
-def test_no_text_has_more_bytes_than_its_tokens_may_have(native: tokenizers.Tokenizer, text: str) -> None:
-    most = bound(native)
-    assert most is not None
-    assert len(text.encode()) <= most * len(native.encode(text, add_special_tokens=False).ids)
+def test_no_text_has_fewer_tokens_than_its_bytes_tell(native: tokenizers.Tokenizer, text: str) -> None:
+    assert count_least(native, text) <= len(native.encode(text, add_special_tokens=False).ids)
 
 
 def count_most_bytes(letters: str, longest: dict[str, int]) -> int:
@@ -115,8 +142,8 @@ def know_few_bytes(native: tokenizers.Tokenizer) -> None:
 def test_where_text_may_vanish_there_is_no_bound(change: Callable[[Any], None]) -> None:
     native = build_byte_level()
     change(native)
-    assert bound(native) is None
+    assert find(native) is None
 
 
 def test_another_kind_of_vocabulary_has_no_bound() -> None:
-    assert bound(tokenizers.Tokenizer(models.Unigram([("a", 0.0)], 0, byte_fallback=False))) is None
+    assert find(tokenizers.Tokenizer(models.Unigram([("a", 0.0)], 0, byte_fallback=False))) is None

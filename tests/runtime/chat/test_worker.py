@@ -1,11 +1,14 @@
 import asyncio
+import contextlib
 import dataclasses
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 import tokenizers
@@ -20,7 +23,7 @@ from millrace_runtime.chat.errors import (
     TextWorkerDiedError,
 )
 from millrace_runtime.chat.jobs import EncodeTexts, RenderChat, WorkerReady
-from millrace_runtime.chat.worker import TextWorker
+from millrace_runtime.chat.worker import SMALL_BYTES, TextWorker
 from millrace_runtime.chat.worker_process import TextLimits, WorkerProcess
 from millrace_runtime.protocol.encoding import encode_frame
 from testing.polling import wait_until_async
@@ -61,15 +64,18 @@ async def test_jobs_are_answered_and_refusals_told(worker: TextWorker) -> None:
 
 async def test_a_text_that_cannot_fit_is_refused_untokenised(worker: TextWorker) -> None:
     job = EncodeTexts(["the", "the " * 500_000])
-    before = cpu_seconds(process_of(worker).pid)
+    with pytest.raises(BodyRefusedError):
+        await worker.run(job, max_prompt_tokens=9)
+    process = large_process_of(worker)
+    before = cpu_seconds(process.pid)
     with pytest.raises(
-        BodyRefusedError, match="2000000 bytes, and this model's limit of 10 tokens has room for 70 "
+        BodyRefusedError, match="has at least 392858 tokens and the model's limit is 10: "
     ) as refused:
         await worker.run(job, max_prompt_tokens=10)
     assert refused.value.code == "context_length_exceeded"
-    with pytest.raises(BodyRefusedError, match="has room for 70 at most"):
+    with pytest.raises(BodyRefusedError, match="has at least 91 tokens"):
         await worker.run(say("x" * 80), max_prompt_tokens=10)
-    assert cpu_seconds(process_of(worker).pid) - before < 0.5  # tokenised it takes several seconds
+    assert cpu_seconds(process.pid) - before < 0.5  # tokenised it takes several seconds
     assert len((await worker.run(EncodeTexts([END_TOKEN * 10]), max_prompt_tokens=10))[0]) == 10
 
 
@@ -86,13 +92,13 @@ async def test_a_text_that_memory_is_too_small_for_is_refused_untokenised(tmp_pa
     limits = dataclasses.replace(LIMITS, memory_bytes=256 << 20, job_seconds=60)
     worker = TextWorker(write_model(tmp_path, build_byte_level()), limits, TEXT_PROCESS)
     await worker.start()
-    first_pid = process_of(worker).pid
     with pytest.raises(BodyRefusedError, match="8000000 bytes") as refused:
         await worker.run(EncodeTexts([LINES * 2_000_000, LINES * 2_000_000]))
+    first_pid = large_process_of(worker).pid
     most = int(re.search(r"at most (\d+) bytes", str(refused.value))[1])
     [tokens] = await worker.run(EncodeTexts([LINES * (most // 2)]))
-    assert len(tokens) == most // 2 * 2 > 100_000
-    assert process_of(worker).pid == first_pid
+    assert len(tokens) == most // 2 * 2 > SMALL_BYTES
+    assert large_process_of(worker).pid == first_pid
     await worker.close()
 
 
@@ -109,12 +115,20 @@ async def test_a_job_without_end_or_beyond_memory_fails_alone(worker: TextWorker
 
 
 def process_of(worker: TextWorker) -> WorkerProcess:
-    assert worker._process is not None
-    return worker._process
+    assert worker._small._process is not None
+    return worker._small._process
+
+
+def large_process_of(worker: TextWorker) -> WorkerProcess:
+    assert worker._large._process is not None
+    return worker._large._process
 
 
 async def kill_process(worker: TextWorker) -> None:
-    process = process_of(worker)
+    await kill(process_of(worker))
+
+
+async def kill(process: WorkerProcess) -> None:
     os.kill(process.pid, signal.SIGKILL)
     await asyncio.shield(process._exit)
 
@@ -142,11 +156,11 @@ async def test_a_caller_that_leaves_before_its_turn_has_no_turn(worker: TextWork
 
 async def test_a_caller_that_leaves_takes_its_job_along(worker: TextWorker) -> None:
     running, staying, *leaving = (asyncio.create_task(worker.run(say("loop"))) for _ in range(6))
-    await wait_until_async("five jobs wait", lambda: len(worker._queue) == 5)
+    await wait_until_async("five jobs wait", lambda: len(worker._small._queue) == 5)
     for task in leaving:
         task.cancel()
     await asyncio.wait(leaving)
-    assert len(worker._queue) == 1
+    assert len(worker._small._queue) == 1
     outcomes = await asyncio.gather(running, staying, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [TextTimeoutError] * 2
 
@@ -338,8 +352,113 @@ async def test_closing_waits_for_a_worker_that_is_just_starting(worker: TextWork
     killed = process_of(worker)
     await worker.close()  # another is being started, or this one being killed
     assert killed.has_ended
-    assert worker._maintenance is not None
-    assert worker._maintenance.done()
+    assert worker._small._maintenance is not None
+    assert worker._small._maintenance.done()
+
+
+LARGE = EncodeTexts(["the" * SMALL_BYTES])
+READ_A_PIPE = f"""
+import sys
+from pathlib import Path
+from {EncodeTexts.__module__} import EncodeTexts
+from {TEXT_PROCESS} import main
+main(sys.argv[1:], lambda pipe, body: (EncodeTexts([Path(pipe).read_text()]), b""))
+"""
+"""A large job takes as long as nobody writes into its pipe."""
+
+
+async def test_no_small_job_waits_for_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "piped.py").write_text(READ_A_PIPE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    limits = dataclasses.replace(LIMITS, job_seconds=60)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits, "piped")
+    await worker.start()
+    large = [asyncio.create_task(worker.read(str(pipe), bytes(SMALL_BYTES))) for _ in range(3)]
+    async with asyncio.timeout(20):
+        for running in large:
+            with await open_once_read(pipe) as writer:
+                for _ in range(5):
+                    assert len((await worker.run(EncodeTexts(["the"])))[0]) == 1
+                assert not running.done()
+                writer.write("the")
+            assert [len(tokens) for tokens in (await running).prompts] == [1]
+    await worker.close()
+
+
+async def open_once_read(pipe: Path) -> TextIO:
+    """Open the pipe as soon as a process reads it."""
+    while True:
+        with contextlib.suppress(OSError):
+            return os.fdopen(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK), "w")
+        await asyncio.sleep(0.01)
+
+
+async def test_the_process_of_large_jobs_starts_with_the_first(worker: TextWorker) -> None:
+    await worker.run(EncodeTexts(["the" * (SMALL_BYTES // 4)]))
+    assert worker._large._process is None
+    both = await asyncio.gather(worker.run(LARGE), worker.run(LARGE))
+    assert [len(prompts[0]) for prompts in both] == [SMALL_BYTES] * 2
+    process = large_process_of(worker)
+    assert process.pid != process_of(worker).pid
+    assert worker.is_ready
+    await worker.close()
+    assert process.has_ended
+    with pytest.raises(NoTextWorkerError, match="closed"):
+        await worker.run(LARGE)
+
+
+async def test_a_worker_that_is_closed_starts_no_process_for_a_large_job(worker: TextWorker) -> None:
+    await worker.close()
+    with pytest.raises(NoTextWorkerError, match="closed"):
+        await worker.run(LARGE)
+    assert worker._large._maintenance is None
+
+
+async def test_a_large_job_that_ends_its_process_fails_alone(worker: TextWorker) -> None:
+    await worker.run(LARGE)
+    first_pid = process_of(worker).pid
+    loop = RenderChat([{"role": "user", "content": "loop"}, {"role": "user", "content": "x" * SMALL_BYTES}])
+    dying = asyncio.create_task(worker.run(loop))
+    await asyncio.sleep(0.05)
+    await kill(large_process_of(worker))
+    with pytest.raises(TextWorkerDiedError):
+        await dying
+    assert worker.is_ready
+    with pytest.raises(TextTimeoutError):
+        await worker.run(loop)
+    assert len((await worker.run(LARGE))[0]) == SMALL_BYTES
+    assert process_of(worker).pid == first_pid
+
+
+async def test_without_a_process_for_large_jobs_the_worker_is_not_ready_and_fails(
+    worker: TextWorker, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").unlink()
+    large = asyncio.create_task(worker.run(LARGE))
+    async with asyncio.timeout(20):
+        failure = await worker.failure
+    assert "does not start, tried 3 times" in failure
+    assert not worker.is_ready
+    with pytest.raises(NoTextWorkerError, match="does not start"):
+        await large
+    with pytest.raises(NoTextWorkerError, match="does not start"):
+        await worker.run(LARGE)
+    assert len(await worker.run(EncodeTexts(["the"]))) == 1  # a request that had begun
+
+
+async def test_the_memory_of_small_jobs_is_less(tmp_path: Path) -> None:
+    limits = dataclasses.replace(LIMITS, memory_bytes=2 << 30)
+    worker = TextWorker(write_model(tmp_path, build_byte_level()), limits, TEXT_PROCESS)
+    await worker.start()
+    await worker.run(LARGE)
+    sizes = [read_memory_limit(process.pid) for process in (process_of(worker), large_process_of(worker))]
+    assert sizes == [1 << 30, 2 << 30]
+    await worker.close()
+
+
+def read_memory_limit(pid: int) -> int:
+    return resource.prlimit(pid, resource.RLIMIT_DATA)[0]
 
 
 async def test_a_broken_template_ends_the_start_and_says_the_line(tmp_path: Path) -> None:
