@@ -67,8 +67,7 @@ class Exchange:
         self._sender: bytes | None = None
         settings = replica.settings
         self._body = Body(scope, receive, settings.max_body_bytes, settings.body_seconds)
-        self._answer = Answer(scope, send, dialect.writer.encode_error, self._encode_failure)
-        self._writer: Writer | None = None
+        self._answer = Answer(scope, send, dialect.writer.encode_error, dialect.writer.encode_error_event)
         self._silent_since = time.monotonic()
         self._arrival = self._silent_since - read_waited(scope)
         self._is_streaming = False
@@ -107,7 +106,8 @@ class Exchange:
             request, prompts, form, grammar = await self._prepare(body, ready)
             del body  # else it would be held for as long as its answer takes
             self._booking.drop_body()
-            self._writer = writer = self._open_writer(request, prompts, open_messages(request.answer, form))
+            writer = self._open_writer(request, prompts, open_messages(request.answer, form))
+            self._answer.encode_error_event = writer.encode_failure
             generation = self._plan_generation(
                 request, prompts, grammar, writer, ready=ready, markers=list_markers(*form.formats)
             )
@@ -167,12 +167,6 @@ class Exchange:
         self._replica.require_model(request.model)
         self._booking.resize(request.num_sequences)
         self._is_streaming = request.is_streaming
-
-    def _encode_failure(self, error: ApiError) -> bytes:
-        """Return an error as the last event of a stream that has begun."""
-        if self._writer is None:
-            return self._dialect.writer.encode_error_event(error)
-        return self._writer.encode_failure(error)
 
     def _open_writer(
         self, request: GenerationRequest, prompts: Prompts, open_message: OpenMessage | None

@@ -37,6 +37,16 @@ async def open_client(bench: Bench, **options: Any) -> tuple[asyncio.StreamReade
     return reader, writer
 
 
+async def ask_sleeping(bench: Bench) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request to a service that rests at zero."""
+    service = make_service("team", "chat")
+    service["spec"]["scaling"] = {"minReplicas": 0}
+    bench.gateway.service_sinks[0].apply(service)
+    reader, writer = await open_client(bench)
+    writer.write(write_request())
+    return reader, writer
+
+
 @pytest.mark.parametrize("moment", ["before the answer", "in the answer"])
 async def test_a_client_that_leaves_ends_its_generation_at_once(bench: Bench, moment: str) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
@@ -194,11 +204,7 @@ async def test_a_wait_gets_comments_and_a_late_refusal_is_an_event(
         await answer.write(b"data: 1\n\n")
         return answer
 
-    service = make_service("team", "chat")
-    service["spec"]["scaling"] = {"minReplicas": 0}
-    bench.gateway.service_sinks[0].apply(service)
-    reader, writer = await open_client(bench)
-    writer.write(write_request())
+    reader, writer = await ask_sleeping(bench)
     head = await reader.readuntil(b"\r\n\r\n")
     assert b"HTTP/1.1 200 OK" in head
     assert b"text/event-stream" in head
@@ -230,11 +236,7 @@ async def test_a_replica_that_breaks_off_what_ends_a_waiting_stream_has_failed(
         request.transport.close()
         return answer
 
-    service = make_service("team", "chat")
-    service["spec"]["scaling"] = {"minReplicas": 0}
-    bench.gateway.service_sinks[0].apply(service)
-    reader, writer = await open_client(bench)
-    writer.write(write_request())
+    reader, writer = await ask_sleeping(bench)
     await reader.readuntil(b": waiting\n\n")
     uid = await bench.add_upstream("team", "chat", break_off)
     bench.gateway.holder.release()

@@ -101,7 +101,8 @@ class Answer:
         """The last two write an error in the client's dialect, whole and as a stream's last event."""
         self._send = send
         self._encode_error = encode_error
-        self._encode_error_event = encode_error_event
+        self.encode_error_event = encode_error_event
+        """Returns an error as a stream's last event: the stream's writer knows its number."""
         self._write_chunk: Callable[[bytes], bool] | None
         self._write_chunk = scope.get("extensions", {}).get(CHUNKS, {}).get("write")
         self._is_started = False
@@ -159,7 +160,7 @@ class Answer:
         """
         closes = closes or isinstance(error, RequestTimeoutError)  # the rest of the body may never arrive
         if self._is_started:
-            await self.end_events(self._encode_error_event(error))
+            await self.end_events(self.encode_error_event(error))
             return
         headers = [(b"connection", b"close")] if closes else []
         if closes and isinstance(error, UnavailableError):
