@@ -18,23 +18,34 @@ class Lifecycle:
     def __init__(self) -> None:
         self._unsynced: set[str] = set()
         self._is_draining = False
+        self._num_begun = 0
         self.num_in_flight = 0
         """Requests whose answer has not ended."""
-        self.idle = asyncio.Event()
+        self._idle = asyncio.Event()
         """Set while no request is in flight."""
-        self.idle.set()
+        self._idle.set()
 
     def begin(self) -> None:
         """Count a request in flight; the caller counts its end."""
+        self._num_begun += 1
         self.num_in_flight += 1
         if self.num_in_flight == 1:
-            self.idle.clear()
+            self._idle.clear()
 
     def end(self) -> None:
         """Count the end of a request that has begun."""
         self.num_in_flight -= 1
         if not self.num_in_flight:
-            self.idle.set()
+            self._idle.set()
+
+    async def wait_idle(self, seconds: float) -> None:
+        """Return once no request has been in flight for so long."""
+        is_still_idle = False
+        while not is_still_idle:
+            await self._idle.wait()
+            num_begun = self._num_begun
+            await asyncio.sleep(seconds)
+            is_still_idle = self._idle.is_set() and self._num_begun == num_begun
 
     def await_sync(self, name: str) -> None:
         """Keep the gateway unready until the collection of this name has been listed."""

@@ -172,7 +172,7 @@ class Gateway:
         await asyncio.sleep(self.settings.drain_notice_seconds)
         sites.clients.stop_accepting()
         self.holder.close()
-        await self.lifecycle.idle.wait()
+        await self.lifecycle.wait_idle(self.settings.drain_idle_seconds)
         await sites.clients.stop()
 
     def _end_replica(self, upstream: Upstream, uid: str) -> None:

@@ -69,3 +69,6 @@ class Settings:
     """Retry-After for a service without a ready replica."""
     drain_notice_seconds: float = 3.0
     """How long requests are still accepted after SIGTERM: the cluster still routes some here."""
+    drain_idle_seconds: float = 1.0
+    """How long no request must have been in flight before idle connections are closed: an answer that began
+    before SIGTERM allowed its client another request, which may be on its way as that answer ends."""

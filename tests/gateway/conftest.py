@@ -38,7 +38,9 @@ __all__ = [
 @pytest_asyncio.fixture
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """A gateway with the fixture's own settings, or with others by `parametrize(…, indirect=True)`."""
-    settings = Settings("127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05)
+    settings = Settings(
+        "127.0.0.1", 0, own_namespace="millrace-system", drain_notice_seconds=0.05, drain_idle_seconds=0.05
+    )
     async with running(replace(settings, **getattr(request, "param", {}))) as found:
         yield found
 

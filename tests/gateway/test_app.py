@@ -171,3 +171,27 @@ async def test_a_drain_takes_late_requests_and_ends_with_the_last_stream(bench: 
         await drain
         assert (first.status, second.status) == (200, 200)
         assert first.headers["Connection"] == second.headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize("bench", [{"drain_idle_seconds": 0.3}], indirect=True)
+async def test_a_drain_answers_who_asks_again_at_the_end_of_a_stream(bench: Bench) -> None:
+    """The answer began before the drain, so it did not say that the connection closes."""
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await release.wait()
+        return answer
+
+    release = asyncio.Event()
+    bench.add_service("team", "chat")
+    await bench.add_upstream("team", "chat", stream)
+    async with bench.client.post(bench.url + COMPLETIONS, json=BODY) as first:
+        drain = asyncio.create_task(bench.gateway.drain(bench.sites))
+        await asyncio.sleep(3 * bench.gateway.settings.drain_notice_seconds)
+        release.set()
+        await first.read()
+    await asyncio.sleep(0.05)
+    async with bench.client.post(bench.url + COMPLETIONS, json=BODY) as again:
+        assert (again.status, again.headers["Connection"]) == (200, "close")
+    await drain
