@@ -3,6 +3,7 @@
 No operator is needed here but for the last part, where one of our own runs against the cluster.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from e2e.operator_process import OperatorProcess, render_account_kubeconfig
 from e2e.plugin import ask_cluster
 from millrace_kubectl.keys import hash_key, read_client
 from millrace_operator.api.conditions import find_condition
+from millrace_operator.api.crd import render_crd
 from millrace_operator.gateways.key_secret import read_entries
 from millrace_runtime.contract import LABEL_API_KEYS
 from testing.manifests import read_corpus
@@ -601,6 +603,64 @@ def test_a_child_deleted_by_hand_is_back_and_a_restart_writes_nothing(
     operators.lead()
     time.sleep(4)
     assert versions(cluster, namespace) == before
+
+
+@contextlib.contextmanager
+def older_definition(cluster: LocalCluster, namespace: str, example: dict[str, Any]) -> Iterator[None]:
+    """Serve a definition whose model has one field more, until the end of the block."""
+    older = render_crd()
+    schema = older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"]["properties"]["model"]["properties"]["follow"] = {"type": "string"}
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=json.dumps(older))
+    try:
+        wait_for("the older definition", lambda: is_taken(cluster, namespace, example))
+        yield
+    finally:
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+        wait_for("the shipped definition", lambda: not is_taken(cluster, namespace, example))
+
+
+def is_taken(cluster: LocalCluster, namespace: str, obj: dict[str, Any]) -> bool:
+    try:
+        try_out(cluster, namespace, obj)
+    except RefusedError:
+        return False
+    return True
+
+
+def test_a_field_that_a_version_removed_is_named_until_the_manifest_drops_it(
+    cluster: LocalCluster, namespace: str, operators: Operators
+) -> None:
+    operators.stop()
+    ways = {"by-kubectl": (), "by-flux": ("--server-side",)}
+    model = {"uri": "file:///models/stories"}
+    older = {name: manifest(name, model={**model, "follow": "Branch"}) for name in ways}
+    with older_definition(cluster, namespace, older["by-flux"]):
+        for name, flags in ways.items():
+            apply(cluster, namespace, older[name], *flags)
+    assert all(read(cluster, namespace, name)["spec"]["model"] == model for name in ways)
+    operators.lead()
+    wait_for("Events", lambda: all(count_removals(cluster, namespace, name) for name in ways))
+    words = "spec.model.follow is not in this version's schema and has no effect; remove it from the manifest"
+    assert {find_removal(cluster, namespace, name) for name in ways} == {words}
+    operators.stop()
+    operators.lead()  # which repeats no Event
+    for name, flags in ways.items():
+        apply(cluster, namespace, manifest(name, model=model), *flags)
+    wait_for("their ends", lambda: not any(find_removal(cluster, namespace, name) for name in ways))
+    assert [count_removals(cluster, namespace, name) for name in ways] == [1, 1]
+
+
+def count_removals(cluster: LocalCluster, namespace: str, name: str) -> int:
+    """Return how often Events have said which fields of a service went."""
+    events = cluster.api.list(f"/api/v1/namespaces/{namespace}/events")
+    own = (one for one in events if one["involvedObject"]["name"] == name)
+    return sum(one["count"] for one in own if one["reason"] == "FieldsRemoved")
+
+
+def find_removal(cluster: LocalCluster, namespace: str, name: str) -> str:
+    condition = find_condition(read(cluster, namespace, name).get("status", {}), "SpecCurrent")
+    return condition["message"] if condition else ""
 
 
 def versions(cluster: LocalCluster, namespace: str) -> dict[str, str]:

@@ -65,6 +65,7 @@ class Reason(StrEnum):
     PINNED = "Pinned"
     PIN_INVALID = "PinInvalid"
     PIN_LAPSED = "PinLapsed"
+    FIELDS_REMOVED = "FieldsRemoved"
     NAME_HELD = "NameHeld"
     NAME_SHADOWED = "NameShadowed"
     KEYS_READABLE = "KeysReadable"

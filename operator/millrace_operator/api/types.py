@@ -238,7 +238,7 @@ class Status(Part):
         max_length=16,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         description="Independent truths: Ready, Progressing, Degraded, UpToDate, ModelReady, "
-        "AccessReady, ScalingActive, ObjectivesMet, Pinned.",
+        "AccessReady, ScalingActive, ObjectivesMet, Pinned, SpecCurrent.",
     )
     replicas: int = Field(default=0, ge=0, description="Replicas that exist, without the one a rollout adds.")
     ready_replicas: int = Field(default=0, ge=0, description="Replicas that answer requests now.")

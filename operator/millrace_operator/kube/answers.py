@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from millrace_operator.api.removed_fields import APPLIED, find_removed
 from millrace_operator.kube.errors import (
     AbsentError,
     ConflictError,
@@ -20,13 +21,14 @@ from millrace_operator.kube.errors import (
     TransientError,
 )
 from millrace_operator.kube.kinds import (
+    INFERENCE_SERVICE,
     Kind,
     Obj,
 )
 from millrace_runtime import contract
 
-APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-"""A second copy of the manifest, which `kubectl apply` keeps for itself."""
+REMOVED_FIELDS = "removedFields"
+"""Where compact metadata of a service has the fields of its manifest that the spec lacks."""
 UNKEPT = {APPLIED: None, contract.ANNOTATION_LEARNED: ""}
 """Annotations without a copy (None), or without their text."""
 LONGEST_SHARED = 128
@@ -122,8 +124,13 @@ def _quote(content: bytes) -> str:
 
 
 def compact(obj: Obj) -> Obj:
-    """Return the object without its managers, kubectl's copy, and the autoscaler's knowledge."""
+    """Return the object without its managers, kubectl's copy, and the autoscaler's knowledge.
+
+    Of the first two a service keeps the names of the fields that its manifest has and its spec lacks.
+    """
     metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
+    if obj.get("kind") == INFERENCE_SERVICE.kind and (removed := find_removed(obj["metadata"])):
+        metadata[REMOVED_FIELDS] = removed
     if UNKEPT.keys() & (metadata.get("annotations") or {}).keys():
         kept = ((key, UNKEPT.get(key, value)) for key, value in metadata["annotations"].items())
         metadata["annotations"] = {key: value for key, value in kept if value is not None}

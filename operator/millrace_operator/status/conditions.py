@@ -6,6 +6,7 @@ from millrace_operator.api.conditions import (
     Truth,
 )
 from millrace_operator.api.scaling_types import ScalingMode
+from millrace_operator.kube.answers import REMOVED_FIELDS
 from millrace_operator.observed.pods import Pod, describe_fetch
 from millrace_operator.observed.snapshot import Fetched, ObjectId, explain_left_over
 from millrace_operator.scaling.count import describe_pin
@@ -41,6 +42,7 @@ def list_truths(inputs: StatusInputs) -> list[Truth]:
         scaling,
         judge_objectives(inputs),
         _pinned(inputs),
+        _spec_current(inputs),
     ]
     return [truth for truth in truths if truth is not None]
 
@@ -158,3 +160,16 @@ def _pinned(inputs: StatusInputs) -> Truth | None:
     if inputs.now >= pin.until:
         return Truth("Pinned", False, Reason.PIN_LAPSED, f"the pin {pin} has lapsed")
     return Truth("Pinned", True, Reason.PINNED, describe_pin(inputs.spec, pin))
+
+
+def _spec_current(inputs: StatusInputs) -> Truth | None:
+    """Return that the manifest has fields that this version's spec lacks; None if it has none."""
+    removed = inputs.snapshot.service["metadata"].get(REMOVED_FIELDS)
+    if not removed:
+        return None
+    is_one = len(removed) == 1
+    text = (
+        f"{' and '.join(removed)} {'is' if is_one else 'are'} not in this version's schema and "
+        f"{'has' if is_one else 'have'} no effect; remove {'it' if is_one else 'them'} from the manifest"
+    )
+    return Truth("SpecCurrent", False, Reason.FIELDS_REMOVED, text)

@@ -40,6 +40,7 @@ def find_notes(old: Status, new: Status) -> Iterator[Note]:
     yield from _note_trouble(old, new)
     yield from _note_ready(old, new)
     yield from _note_access(old, new)
+    yield from _note_removed_fields(old, new)
     yield from _note_canary(old.get("rollout", {}), new.get("rollout", {}))
     yield from _note_wait(old, new)
     yield from _note_rollout(old, new)
@@ -71,6 +72,13 @@ def _note_access(old: Status, new: Status) -> Iterator[Note]:
     """Record that clients fail from now on: another namespace claims the name, or keys can't be read."""
     before, after = (find_condition(status, "AccessReady") or {} for status in (old, new))
     if after.get("status") == "False" != before.get("status"):
+        yield Note(after["reason"], after["message"], is_warning=True)
+
+
+def _note_removed_fields(old: Status, new: Status) -> Iterator[Note]:
+    """Record that the manifest has fields without an effect, once for each set of them."""
+    before, after = (find_condition(status, "SpecCurrent") or {} for status in (old, new))
+    if after and after["message"] != before.get("message"):
         yield Note(after["reason"], after["message"], is_warning=True)
 
 

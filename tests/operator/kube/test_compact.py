@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace_operator.kube.answers import APPLIED, compact
+from millrace_operator.api.removed_fields import APPLIED
+from millrace_operator.kube.answers import compact
 from testing.world import make_service
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=200)

@@ -1,5 +1,8 @@
 """Events: one for each transition, told again where it comes again, and never a flood."""
 
+import json
+
+from millrace_operator.api.removed_fields import APPLIED
 from millrace_operator.status import events
 from millrace_operator.status.events import COMBINED, MOST_SIMILAR, SPAN_SECONDS, Journal, Note, WrittenEvent
 from testing.world import World, crash_status, ready_status
@@ -81,3 +84,24 @@ def test_what_is_remembered_is_bounded() -> None:
         topic = own.choose({"metadata": {"uid": str(number)}}, note, 0.0)
         own.keep(topic, WrittenEvent(str(number), 1, 0.0))
     assert len(own._written) == len(own._recent) == events.MOST_KNOWN
+
+
+async def test_fields_that_a_version_removed_are_told_once_for_each_set() -> None:
+    world = await served()
+    whole = world.status
+    for manifest, words in (
+        ({"spec": {"old": 1}}, "spec.old is not in this version's schema and has no effect; remove it"),
+        ({"spec": {"old": 1, "older": 2}}, "spec.old and spec.older are not in this version's schema"),
+    ):
+        world.annotate(APPLIED, json.dumps(manifest))
+        await world.settle()
+        condition = world.condition("SpecCurrent")
+        assert (condition["status"], condition["reason"]) == ("False", "FieldsRemoved")
+        assert condition["message"].startswith(words)
+        assert world.condition("UpToDate")["status"] == "True"
+        world.restart_operator()
+        await world.settle()
+    assert told(world) == [("Serving", 1), ("FieldsRemoved", 1), ("FieldsRemoved", 1)]
+    world.annotate(APPLIED, json.dumps({"spec": {}}))
+    await world.settle()
+    assert world.status == whole
