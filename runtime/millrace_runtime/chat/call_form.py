@@ -3,10 +3,11 @@
 Most templates write arguments as JSON themselves, so they want an object. DeepSeek's join them with other
 text, so they want JSON already written. Those of its distilled models write calls only where `content` is
 null; others join `content` with other text, so it must not be null. SmolLM3's shows tools, and no calls.
+GLM 4's has each call as a message, whose `metadata` is the name.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain, product
 from typing import Any, NamedTuple
 
@@ -26,13 +27,26 @@ class Marks(NamedTuple):
 
     signs: tuple[str, ...]
     """What such a template has, beside its tools."""
-    begin: str
-    end: str
-    between: str
+    begin: str = ""
+    end: str = ""
+    between: str = ""
+    name_field: str = ""
+    """What has the name, where each call is a message of its own, with the arguments as its text."""
+    result_role: str = "tool"
+    """The role of a result."""
 
-    def write(self, calls: list[Any]) -> str:
-        """Return the calls."""
-        return f"{self.begin}{self.between.join(map(_write_taught, calls))}{self.end}"
+    def write(self, message: dict[str, Any], calls: list[Any]) -> list[dict[str, Any]]:
+        """Return a message with its calls, as one or as several."""
+        text = read_text(message.get("content"))
+        if self.name_field:
+            said = [message | {"content": text}] if text.strip() else []
+            return [*said, *(self._write_turn(message["role"], call) for call in calls)]
+        written = f"{self.begin}{self.between.join(map(_write_taught, calls))}{self.end}"
+        return [message | {"content": f"{text}\n{written}" if text else written}]
+
+    def _write_turn(self, role: str, call: Any) -> dict[str, Any]:
+        function = _read_function(call)
+        return {"role": role, self.name_field: function.get("name"), "content": _write_arguments(function)}
 
 
 _TAUGHT = (
@@ -40,8 +54,10 @@ _TAUGHT = (
         ("<tool_call>", "</tool_call>"), "<tool_call>\n", "\n</tool_call>", "\n</tool_call>\n<tool_call>\n"
     ),
     Marks(("start_of_role", "<|tool_call|>"), "<|tool_call|>[", "]", ", "),
+    Marks(("<|tool|>", "<|/tool|>"), "<|tool_call|>[", "]<|/tool_call|>", ", ", result_role="tool_response"),
+    Marks(("[gMASK]", "metadata"), name_field="metadata", result_role="observation"),
 )
-"""Those of Hermes, which most templates teach, and of Granite 3."""
+"""Those of Hermes, which most templates teach, of Granite 3, Phi 4 mini and GLM 4."""
 
 
 class CallForm(NamedTuple):
@@ -63,15 +79,17 @@ class CallForm(NamedTuple):
         return self.content == _NULL
 
     def prepare(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a message as the template reads it: of a text and calls it may be two."""
+        """Return a message as the template reads it: of a text and calls it may be several."""
+        if self.taught is not None and message["role"] == "tool":
+            return [message | {"role": self.taught.result_role}]
         calls = message.get("tool_calls")
         if not isinstance(calls, list) or not calls:
             return [message]
         prepared = message | {"tool_calls": [self._prepare_call(call) for call in calls]}
         text = read_text(message.get("content"))
         if self.taught is not None:
-            written = self.taught.write(prepared.pop("tool_calls"))
-            return [prepared | {"content": f"{text}\n{written}" if text else written}]
+            written = prepared.pop("tool_calls")
+            return self.taught.write(prepared, written)
         if not self.needs_null:
             return [prepared if "content" in message else prepared | self.content]
         if not text.strip():
@@ -118,10 +136,20 @@ def find_call_form(render: Callable[[list[dict[str, Any]]], str], source: str) -
 
 def _write_taught(call: Any) -> str:
     """Return a call's JSON."""
-    function = call.get("function") if isinstance(call, dict) else None
-    known = function if isinstance(function, dict) else {}
+    known = _read_function(call)
     written = {"name": known.get("name"), "arguments": known.get("arguments")}
     return json.dumps(written, ensure_ascii=False)
+
+
+def _write_arguments(function: Mapping[str, Any]) -> str:
+    """Return a function's arguments as JSON, which they may be already."""
+    arguments = function.get("arguments", {})
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _read_function(call: Any) -> Mapping[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    return function if isinstance(function, dict) else {}
 
 
 def _try(

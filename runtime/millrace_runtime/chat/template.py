@@ -17,6 +17,7 @@ from millrace_runtime.chat.call_form import find_call_form
 from millrace_runtime.chat.errors import BrokenTemplateError, TemplateError
 from millrace_runtime.chat.jinja_environment import RefusedError, build_environment
 from millrace_runtime.chat.jobs import RenderChat
+from millrace_runtime.chat.message_tools import find_tools_field, put_tools
 from millrace_runtime.chat.thinking_parts import has_thoughts, write_thoughts
 
 _PROBE, _SECOND_PROBE = "0d7f1c", "7c21e9"
@@ -147,12 +148,18 @@ class _NamedTemplate:
         if failure is not None and not self._needs_parts:
             raise failure
         self._call_form = find_call_form(lambda messages: self._run(messages, self._tried), source)
+        self._tools_field = find_tools_field(
+            lambda messages, tools: self._run(messages, RenderChat([], tools=tools)), source
+        )
+        """How tools are written where the template reads them in the system's message; else None."""
         self._loses_system = self._writes_system() and not self._writes_system(_CALLED, _RESULT)
         """Whether a system's text is missing behind a tool's result, as in the template of Mistral's Nemo.
         Mistral's own library has it in the user's last message."""
 
     def render(self, chat: RenderChat) -> str:
         messages = self._prepare_all(chat.messages)
+        if chat.tools and self._tools_field is not None:
+            messages = put_tools(messages, chat.tools, self._tools_field)
         if self._loses_system:
             messages = move_system(messages)
         if not chat.continue_final_message:

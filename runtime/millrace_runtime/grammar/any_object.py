@@ -18,16 +18,22 @@ _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
 
 def write_any_object(lark: LarkWriter) -> str:
     """Return the expression of an object."""
-    return _write_containers(lark)[0]
+    return _write_values(lark)[1]
 
 
 def write_any_json(lark: LarkWriter) -> str:
     """Return the expression of an object or a list."""
-    return "({} | {})".format(*_write_containers(lark))
+    _, members, items = _write_values(lark)
+    return f"({members} | {items})"
 
 
-def _write_containers(lark: LarkWriter) -> tuple[str, str]:
-    """Return the expressions of an object and of a list."""
+def write_any_value(lark: LarkWriter) -> str:
+    """Return the expression of any value."""
+    return _write_values(lark)[0]
+
+
+def _write_values(lark: LarkWriter) -> tuple[str, str, str]:
+    """Return the expressions of a value, of an object and of a list."""
     string = lark.add("STRING", _STRING)
     value = lark.reserve("value")
     pair = lark.add("pair", f'{string} {_SPACE} ":" {_SPACE} {value}')
@@ -35,7 +41,7 @@ def _write_containers(lark: LarkWriter) -> tuple[str, str]:
     items = lark.add("array", _enclose("[", value, "]"))
     number = lark.add("NUMBER", _NUMBER)
     lark.define(value, f'{string} | {number} | {members} | {items} | "true" | "false" | "null"')
-    return members, items
+    return value, members, items
 
 
 def _enclose(opening: str, item: str, closing: str) -> str:

@@ -92,6 +92,25 @@ def write_parameters(lark: LarkWriter, tool: CallableTool, form: ParameterForm) 
     return " ".join(written)
 
 
+def write_parameter(tool: CallableTool, key: str) -> str:
+    """Return the expression of a parameter's value as JSON."""
+    return _write_json_value(key, _define(tool.schema["properties"][key], tool.schema), tool)
+
+
+def write_members(lark: LarkWriter, members: Sequence[tuple[str, bool]], comma: str) -> str:
+    """Return the expression of members in their order: of each its own, and whether it must be there."""
+    first, later = "", ""
+    """What may follow where nothing was written yet, and where something was."""
+    for member, is_required in reversed(members):
+        begun = lark.add("begun", f"{member} {later}")
+        if is_required:
+            first, later = begun, lark.add("later", f"{comma} {begun}")
+        else:
+            first = lark.add("first", f"({begun} | {first})" if first else f"{begun}?")
+            later = lark.add("later", f"({comma} {begun} | {later})" if later else f"({comma} {begun})?")
+    return first
+
+
 def _define(known: Any, tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a parameter's schema as a document of its own, with what it refers to.
 
@@ -109,7 +128,11 @@ def _define(known: Any, tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _write_value(key: str, schema: Mapping[str, Any], tool: CallableTool, form: ParameterForm) -> str:
     if not tool.values.is_text(key):
-        origin = Origin(tool.name, f"{ROOT}/properties/{escape_key(key)}", is_strict=tool.is_strict)
-        return f"{write_json(schema, origin)} {form.end}"
+        return f"{_write_json_value(key, schema, tool)} {form.end}"
     texts = tool.values.list_texts(key)
     return form.text if texts is None else f"{write_choice(list(map(write_text, texts)))} {form.end}"
+
+
+def _write_json_value(key: str, schema: Mapping[str, Any], tool: CallableTool) -> str:
+    origin = Origin(tool.name, f"{ROOT}/properties/{escape_key(key)}", is_strict=tool.is_strict)
+    return write_json(schema, origin)

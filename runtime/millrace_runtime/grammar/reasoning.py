@@ -1,6 +1,6 @@
 """Writes the grammar of the reasoning before an answer that a grammar binds. Pure."""
 
-from millrace_runtime.grammar import harmony
+from millrace_runtime.grammar.formats import harmony
 from millrace_runtime.grammar.lark import LarkWriter
 
 ANSWER = "answer"

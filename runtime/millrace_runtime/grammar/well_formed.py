@@ -13,8 +13,10 @@ _MARKERS: Mapping[str, tuple[str, ...]] = {
     "deepseek_v31": ("<｜tool▁sep｜>",),
     "granite": ("<|tool_call|>",),
     "hermes": ("<tool_call>",),
+    "internlm": ("<|plugin|>",),
     "kimi_k2": ("<|tool_call_argument_begin|>",),
     "mistral": ("[ARGS]", "[TOOL_CALLS]"),
+    "nemotron": ("<TOOLCALL>",),
     "phi4_mini": ("<|tool_call|>",),
 }
 """Behind which token a format has JSON; of several the first that the tokenizer has. The other formats have

@@ -16,19 +16,35 @@ TOOL_PARSERS = (
     "deepseek_v31",
     "functiongemma",
     "gemma4",
+    "glm4",
     "glm45",
     "granite",
     "harmony",
     "hermes",
+    "internlm",
     "kimi_k2",
     "llama3",
+    "minicpm3",
     "mistral",
+    "nemotron",
     "phi4_mini",
     "phi4_mini_json",
+    "pythonic",
     "qwen3_coder",
     "seed_oss",
 )
-REASONING_PARSERS = ("auto", "none", "gemma4", "harmony", "mistral", "seed_oss", "think")
+REASONING_PARSERS = (
+    "auto",
+    "none",
+    "gemma4",
+    "granite",
+    "harmony",
+    "minicpm3",
+    "mistral",
+    "seed_oss",
+    "think",
+    "think_response",
+)
 MOST_SPECULATIVE_TOKENS = 16
 KERNELS = ("auto", "torch", "avx512_bf16", "avx512_vnni", "avx512", "avx2", "portable")
 

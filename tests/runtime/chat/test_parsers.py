@@ -143,6 +143,32 @@ def test_reasoning_has_the_markers_of_its_format(reasoning_format: str) -> None:
     assert all(any(marker.startswith(text) for text in shown) for marker in (opening, closing))
 
 
+@pytest.mark.parametrize(
+    ("reasoning_format", "text", "reasoning", "content"),
+    [
+        ("granite", "Here's my thought process:\nHm.\n\nHere's my response:\nHi", "Hm.", "Hi"),
+        ("granite", "\nHere is my thought process: A\nHere is my response", " A\nHere is my response", ""),
+        ("granite", "Here is my response: Hi", "", "Here is my response: Hi"),
+        ("think_response", "<think>Hm.</think>\n<response>\nHi\n\nyou\n</response>\n", "Hm.", "Hi\n\nyou"),
+        ("think_response", "<think>Hm.</think> <response>Hi\n", "Hm.", "Hi\n"),
+        ("think_response", "<think></think>Hi</response>", "", "Hi</response>"),
+        ("think_response", "<response>a</response>b<response>", "", "ab<response>"),
+        ("think_response", "<resp", "", "<resp"),
+    ],
+)
+def test_phrases_and_tags_tell_the_reasoning(
+    reasoning_format: str, text: str, reasoning: str, content: str
+) -> None:
+    for pieces in ([text], text):
+        assert read_texts(split(open_parser("hermes", reasoning_format), pieces)) == (reasoning, content)
+
+
+def test_a_call_stands_between_the_tags_of_an_answer() -> None:
+    for pieces in ([text := f"<think>Hm.</think><response>\nSo: {HERMES}\n</response>"], text):
+        answer = split(open_parser("hermes", "think_response", tools=TOOLS), pieces)
+        assert (answer.reasoning, answer.content, list_calls(answer)) == ("Hm.", "So: ", [("f", '{"a": 1}')])
+
+
 def test_a_call_has_the_id_that_the_model_gave_it() -> None:
     [call] = split(open_for("kimi_k2"), KIMI).calls
     assert call.call_id == "functions.f:3"
@@ -254,18 +280,25 @@ def test_listed_values_say_a_type() -> None:
 
 def test_a_template_shows_its_format() -> None:
     chosen = {name: choose_tool_format(source) for name, source in TEMPLATES.items()}
-    known = {"thinking": "hermes", "headers": "llama3"} | {name: name for name in TOOL_FORMATS}
+    others = {"glm4_items": "glm4", "headers": "llama3", "phi4_mini_card": "phi4_mini", "thinking": "hermes"}
+    known = others | {name: name for name in TOOL_FORMATS}
     assert {name: found for name, found in chosen.items() if found} == {
         name: known[name] for name in TEMPLATES if name in known
     }
     reasoning = {name: choose_reasoning_format(source) for name, source in TEMPLATES.items()}
-    think = ("deepseek_r1", "deepseek_v3", "deepseek_v31", "glm45", "granite", "thinking")
-    expected = {HARMONY: HARMONY, "seed_oss": "seed_oss"} | dict.fromkeys(think, "think")
+    think = ("deepseek_r1", "deepseek_v3", "deepseek_v31", "glm45", "thinking")
+    expected = (
+        {HARMONY: HARMONY, "granite": "think_response"}
+        | {name: name for name in ("minicpm3", "seed_oss")}
+        | dict.fromkeys(think, "think")
+    )
     assert {name: found for name, found in reasoning.items() if found} == expected
     assert choose_reasoning_format("[THINK]") == "mistral"
     assert choose_reasoning_format("<|channel>thought") == "gemma4"
+    assert choose_reasoning_format("Write after 'Here is my thought process:'") == "granite"
+    assert choose_reasoning_format("<think></think> <response></response>") == "think_response"
     assert choose_tool_format(r"{{ tools }}{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
-    assert choose_tool_format("{{ message['tools'] }}<|tool|><|tool_call|>") is None, "a message's alone"
+    assert choose_tool_format("{{ message['tool'] }}<|tool|><|/tool|>") is None, "no tools are read"
     assert choose_tool_format("{{ message.tool_calls }}<｜tool▁call▁begin｜>```json") is None, (
         "no tools are read"
     )

@@ -29,6 +29,8 @@ FOLDER = Path(__file__).with_name("templates")
 TEMPLATES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.jinja"))}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 WITHOUT_CALLS = {"chatml", "generation", "idioms", "model", "none", "parts"}
+RESULT_ROLES = {"glm4": "observation", "glm4_items": "observation", "phi4_mini_card": "tool_response"}
+"""Those of templates that know no role `tool`."""
 USER = [{"role": "user", "content": "<hé>"}]
 TOOLS = [
     {
@@ -131,9 +133,11 @@ def outcome(of: Any, source: str, chat: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_prompts_are_those_of_transformers(name: str) -> None:
     source, chats = TEMPLATES[name], dict(CHATS)
-    # It asks for a null content, which transformers 5 leaves out; Granite's forgets earlier calls.
-    if name in {"deepseek_r1", "granite"}:
+    # It asks for a null content, which transformers 5 leaves out; the others forget calls, or tools.
+    if name in {"deepseek_r1", "granite", "glm4", "glm4_items", "phi4_mini_card"}:
         del chats["tools called"]
+    if name in {"glm4_items", "phi4_mini_card"}:
+        del chats["tools"]
     if name == "phi4_mini_json":  # it would write an object as Python does
         chats["tools called"] = {"conversation": write_calls(CALLED), "tools": TOOLS}
     assert {chat: outcome(render, source, fields) for chat, fields in chats.items()} == {
@@ -161,8 +165,9 @@ def test_a_null_content_reaches_a_template_that_asks_for_it() -> None:
     )
 )
 def test_any_messages_are_rendered_as_by_transformers(name: str, messages: list[dict[str, Any]]) -> None:
-    chat = {"conversation": messages}
-    assert outcome(render, TEMPLATES[name], chat) == outcome(render_in_any_form, TEMPLATES[name], chat)
+    renamed = [m | {"role": RESULT_ROLES.get(name, "tool")} if m["role"] == "tool" else m for m in messages]
+    expected = outcome(render_in_any_form, TEMPLATES[name], {"conversation": renamed})
+    assert outcome(render, TEMPLATES[name], {"conversation": messages}) == expected
 
 
 def test_a_developer_is_the_system_unless_the_template_names_one() -> None:
@@ -268,6 +273,32 @@ def test_granites_calls_are_written_as_it_teaches_them() -> None:
     assert [call.name for delta in deltas for call in delta.calls if call.name] == ["find"]
 
 
+GLM_TURNS = '<|assistant|>\nI look.<|assistant|>find\n{"who": "Zoë"}<|observation|>\nnone<|assistant|>'
+
+
+@pytest.mark.parametrize("name", ["glm4", "glm4_items"])
+def test_glms_calls_are_messages_and_tools_may_be_the_systems(name: str) -> None:
+    prompt = compile_template(TEMPLATES[name]).render(
+        RenderChat([*USER, said_call("I look."), TOOL], tools=TOOLS)
+    )
+    assert re.sub(r"\s*<\|", "<|", prompt).rstrip().endswith(GLM_TURNS)
+    assert prompt.count("## find") == 1
+    assert "# Tools" not in compile_template(TEMPLATES[name]).render(RenderChat(USER))
+
+
+def test_the_tools_of_phi_4_mini_are_text_in_the_systems_message() -> None:
+    template = compile_template(TEMPLATES["phi4_mini_card"])
+    tools = json.dumps([TOOLS[0]["function"]], ensure_ascii=False)
+    asked = f"<|tool|>{tools}<|/tool|><|end|><|user|><hé><|end|><|assistant|>"
+    assert template.render(RenderChat(USER, tools=TOOLS)) == f"<|system|>{asked}"
+    known = [{"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}, *USER]
+    assert template.render(RenderChat(known, tools=TOOLS)) == f"<|system|>Be brief.{asked}"
+    assert template.render(RenderChat([known[0], *USER])).startswith("<|system|>Be brief.<|end|>")
+    later = template.render(RenderChat([*USER, said_call("I look."), TOOL], tools=TOOLS))
+    call = 'I look.\n<|tool_call|>[{"name": "find", "arguments": {"who": "Zoë"}}]<|/tool_call|>'
+    assert later.endswith(f"<|assistant|>{call}<|end|><|tool_response|>none<|end|><|assistant|>")
+
+
 def test_arguments_are_json_where_a_template_would_write_an_object_as_python_does() -> None:
     prompt = render(TEMPLATES["phi4_mini_json"], {"conversation": [*USER, said_call("", {"a": None}), TOOL]})
     assert 'functools[{"name": "find", "arguments": {"a": null}}]' in prompt
@@ -339,6 +370,28 @@ def test_a_request_says_whether_the_model_reasons_by_the_name_that_its_template_
     read = {"deepseek_v31": "thinking", "thinking": "enable_thinking"}[name]
     prompt = render_by_transformers(TEMPLATES[name], {"conversation": USER, read: thinks})
     assert compile_template(TEMPLATES[name]).render(job) == prompt
+
+
+@pytest.mark.parametrize(
+    ("budget", "begin", "end"),
+    [
+        ({}, "<seed:bos>user\n", "<seed:bos>assistant"),
+        ({"thinking_budget": 600}, "within 600 tokens, and say every 256 how", "<seed:bos>assistant"),
+        (
+            {"thinking_budget": 0},
+            "Do not think.",
+            "<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>",
+        ),
+    ],
+)
+def test_seed_oss_thinks_within_a_budget(budget: dict[str, Any], begin: str, end: str) -> None:
+    body = {"messages": USER, "chat_template_kwargs": budget}
+    job = read_chat(json.dumps(body).encode()).prompts
+    assert isinstance(job, RenderChat)
+    prompt = compile_template(TEMPLATES["seed_oss"]).render(job)
+    assert begin in prompt
+    assert prompt.rstrip().endswith(end)
+    assert prompt == render_by_transformers(TEMPLATES["seed_oss"], {"conversation": USER} | budget)
 
 
 SYSTEM_IN_LAST = """{%- if messages[0].role == 'system' %}{% set system = messages[0].content %}

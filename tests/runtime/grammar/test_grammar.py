@@ -10,7 +10,7 @@ from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
 from millrace_runtime.grammar.source import MAX_BYTES, GrammarKind
 from millrace_runtime.replica.settings import DEMO_PATH
-from tests.runtime.grammar.fitting import Fitting
+from tests.runtime.grammar.fitting import Fitting, open_schema
 
 PAIR = {
     "type": "object",
@@ -90,3 +90,15 @@ def test_a_grammar_that_nothing_fits_or_that_is_too_much_is_refused(
         Matcher.build(vocabulary, write_grammar(GrammarKind(kind), source))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+def test_the_grammar_of_a_schema_leaves_valid_objects_out() -> None:
+    """So with `auto` it binds strict tools alone: see `docs/design/replica.md`."""
+    texts = {name: {"type": "string"} for name in ("unit", "city")}
+    grammar = open_schema({"type": "object", "properties": texts, "required": ["city"]})
+    valid = (
+        '{"unit": "C", "city": "Rome"}',
+        '{"city": "Rome", "unit": "C"}',  # once the city is written, the unit can't be
+        '{  "city": "Rome"}',
+    )
+    assert [grammar.fits(text) for text in valid] == [True, False, False]

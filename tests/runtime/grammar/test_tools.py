@@ -17,6 +17,7 @@ from millrace_runtime.chat.parsers.choose import TOOL_FORMATS, list_markers, ope
 from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.formats.line_calls import LINE_FORMATS
 from millrace_runtime.grammar.grammar import write_grammar
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.matcher import Vocabulary
@@ -61,6 +62,10 @@ def write_parts(arguments: dict[str, Any], part: str) -> str:
     return "".join(part.format(key, text) for key, text in values.items())
 
 
+def write_keywords(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={json.dumps(item)}" for key, item in arguments.items())
+
+
 def write_gemma(arguments: dict[str, Any], quote: str) -> str:
     values = {
         key: f"{quote}{item}{quote}" if isinstance(item, str) else item for key, item in arguments.items()
@@ -83,6 +88,7 @@ FORMS = {
         "",
     ),
     "gemma4": Form(lambda name, args: f"<|tool_call>call:{name}{write_gemma(args, QUOTE)}<tool_call|>", ""),
+    "glm4": Form(lambda name, args: f"{name}\n{json.dumps(args)}", None),
     "glm45": Form(
         lambda name, args: f"<tool_call>{name}\n"
         + write_parts(args, "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n")
@@ -102,13 +108,28 @@ FORMS = {
          "\n</tool_call>",
         "\n",
     ),
+    "internlm": Form(
+        lambda name, args: "<|action_start|><|plugin|>\n"
+        f'{{"name": "{name}", "parameters": {json.dumps(args)}}}<|action_end|>',
+        "",
+    ),
     "kimi_k2": Form(
         lambda name, args: KIMI.format(name, json.dumps(args)),
         "",
         "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>",
     ),
     "llama3": Form(lambda name, args: f'{{"name": "{name}", "parameters": {json.dumps(args)}}}', None),
+    "minicpm3": Form(
+        lambda name, args: f"{name}({write_keywords(args)})",
+        "\n",
+        "<|tool_call_start|>\n```python\n{}\n```\n<|tool_call_end|>",
+    ),
     "mistral": Form(lambda name, args: f"[TOOL_CALLS]{name}[ARGS]{json.dumps(args)}", ""),
+    "nemotron": Form(
+        lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}',
+        ", ",
+        "<TOOLCALL>[{}]</TOOLCALL>",
+    ),
     "phi4_mini": Form(
         lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}',
         ", ",
@@ -117,6 +138,7 @@ FORMS = {
     "phi4_mini_json": Form(
         lambda name, args: f'{{"name": "{name}", "arguments": {json.dumps(args)}}}', ", ", "functools[{}]"
     ),
+    "pythonic": Form(lambda name, args: f"{name}({write_keywords(args)})", ", ", "[{}]"),
     "qwen3_coder": Form(
         lambda name, args: f"<tool_call>\n<function={name}>\n"
         + write_parts(args, "<parameter={}>\n{}\n</parameter>\n")
@@ -202,7 +224,12 @@ def test_a_forced_answer_is_a_call_that_fits(tool_format: str, *, has_tokens: bo
     assert (one.fits(good[0]), one.fits(several)) == (True, False)
 
 
-FREE = {"llama3": ('I look: {"name"\n{}\n', ""), "harmony": ("", "")}
+FREE = {
+    "glm4": ('I look\n{"a": find}\n', "\n"),
+    "pythonic": ("I look [find]\n", "\n"),
+    "llama3": ('I look: {"name"\n{}\n', ""),
+    "harmony": ("", ""),
+}
 """What stands around the calls of a free answer."""
 
 
@@ -249,7 +276,7 @@ def test_a_thousand_tools_are_called_with_any_object(
         form.write("find", {"a": [1.5]}),
     ]
     assert [call for call in texts if not grammar.fits(write_calls(form, call))] == []
-    is_free = tool_format == "llama3" and not is_forced
+    is_free = tool_format in LINE_FORMATS and not is_forced
     assert is_free or not grammar.fits(write_calls(form, form.write("fly", {})))
 
 
@@ -274,6 +301,8 @@ WELL_FORMED = {
     "granite": "<|tool_call|>{}",
     "phi4_mini": "<|tool_call|>{}<|/tool_call|>",
     "hermes": "<tool_call>{}</tool_call>",
+    "internlm": "<|action_start|><|plugin|>{}<|action_end|>",
+    "nemotron": "<TOOLCALL>{}</TOOLCALL>",
     "mistral": "[TOOL_CALLS]f[ARGS]{}",
     "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
     "<｜tool▁calls▁end｜>",

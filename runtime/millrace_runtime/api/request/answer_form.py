@@ -20,6 +20,7 @@ from millrace_runtime.chat.parsers.parameter_types import ParameterTypes
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.grammar.any_object import ANY_OBJECT
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.formats.line_calls import LINE_FORMATS
 from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import BOUND, write_channels, write_final, write_thought
@@ -169,9 +170,9 @@ def _write_answer(
     if source is not request.grammar or wish.tools is None or form.tool_format is None:
         is_text = source.field != "tool_choice" and HARMONY in form.formats
         return write_final(lark) if is_text else BOUND
-    if form.tool_format == "llama3" and source.kind is not GrammarKind.SCHEMA:
+    if form.tool_format in LINE_FORMATS and source.kind is not GrammarKind.SCHEMA:
         raise BadRequestError(
-            f"this model's calls are JSON without a marker, so `tools` and `{source.field}` exclude each "
+            f"this model writes calls without a marker, so `tools` and `{source.field}` exclude each "
             "other: send a JSON schema, or `tool_choice: none`",
             param=source.field,
         )

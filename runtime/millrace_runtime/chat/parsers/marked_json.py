@@ -3,6 +3,8 @@
 - Hermes, Qwen2.5, Qwen3: `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 - Granite 3: `<|tool_call|>[{"name": …, "arguments": {…}}, …]`; 3.1 writes `<tool_call>` before the list.
 - Phi 4 mini: `<|tool_call|>[…]<|/tool_call|>`, or `functools[…]` if its template says so.
+- InternLM 2 and 3: `<|action_start|><|plugin|>{"name": …, "parameters": {…}}<|action_end|>`.
+- Nemotron of Llama's family: `<TOOLCALL>[…]</TOOLCALL>`.
 """
 
 import re
@@ -32,6 +34,8 @@ class JsonMarkers(NamedTuple):
 
 HERMES = JsonMarkers(("<tool_call>",), ("</tool_call>",))
 GRANITE = JsonMarkers(("<|tool_call|>", "<tool_call>"), ("</tool_call>",))
+INTERNLM = JsonMarkers(("<|action_start|><|plugin|>",), ("<|action_end|>",))
+NEMOTRON = JsonMarkers(("<TOOLCALL>",), ("</TOOLCALL>",))
 PHI4_MINI = JsonMarkers(("<|tool_call|>", "functools["), ("<|/tool_call|>", "</|tool_call|>"))
 
 

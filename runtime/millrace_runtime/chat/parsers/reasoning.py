@@ -31,12 +31,13 @@ class ReasoningParser(StateParser):
     def __init__(
         self,
         behind: AnswerParser,
-        markers: tuple[str, str],
+        markers: tuple[Sequence[str], Sequence[str]],
         *,
         begins_inside: bool,
         find_calls: Callable[[str], Sequence[CallDelta]] | None = None,
     ) -> None:
-        """`behind` gets the text behind the reasoning. `begins_inside`: the prompt has opened it.
+        """`behind` gets the text behind the reasoning. `markers` are the spellings of the first and of the
+        second one. `begins_inside`: the prompt has opened it.
 
         `find_calls` returns the calls in a whole text; None: the request has no tools.
         """
@@ -45,7 +46,7 @@ class ReasoningParser(StateParser):
         self._thought: list[str] = []
         """The whole reasoning, if there may be calls in it."""
         self._is_thought_alone = True
-        self._opening, self._closing = map(Markers, markers)
+        self._opening, self._closing = (Markers(*spellings) for spellings in markers)
         self._behind = behind
         self._begins_inside = begins_inside
         self._reasoning: list[str] = []
@@ -109,6 +110,64 @@ class ReasoningParser(StateParser):
         self._num_newlines = 0
 
     def _skip_newlines_behind(self) -> bool:
+        self._reader.take(_NEWLINES)
+        return not self._reader.is_empty and self._go(self._pass_on)
+
+    def _pass_on(self) -> bool:
+        self._out.add_content(self._reader.take_to(len(self._reader.text)))
+        return False
+
+
+class TaggedAnswerParser(StateParser):
+    """Takes the tags around an answer away, such as `<response>`, and gives the text to another parser.
+
+    Newlines inside of the tags and behind them belong to neither side.
+    """
+
+    def __init__(self, inside: AnswerParser, tags: tuple[str, str]) -> None:
+        """`inside` gets the text. An answer that does not begin with the first tag keeps the second one."""
+        super().__init__(self._expect_opening)
+        self._inside = inside
+        self._opening, self._closing = map(Markers, tags)
+        self._newlines = ""
+        """Those at the end of the text up to here, which the closing tag would take away."""
+
+    def feed(self, text: str) -> AnswerDelta:
+        """Return what is certain with the next piece of text."""
+        content = super().feed(text).content
+        return self._inside.feed(content) if content else AnswerDelta()
+
+    def finish(self) -> AnswerDelta:
+        """Return what was held back."""
+        return join_deltas((super().finish(), self._inside.finish()))
+
+    def _expect_opening(self) -> bool:
+        self._hold(SPACE)
+        if self._reader.is_undecided(self._opening) or self._reader.waits:
+            return False
+        if not self._reader.take_marker(self._opening):
+            return self._release(self._pass_on)
+        self._held = []
+        return self._go(self._begin)
+
+    def _begin(self) -> bool:
+        self._reader.take(_NEWLINES)
+        return not self._reader.is_empty and self._go(self._read_inside)
+
+    def _read_inside(self) -> bool:
+        before, marker = self._reader.take_before(self._closing)
+        text = before.rstrip("\n")
+        if text:
+            self._out.add_content(self._newlines + text)
+            self._newlines = ""
+        self._newlines += before[len(text) :]
+        if marker:
+            return self._go(self._end)
+        if self._reader.has_ended:
+            self._out.add_content(self._newlines)
+        return False
+
+    def _end(self) -> bool:
         self._reader.take(_NEWLINES)
         return not self._reader.is_empty and self._go(self._pass_on)
 

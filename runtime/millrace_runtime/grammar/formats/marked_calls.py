@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from millrace_runtime.grammar import gemma
+from millrace_runtime.grammar.formats import gemma, pythonic
 from millrace_runtime.grammar.lark import SPACE, LarkWriter, write_regex, write_text
 from millrace_runtime.grammar.parameters import (
     CallableTool,
@@ -57,6 +57,12 @@ def _write_hermes(lark: LarkWriter, tool: CallableTool) -> str:
 
 def _write_element(lark: LarkWriter, tool: CallableTool) -> str:
     return write_object(lark, tool, "arguments")
+
+
+def _write_internlm(lark: LarkWriter, tool: CallableTool) -> str:
+    """Its documents have `parameters`, and the templates of others `arguments`."""
+    call = write_object(lark, tool, "(parameters|arguments)", before=_BREAK)
+    return f"{lark.mark('<|plugin|>')} {call} {write_regex(_BREAK)} {lark.mark('<|action_end|>')}"
 
 
 def _write_named(lark: LarkWriter, tool: CallableTool) -> str:
@@ -137,10 +143,19 @@ _FORMATS = {
     "glm45": CallFormat("<tool_call>", _write_glm, "\n"),
     "granite": CallFormat("<|tool_call|>", _write_element, ", ", ("[", "]"), other_openings=("<tool_call>",)),
     "hermes": CallFormat("<tool_call>", _write_hermes, "\n"),
+    "internlm": CallFormat("<|action_start|>", _write_internlm),
     "kimi_k2": CallFormat(
         "<|tool_calls_section_begin|>", _write_kimi_k2, "", ("", "<|tool_calls_section_end|>")
     ),
+    "minicpm3": CallFormat(
+        "<|tool_call_start|>",
+        pythonic.write_call,
+        "\n",
+        ("\n```python\n", "\n```\n"),
+        end="<|tool_call_end|>",
+    ),
     "mistral": CallFormat("[TOOL_CALLS]", _write_named),
+    "nemotron": CallFormat("<TOOLCALL>", _write_element, ", ", ("[", "]"), end="</TOOLCALL>"),
     "phi4_mini": CallFormat(
         "<|tool_call|>",
         _write_element,

@@ -6,7 +6,7 @@ from typing import Any
 from millrace_runtime.grammar.documents import write_json
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_regex, write_text
-from millrace_runtime.grammar.parameters import CallableTool
+from millrace_runtime.grammar.parameters import CallableTool, write_members
 
 _SCALARS = ["integer", "number", "boolean", "null"]
 _KEY = write_regex(r'[^:,{}\[\]<"\s]+')
@@ -77,17 +77,12 @@ class _ValueWriter:
             return '"{" "}"' if is_closed else self._write_any("any_object")
         required = schema.get("required")
         required = required if isinstance(required, list) else []
-        first, later = "", ""
-        """What may follow where nothing was written yet, and where something was."""
-        for key, inner in reversed(list(properties.items())):
-            member = f"{write_text(f'{key}:')} {self.write(inner)}"
-            begun = self._lark.add("begun", f"{member} {later}")
-            if key in required:
-                first, later = begun, self._lark.add("later", f'"," {begun}')
-            else:
-                first = self._lark.add("first", f"({begun} | {first})" if first else f"{begun}?")
-                later = self._lark.add("later", f'("," {begun} | {later})' if later else f'("," {begun})?')
-        return f'"{{" {first} "}}"'
+        members = [
+            (f"{write_text(f'{key}:')} {self.write(inner)}", key in required)
+            for key, inner in properties.items()
+        ]
+        written = write_members(self._lark, members, '","')
+        return f'"{{" {written} "}}"'
 
     def _write_known(self, value: Any) -> str:
         if isinstance(value, str):
