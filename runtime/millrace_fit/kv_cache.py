@@ -22,11 +22,17 @@ of them. Marks and candidates are 142 MiB more, and these constants give 592."""
 
 _TEXT_SHARE = 1 / 16
 """Most of a replica's memory is for the weights and the KV cache."""
-_ENOUGH_FOR_TEXT = 512 * 1024**2
-"""A tokenizer of 128k pieces takes 125 MB. The rest is enough for 0.7 MB of any text."""
+SMALL_TEXT_BYTES: Final = 192 * 1024**2
+"""For the text worker's process of small jobs: a tokenizer of 128k pieces takes some 120 MiB at its peak,
+and a text of 128 KiB up to 64 MiB (`tests/runtime/replica/test_text_limits.py`)."""
+_SMALL_TEXT_SHARE = 0.3
+"""Its largest share of what the text worker has."""
+_ENOUGH_FOR_TEXT = 512 * 1024**2 + SMALL_TEXT_BYTES
+"""A tokenizer of 128k pieces takes 125 MB in the process of large jobs. The rest of what that one has is
+enough for 0.7 MB of any text."""
 _TEXT_SHARE_OF_LITTLE = 0.25
 """The largest share of a small memory, even if _ENOUGH_FOR_TEXT would be more."""
-_MOST_FOR_TEXT = 4 * 1024**3
+_MOST_FOR_TEXT = 4 * 1024**3 + SMALL_TEXT_BYTES
 """Enough for nearly 8 MiB of any text, the longest body. The worker refuses a text that needs more."""
 
 
@@ -52,9 +58,14 @@ def plan_host(
 
 
 def plan_text_memory(usable_bytes: int) -> int:
-    """Return the text worker's share of the replica's memory."""
+    """Return the text worker's share of the replica's memory, for both of its processes."""
     enough = min(_ENOUGH_FOR_TEXT, int(usable_bytes * _TEXT_SHARE_OF_LITTLE))
     return min(max(int(usable_bytes * _TEXT_SHARE), enough), _MOST_FOR_TEXT)
+
+
+def plan_large_text(text_bytes: int) -> int:
+    """Return the part of the text worker's share that its process of large jobs may take."""
+    return text_bytes - min(SMALL_TEXT_BYTES, int(text_bytes * _SMALL_TEXT_SHARE))
 
 
 def bound_recordings(num_sizes: int) -> int:

@@ -180,7 +180,7 @@ class Exchange:
             echo=request.answer.echo,
             temperature=request.sampling.temperature,
             top_p=request.sampling.top_p,
-            prompt_ids=_encode_prompts(prompts, request.num_choices) if request.returns_token_ids else None,
+            prompt_ids=_encode_prompts(prompts, request.num_returned) if request.returns_token_ids else None,
             has_prompt_logprobs=request.prompt.num_logprobs is not None,
         )
         self._booking.hold_events(envelope.num_bytes)
@@ -188,6 +188,7 @@ class Exchange:
             AnswerSpec(
                 envelope,
                 self._replica.tokenizer,
+                best_of=request.best_of,
                 has_logprobs=request.sampling.num_logprobs is not None,
                 names_tokens_by_id=request.names_tokens_by_id,
                 open_message=open_message,

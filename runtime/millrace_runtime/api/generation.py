@@ -209,9 +209,11 @@ class Generation:
         )
 
     def _build_sampling(self, choice: int, stop_ids: Sequence[int]) -> Sampling:
-        request = self._request
+        request, sampling = self._request, self._request.sampling
+        if request.best_of is not None and sampling.num_logprobs is None:
+            sampling = msgspec.structs.replace(sampling, num_logprobs=0)  # to find the best by
         return msgspec.structs.replace(
-            request.sampling,
+            sampling,
             seed=request.seed_of(choice),
             allowed=self._allowed,
             min_tokens=request.min_tokens,

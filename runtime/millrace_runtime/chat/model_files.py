@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,9 @@ class TextConfig:
     """Jinja sources by name: "default", perhaps "tool_use"; empty where the model has none."""
 
 
+GENERATION_CONFIG: Final = "generation_config.json"
+
+
 class AuthorDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sampling that generation_config.json recommends, within the bounds of a request.
 
@@ -57,7 +60,7 @@ def read_text_config(model_path: Path) -> TextConfig:
     """Read the folder's text settings. Raises TokenizerError for a file that is not JSON."""
     tokenizer_config = _read_object(model_path / "tokenizer_config.json")
     end_token_ids: dict[int, None] = {}
-    for name in ("generation_config.json", "config.json"):
+    for name in (GENERATION_CONFIG, "config.json"):
         end_token_ids |= dict.fromkeys(_end_ids(_read_object(model_path / name)))
     tokens = _token_settings(model_path, tokenizer_config)
     named = _special_tokens(tokens)
@@ -168,7 +171,7 @@ def _chat_templates(model_path: Path, tokenizer_config: dict[str, Any]) -> dict[
 
 def read_author_defaults(model_path: Path) -> AuthorDefaults:
     """Read the folder's file; without one there are none. Raises TokenizerError for one that is wrong."""
-    path = model_path / "generation_config.json"
+    path = model_path / GENERATION_CONFIG
     try:
         return msgspec.json.decode(path.read_bytes(), type=AuthorDefaults)
     except FileNotFoundError:

@@ -34,7 +34,8 @@ logger = logging.getLogger(__name__)
 SMALL_BYTES = 128 << 10
 """Tokenising so much text takes 27 ms, or 75 ms if each letter is a piece of its own; 8 MiB take seconds."""
 _SMALL_MEMORY_BYTES = 1 << 30
-"""The most that the process of the small jobs may use: the plan of the pod's memory counts only the other."""
+"""The most that the process of the small jobs may use. The plan of the pod's memory counts what it usually
+does (`SMALL_TEXT_BYTES`), and all that the other one may use."""
 Tokens: TypeAlias = "array[int]"
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from millrace_runtime.grammar.errors import GrammarError
 from millrace_runtime.grammar.grammar import explain_fault, widen_all, widen_refused, write_grammar
 from millrace_runtime.grammar.matcher import Matcher, Vocabulary
+from millrace_runtime.grammar.messages import PROOF_STACK_BYTES
 from millrace_runtime.grammar.source import GrammarKind
 from millrace_runtime.protocol.messages import Grammar
 
@@ -20,8 +21,6 @@ MEMORY_BYTES: Final = 64 << 20
 MAX_BYTES: Final = 8 << 20
 """Of a compiled grammar. An object of 200 objects of five texts each takes 4 MB, and no public schema more.
 The engine frees a compiled grammar under its global lock: 2.5 ms a megabyte."""
-STACK_BYTES: Final = 1 << 20
-"""A grammar whose rules are nested deep overflows it here, and never the engine's larger stack."""
 _NICENESS = 5
 """For each level after the first: what takes long computes beside the model."""
 Compile = Callable[[str], object]
@@ -83,7 +82,7 @@ def limit_process(seconds: float, level: int) -> None:
     os.nice(_NICENESS * level)
     data = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize() + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (data, data))
-    resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
+    resource.setrlimit(resource.RLIMIT_STACK, (PROOF_STACK_BYTES, PROOF_STACK_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, seconds)

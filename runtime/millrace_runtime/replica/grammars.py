@@ -9,24 +9,30 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.messages import PROOF_SECONDS, PROOF_STACK_BYTES
 from millrace_runtime.protocol.messages import Generate, Grammar
 from millrace_runtime.replica.kept_grammars import KeptGrammars, Root
 from millrace_runtime.replica.paced_matcher import PacedMatcher
 
-COMPILE_SECONDS = 30.0
-"""A request fails whose grammar is not compiled so long after its turn has come. Its proof took 2 s of CPU
-time at most, so only an engine without CPU time is as late."""
+COMPILE_SECONDS: Final = PROOF_SECONDS[-1]
+"""Of CPU time, as the longest proof. A request fails whose grammar takes more. Nothing ends its thread, but
+the same text took its proof no longer, and no more memory than `grammar/proof.py` allows."""
 LONG_SECONDS = 0.1
 """A grammar whose proof took longer is compiled in the thread of such ones."""
-STACK_BYTES = 8 << 20
-"""Of each thread: eight times what a grammar's proof had. The system's own default may be 2 MB."""
+STACK_BYTES: Final = 8 * PROOF_STACK_BYTES
+"""Of each thread. The system's own default may be 2 MB."""
 _NICENESS = 10
 """Of that thread, and of that of slow masks: the model computes first."""
+
+
+def read_thread_time(thread: int) -> float:
+    """Return the CPU time that a thread has used."""
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 class Compiled(NamedTuple):
@@ -41,8 +47,10 @@ class Compiled(NamedTuple):
 class _WaitingRequest:
     request: Generate
     grammar: Grammar
+    thread: int = 0
+    """The one that compiles it."""
     began_at: float | None = None
-    """When the thread has come to it."""
+    """By the thread's clock, when its turn has come."""
     matchers: Future[list[PacedMatcher]] = field(default_factory=Future)
     aborted: set[int] = field(default_factory=set)
 
@@ -77,9 +85,12 @@ class GrammarCompiler:
         self,
         compile_grammar: Callable[[str], Root],
         wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[int], float] = read_thread_time,
     ) -> None:
-        """`compile_grammar` raises GrammarError. Threads call `wake` after a request and a slow mask."""
+        """`compile_grammar` raises GrammarError. Threads call `wake` after a request and a slow mask.
+
+        `clock` measures a thread.
+        """
         self._compile = compile_grammar
         self._wake = wake
         self._clock = clock
@@ -114,16 +125,17 @@ class GrammarCompiler:
         """Return the requests that need not wait any more."""
         if not self._waiting:
             return
-        now, all_waiting, self._waiting = self._clock(), self._waiting, []
+        all_waiting, self._waiting = self._waiting, []
         for waiting in all_waiting:
-            error = _read_error(waiting, now)
+            error = _read_error(waiting, self._clock)
             if error is None and not waiting.matchers.done():
                 self._waiting.append(waiting)
             else:
                 yield waiting.finish(error)
 
     def _fork(self, waiting: _WaitingRequest) -> list[PacedMatcher]:
-        waiting.began_at = self._clock()
+        waiting.thread = threading.get_ident()
+        waiting.began_at = self._clock(waiting.thread)
         root = self._kept.get(waiting.grammar)
         if root is None:
             root = self._compile(waiting.grammar.text)
@@ -151,12 +163,11 @@ def _be_nice() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
-def _read_error(waiting: _WaitingRequest, now: float) -> str | None:
+def _read_error(waiting: _WaitingRequest, clock: Callable[[int], float]) -> str | None:
     if not waiting.matchers.done():
-        is_late = waiting.began_at is not None and now >= waiting.began_at + COMPILE_SECONDS
-        return (
-            f"the grammar was not compiled within {COMPILE_SECONDS:g} s: make it smaller" if is_late else None
-        )
+        if waiting.began_at is None or clock(waiting.thread) < waiting.began_at + COMPILE_SECONDS:
+            return None
+        return f"compiling the grammar took more than {COMPILE_SECONDS:g} s of CPU time: make it smaller"
     error = waiting.matchers.exception()
     if error is None:
         return None

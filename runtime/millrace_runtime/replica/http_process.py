@@ -14,6 +14,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
+from millrace_fit.kv_cache import plan_large_text
 from millrace_runtime import contract
 from millrace_runtime.api.app import create_app
 from millrace_runtime.api.connection.server import server_config
@@ -22,7 +23,12 @@ from millrace_runtime.api.grammar_worker import GrammarWorker
 from millrace_runtime.api.replica_state import ReplicaState
 from millrace_runtime.api.settings import GRAMMAR_MODULE, TEXT_MODULE, ApiSettings, ConnectionLimits
 from millrace_runtime.chat.errors import TokenizerError
-from millrace_runtime.chat.model_files import NO_DEFAULTS, AuthorDefaults, read_author_defaults
+from millrace_runtime.chat.model_files import (
+    GENERATION_CONFIG,
+    NO_DEFAULTS,
+    AuthorDefaults,
+    read_author_defaults,
+)
 from millrace_runtime.chat.parsers.choose import choose_reasoning_format, choose_tool_format
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.chat.worker import TextWorker
@@ -57,7 +63,10 @@ class _Server(uvicorn.Server):
 def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
     """Return the application over the engine's socket. Raises TokenizerError."""
     settings = membership.settings
-    limits = TextLimits(memory_bytes=membership.text_memory_bytes, num_threads=count_text_threads(os.environ))
+    limits = TextLimits(
+        memory_bytes=plan_large_text(membership.text_memory_bytes),
+        num_threads=count_text_threads(os.environ),
+    )
     tokenizer = Tokenizer.load(settings.model_path)
     templates = "".join(tokenizer.config.chat_templates.values())
     return create_app(
@@ -71,7 +80,7 @@ def build_app(membership: Membership, sock: socket.socket) -> FastAPI:
             body_seconds=settings.request_body_seconds,
             tool_format=_choose_tool_format(settings.tool_parser, templates),
             reasoning_format=_choose_reasoning_format(settings.reasoning_parser, templates),
-            author_defaults=_read_defaults(settings),
+            author_defaults=read_defaults(settings),
             sse_keep_alive_seconds=settings.sse_keep_alive_seconds,
             allowed_origins=settings.allowed_origins,
             service=settings.service,
@@ -92,11 +101,15 @@ def _choose_reasoning_format(flag: str, templates: str) -> str | None:
     return None if flag == "none" else flag
 
 
-def _read_defaults(settings: ReplicaSettings) -> AuthorDefaults:
+def read_defaults(settings: ReplicaSettings) -> AuthorDefaults:
     """Return the sampling of the model's author, unless a flag says no. Raises TokenizerError."""
-    defaults = read_author_defaults(settings.model_path) if settings.takes_author_defaults else NO_DEFAULTS
+    if not settings.takes_author_defaults:
+        if (settings.model_path / GENERATION_CONFIG).is_file():
+            logger.info("%s counts for nothing: --generation-config none", GENERATION_CONFIG)
+        return NO_DEFAULTS
+    defaults = read_author_defaults(settings.model_path)
     if defaults != NO_DEFAULTS:
-        logger.info("what a request leaves open is as generation_config.json says: %s", defaults)
+        logger.info("what a request leaves open is as %s says: %s", GENERATION_CONFIG, defaults)
     return defaults
 
 

@@ -235,7 +235,7 @@ BAD_COMPLETIONS = [
     ({"prompt": [9999]}, "prompt", "0 to 269"),
     ({"prompt": ["a"] * 10, "n": 16}, "prompt", "128 sequences"),
     ({"prompt": "a", "echo": "yes"}, "echo", "bool"),
-    ({"prompt": "a", "best_of": 3}, "best_of", "`n` is 1"),
+    ({"prompt": "a", "best_of": 129}, "best_of", "<= 128"),
     ({"prompt": "a", "suffix": "b"}, "suffix", "not supported"),
     ({"prompt": "a", "guided_choice": "x"}, "guided_choice", "Expected `array"),
     ({"prompt": "a", "stop": [""]}, "stop[0]", "length"),

@@ -53,6 +53,19 @@ async def test_completion_of_several_prompts_and_choices_is_numbered(served: Ser
     assert [count_tokens(sent.prompt) for sent in served.engine.seen] == [1, 2]
 
 
+async def test_the_best_of_several_answers_come_and_all_are_counted(served: Served) -> None:
+    ask = {"model": "tiny", "prompt": ["a", "bc"], "n": 2, "best_of": 3, "max_tokens": 3}
+    for fields in ({}, {"logprobs": 0, "echo": True, "extra_body": {"return_token_ids": True}}):
+        answer = await served.openai.completions.create(**ask, **fields)
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 18)
+        assert [len(sent.sequences) for sent in served.engine.seen[-2:]] == [3, 3]
+        assert [choice.logprobs is None for choice in answer.choices] == [not fields] * 4
+    ids = [choice.prompt_token_ids for choice in answer.choices]
+    assert ids == [[64], [64], [65, 66], [65, 66]]
+    assert await served.metric("vllm:request_success_total", finished_reason="length") == 12
+
+
 async def test_a_stream_of_choices_is_complete_and_ends_with_done(served: Served) -> None:
     body = {"model": "tiny", "prompt": [1, 2, 3], "n": 2, "stream": True, "max_tokens": 4}
     answer = await served.client.post("/v1/completions", json=body)

@@ -14,6 +14,7 @@ from millrace_runtime.api.answer.choice import Choice, Delta
 from millrace_runtime.api.answer.envelope import Envelope
 from millrace_runtime.api.answer.prompt import Position
 from millrace_runtime.api.answer.writer import AnswerSpec, CompletionWriter
+from millrace_runtime.api.request.intent import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.stop import build_stops
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -62,7 +63,7 @@ def chat_reference(tokenizer: Tokenizer, positions: list[Position]) -> dict[str,
     def top(item: TokenLogprobs) -> list[dict[str, Any]]:
         return [entry(*pair) for pair in zip(item.top_tokens, item.top_logprobs, strict=True)]
 
-    content = [entry(token, item.drawn) | {"top_logprobs": top(item)} for token, _, item in positions]
+    content = [entry(p.token, p.logprobs.drawn) | {"top_logprobs": top(p.logprobs)} for p in positions]
     return {"content": content, "refusal": None}
 
 
@@ -80,13 +81,9 @@ def completion_reference(tokenizer: Tokenizer, positions: list[Position]) -> dic
 
     return {
         "tokens": [label(token) for token, *_ in positions],
-        "token_logprobs": [item.drawn for *_, item in positions],
-        "top_logprobs": [
-            dict(zip(map(label, item.top_tokens), item.top_logprobs, strict=True))
-            | {label(token): item.drawn}
-            for token, _, item in positions
-        ],
-        "text_offset": [offset for _, offset, _ in positions],
+        "token_logprobs": [position.logprobs.drawn for position in positions],
+        "top_logprobs": [top(position.token, position.logprobs) for position in positions],
+        "text_offset": [position.text_offset for position in positions],
     }
 
 
@@ -170,6 +167,56 @@ def test_a_sentencepiece_answer_keeps_its_first_space(tmp_path: Path) -> None:
     assert (ended.text, ended.finish_reason) == ("", "stop")
 
 
+def test_the_first_token_loses_its_space_with_the_text(tmp_path: Path) -> None:
+    """Behind a prompt without a text, such as the special tokens of a chat, a SentencePiece text has none."""
+    native = build_sentencepiece()
+    tokenizer = Tokenizer.load(write_model(tmp_path, native))
+    drawn, other = map(native.token_to_id, ("\u2581a", "b"))
+    choice = Choice(0, [], tokenizer, build_stops((), {}), frozenset())
+    item = TokenLogprobs(-1.0, [drawn, other], [-1.0, -2.0])
+    delta = choice.accept(SequenceOutput(0, [drawn, drawn], [item, item], "length", None))
+    assert delta is not None
+    writers = [
+        open_writer(AnswerSpec(ENVELOPE, tokenizer, True)) for open_writer in (CompletionWriter, ChatWriter)
+    ]
+    for writer in writers:
+        writer.add_delta(delta)
+    [text], [chat] = (orjson.loads(writer.encode_answer(Usage(1, 2)))["choices"] for writer in writers)
+    logprobs = text["logprobs"]
+    assert text["text"] == "".join(logprobs["tokens"]) == "a a"
+    assert (logprobs["tokens"], logprobs["text_offset"]) == (["a", " a"], [0, 1])
+    assert [list(top) for top in logprobs["top_logprobs"]] == [["a", "b"], [" a", "b"]]
+    content = chat["logprobs"]["content"]
+    assert (
+        bytes(b for entry in content for b in entry["bytes"]).decode() == chat["message"]["content"] == "a a"
+    )
+    assert [entry["token"] for entry in content] == ["a", " a"]
+    assert [entry["top_logprobs"][0]["token"] for entry in content] == ["a", " a"]
+
+
+@pytest.mark.parametrize("keeps_stop", [False, True])
+def test_offsets_tell_which_tokens_are_of_a_stop_string(tokenizer: Tokenizer, *, keeps_stop: bool) -> None:
+    """As in vLLM, they are generated and counted, so they have log-probabilities."""
+    [tokens] = tokenizer.encode_batch(["the best op"], add_special_tokens=False)
+    for size in (1, 3, len(tokens)):
+        stops = build_stops(("es",), {}, is_kept=keeps_stop)
+        choice = Choice(0, [97], tokenizer, stops, frozenset(), returns_token_ids=True)
+        writer = CompletionWriter(AnswerSpec(ENVELOPE, tokenizer, True))
+        for first in range(0, len(tokens), size):
+            if choice.finish_reason is None:
+                new = tokens[first : first + size]
+                items = [TokenLogprobs(-1.0, [], []) for _ in new]
+                delta = choice.accept(SequenceOutput(0, new, items, None, None))
+                writer.add_delta(delta) if delta else None
+        [told] = orjson.loads(writer.encode_answer(Usage(1, 1)))["choices"]
+        logprobs, text = told["logprobs"], told["text"]
+        pairs = list(zip(logprobs["tokens"], logprobs["text_offset"], strict=True))
+        assert text == ("the bes" if keeps_stop else "the b")
+        assert "".join(token for token, at in pairs if at < len(text))[: len(text)] == text
+        assert [token for token, at in pairs if at >= len(text)] == ([] if keeps_stop else ["e", "st"])
+        assert len(pairs) == choice.num_tokens
+
+
 def test_no_alternative_is_lost_where_two_have_one_text(tokenizer: Tokenizer) -> None:
     end = tokenizer.end_token_ids[0]
     twice = Tokenizer(tokenizer._native, tokenizer.config, is_byte_level=True)
@@ -181,6 +228,23 @@ def test_no_alternative_is_lost_where_two_have_one_text(tokenizer: Tokenizer) ->
     assert choice["logprobs"]["top_logprobs"] == [
         {"x": -0.5, "token_id:8": -1.0, "<|end|>": -2.0, "token_id:9": -3.0}
     ]
+
+
+def test_of_each_prompts_choices_those_are_best_whose_tokens_are_likeliest(tokenizer: Tokenizer) -> None:
+    drawn = [[-1.0, -1.0], [-1.5], [-0.5, -0.5, -2.0], [-0.1], [-0.3], [-0.2, -0.2]]
+    writer = CompletionWriter(AnswerSpec(ENVELOPE, tokenizer, best_of=BestOf(3, 2)))
+    for index in (5, 0, 3, 1, 2, 4):
+        choice = Choice(index, [97], tokenizer, build_stops((), {}), frozenset())
+        for place, number in enumerate(drawn[index], 1):
+            finish = "length" if place == len(drawn[index]) else None
+            output = SequenceOutput(index, [65 + index], [TokenLogprobs(number, [], [])], finish, None)
+            if (delta := choice.accept(output)) is not None:
+                writer.add_delta(delta)
+    choices = orjson.loads(writer.encode_answer(Usage(2, 10)))["choices"]
+    told = [(choice["index"], choice["text"], choice["logprobs"]) for choice in choices]
+    spelled = [tokenizer.token_bytes(65 + index).decode() * len(drawn[index]) for index in range(6)]
+    best = (0, 2, 3, 5)  # not the shorter ones, which have a larger sum
+    assert told == [(place, spelled[index], None) for place, index in enumerate(best)]
 
 
 def test_a_special_token_as_a_stop_string_ends_the_answer(tokenizer: Tokenizer) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from millrace_runtime.api.answer.logprobs import CompletionLogprobs
 from millrace_runtime.api.answer.prompt import Echo, PromptReader
 from millrace_runtime.api.settings import ApiSettings
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -212,4 +213,10 @@ def test_an_echo_comes_in_pieces_and_has_no_token_that_the_client_did_not_write(
         assert [position.token for position in positions] == prompt
         offsets = [position.text_offset for position in positions]
         assert (offsets[0], offsets[1], offsets[-1]) == (0, 0, len("b aé <s>"))
+        logprobs = CompletionLogprobs(tokenizer)
+        logprobs.add(positions)
+        # Spaces that the tokenizer has put before the text and behind a special token are none of it.
+        assert orjson.loads(b"".join(logprobs.encode()))["tokens"] == [
+            *("<s>", "", "b", " ", "a", "bytes:\\xc3", "bytes:\\xa9", " ", "<s>", "", "c")
+        ]
         assert reader.num_characters == len("b aé <s>c")

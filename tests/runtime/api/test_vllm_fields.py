@@ -211,7 +211,8 @@ async def test_no_spaces_come_between_special_tokens(served: Served) -> None:
 
 
 REFUSED = [
-    ({"best_of": 2}, "best_of", "`n` is 1"),
+    ({"best_of": 2, "stream": True}, "best_of", "leave out `stream`"),
+    ({"best_of": 33, "prompt": ["a"] * 4}, "prompt", "4 prompts with 33 choices"),
     ({"best_of": 1, "n": 2}, "best_of", "`n` is 2"),
     ({"bad_words": [""]}, "bad_words[0]", "length >= 1"),
     ({"bad_words": [" "]}, "bad_words", "no token"),

@@ -2,13 +2,21 @@
 
 import ctypes
 import threading
+import time
 from dataclasses import dataclass, field
 
 import msgspec
 import pytest
 
+from millrace_runtime.grammar.messages import PROOF_SECONDS, PROOF_STACK_BYTES
 from millrace_runtime.protocol.messages import Grammar
-from millrace_runtime.replica.grammars import COMPILE_SECONDS, STACK_BYTES, Compiled, GrammarCompiler
+from millrace_runtime.replica.grammars import (
+    COMPILE_SECONDS,
+    STACK_BYTES,
+    Compiled,
+    GrammarCompiler,
+    read_thread_time,
+)
 from millrace_runtime.replica.kept_grammars import KeptGrammars
 from testing.polling import wait_until
 from tests.runtime.engine.engine_driver import AnyRoot, build_grammar, request
@@ -25,7 +33,7 @@ class Gate:
     errors: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.compiler = GrammarCompiler(self.compile, lambda: None, lambda: self.now)
+        self.compiler = GrammarCompiler(self.compile, lambda: None, lambda _: self.now)
 
     def compile(self, grammar: str) -> AnyRoot:
         self.begun.append(grammar)
@@ -66,20 +74,38 @@ def test_a_grammar_that_takes_long_is_compiled_beside_the_others(gate: Gate) -> 
     gate.opened["other"].set()
 
 
+def test_a_compilation_has_the_limits_of_its_proof(gate: Gate) -> None:
+    """The same text takes the same CPU time. The stack has room for what else a thread has."""
+    assert PROOF_SECONDS[-1] == COMPILE_SECONDS
+    assert STACK_BYTES == 8 * PROOF_STACK_BYTES
+    gate.compiler = GrammarCompiler(gate.compile, lambda: None)
+    gate.close("a")
+    gate.ask(1, "a")
+    wait_until("it begins", lambda: gate.begun == ["a"])
+    [waiting] = gate.compiler._waiting
+    burn_until = time.thread_time() + 0.05
+    while time.thread_time() < burn_until:  # only its own thread's time counts
+        pass
+    assert 0 <= read_thread_time(waiting.thread) - waiting.began_at < 0.04
+    gate.opened["a"].set()
+    own = time.thread_time()
+    assert own <= read_thread_time(threading.get_ident()) < own + 0.05
+
+
 def test_the_clock_of_a_grammar_begins_with_its_turn(gate: Gate) -> None:
     gate.close("a", "b")
     gate.ask(1, "a")
     gate.ask(2, "b")
     wait_until("the first begins", lambda: gate.begun == ["a"])
-    gate.now = COMPILE_SECONDS - 1
+    gate.now = COMPILE_SECONDS - 0.5
     assert gate.pop() == []
     gate.opened["a"].set()
     wait_until("the second begins", lambda: gate.begun == ["a", "b"] and gate.pop() == [1])
-    gate.now = 2 * COMPILE_SECONDS - 2
+    gate.now = 2 * COMPILE_SECONDS - 1
     assert gate.pop() == [1]
-    gate.now += 1
+    gate.now += 0.5
     assert gate.pop() == [1, 2]
-    assert gate.errors == {2: "the grammar was not compiled within 30 s: make it smaller"}
+    assert gate.errors == {2: "compiling the grammar took more than 2 s of CPU time: make it smaller"}
     gate.opened["b"].set()
 
 

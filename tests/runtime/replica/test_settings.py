@@ -5,9 +5,11 @@ import pytest
 from millrace_kernels.native.selection import CHOICES
 from millrace_runtime import contract
 from millrace_runtime.api.settings import LEAST_KEEP_ALIVE_SECONDS
+from millrace_runtime.chat.model_files import NO_DEFAULTS
 from millrace_runtime.replica.command import main
 from millrace_runtime.replica.errors import SettingError
 from millrace_runtime.replica.flags import parse_settings
+from millrace_runtime.replica.http_process import read_defaults
 from millrace_runtime.replica.settings import DEMO_PATH, KERNELS, ReplicaSettings, has_gpu
 
 KEY = "-" + "A" * 42
@@ -142,3 +144,25 @@ def test_a_gpu_is_known_by_its_device_file(tmp_path: Path) -> None:
 
 def test_the_flag_offers_every_kernel_there_is() -> None:
     assert KERNELS == CHOICES
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "what a request leaves open is as generation_config.json says: temperature 0.6"),
+        (
+            ("--generation-config", "none"),
+            "generation_config.json counts for nothing: --generation-config none",
+        ),
+    ],
+)
+def test_the_log_says_whose_sampling_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flags: tuple[str, ...], said: str
+) -> None:
+    settings = parse_settings(["--model", str(tmp_path), *flags])
+    assert read_defaults(settings) == NO_DEFAULTS
+    assert caplog.messages == []
+    (tmp_path / "generation_config.json").write_text('{"temperature": 0.6}')
+    with caplog.at_level("INFO"):
+        assert read_defaults(settings).temperature == (None if flags else 0.6)
+    assert caplog.messages == [said]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken
+from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken, find_cut
 from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -24,6 +24,8 @@ class Delta:
     finish_reason: str | None
     num_tokens: int = 0
     """Tokens of the choice so far."""
+    mean_logprob: float = 0.0
+    """Of these tokens, if the engine says how likely each was."""
     stop_string: str | None = None
     """The stop string that ended the choice."""
     stop_token: int | None = None
@@ -73,6 +75,7 @@ class Choice:
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
         shown = {**markers, **stops.marks} if hides_special else tokenizer.special_texts
+        self._tokenizer = tokenizer
         self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], shown)
         self._stop = StopMatcher(stops)
         self._min_tokens = min_tokens
@@ -81,6 +84,8 @@ class Choice:
         """Takes the marks of special tokens out of a text."""
         self._end_ids = ends
         self._client_end_ids = client_ends
+        self._logprob = 0.0
+        """Of its tokens together."""
         self._returns_token_ids = returns_token_ids
         self._num_characters = 0
         """Characters so far, counted only if the client asked for log-probabilities."""
@@ -116,6 +121,7 @@ class Choice:
             positions,
             finish,
             num_tokens=self.num_tokens,
+            mean_logprob=self._logprob / max(1, self.num_tokens),
             stop_string=self._stop.matched,
             stop_token=self._find_stop_token(output),
             token_ids=token_ids,
@@ -136,11 +142,14 @@ class Choice:
             num_text -= 1  # the token that ends the sequence is no text
         for place, token in enumerate(output.tokens):
             self.num_tokens += 1
+            if output.logprobs:
+                self._logprob += output.logprobs[place].drawn
             if place == num_text:
                 return
             text = self._detokenizer.feed((token,))
             if output.logprobs:
-                positions.append(Position(token, self._num_characters, output.logprobs[place]))
+                cut = find_cut(self._tokenizer, token, text)
+                positions.append(Position(token, self._num_characters, output.logprobs[place], cut))
                 self._num_characters += len(text.translate(self._unmark))
             yield self._stop.feed(text) if self.num_tokens > self._min_tokens else text
             if self._stop.is_matched:

@@ -31,6 +31,7 @@ class ChatLogprobs:
     def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
         """`is_by_id`: each token is named by its id."""
         self._entries = _chat_entries(tokenizer, is_by_id=is_by_id)
+        self._is_by_id = is_by_id
         self._positions = _JsonList()
 
     def add(self, positions: Sequence[Position]) -> int:
@@ -45,12 +46,14 @@ class ChatLogprobs:
         entries = self._entries
         assert position.logprobs is not None, "a message echoes no prompt"
         drawn, *others = _encode_numbers(position.logprobs)
-        tops = zip(position.logprobs.top_tokens, others, strict=True)
-        return b'%b%b,"top_logprobs":[%b]}' % (
-            entries[position.token],
-            drawn,
-            b",".join([b"%b%b}" % (entries[token], number) for token, number in tops]),
-        )
+        entry = entries[position.token]
+        if position.text is not None:
+            entry = _chat_entry(position.token, position.text.encode(), is_by_id=self._is_by_id)
+        tops = [
+            b"%b%b}" % (entry if token == position.token else entries[token], number)
+            for token, number in zip(position.logprobs.top_tokens, others, strict=True)
+        ]
+        return b'%b%b,"top_logprobs":[%b]}' % (entry, drawn, b",".join(tops))
 
 
 class CompletionLogprobs:
@@ -59,11 +62,12 @@ class CompletionLogprobs:
     def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
         """`is_by_id`: each token is named by its id."""
         self._labels = _Spelling(_label_id) if is_by_id else _completion_labels(tokenizer)
+        self._is_by_id = is_by_id
         self._tokens, self._drawn, self._tops, self._offsets = (_JsonList() for _ in range(4))
 
     def add(self, positions: Sequence[Position]) -> int:
         """Append more positions, in order. Return how many bytes they take."""
-        labels = [self._labels[position.token] for position in positions]
+        labels = list(map(self._label, positions))
         numbers = [
             [b"null"] if position.logprobs is None else _encode_numbers(position.logprobs)
             for position in positions
@@ -84,22 +88,21 @@ class CompletionLogprobs:
             b',"text_offset":', *self._offsets.encode(), b"}",
         ]  # fmt: skip
 
+    def _label(self, position: Position) -> bytes:
+        is_spelled = position.text is None or self._is_by_id
+        return self._labels[position.token] if is_spelled else orjson.dumps(position.text)
+
     def _encode_top(self, position: Position, numbers: list[bytes]) -> bytes:
         if position.logprobs is None:
             return b"null"
         drawn, *others = numbers
-        tops = position.logprobs.top_tokens
+        tops = dict(zip(position.logprobs.top_tokens, others, strict=True)) | {position.token: drawn}
         entries: dict[bytes, bytes] = {}
-        for token, number in zip(tops, others, strict=True):
-            entries[self._new_label(token, entries)] = drawn if token == position.token else number
-        if position.token not in tops:
-            entries[self._new_label(position.token, entries)] = drawn
+        for token, number in tops.items():
+            label = self._label(position) if token == position.token else self._labels[token]
+            # A more likely token may have the same text.
+            entries[_label_id(token) if label in entries else label] = number
         return b"{%b}" % b",".join([b"%b:%b" % pair for pair in entries.items()])
-
-    def _new_label(self, token: int, entries: dict[bytes, bytes]) -> bytes:
-        """Return the token's text, or its id where a more likely token has the same text."""
-        label = self._labels[token]
-        return _label_id(token) if label in entries else label
 
 
 class PromptLogprobsJson:
@@ -179,12 +182,14 @@ def _chat_entries(tokenizer: Tokenizer, *, is_by_id: bool) -> _Spelling:
     """Return each token's entry up to the number at its end."""
 
     def spell(token: int) -> bytes:
-        data = tokenizer.token_bytes(token)
-        name = f"token_id:{token}" if is_by_id else data.decode(errors="replace")
-        fields = {"token": name, "bytes": list(data)}
-        return orjson.dumps(fields)[:-1] + b',"logprob":'
+        return _chat_entry(token, tokenizer.token_bytes(token), is_by_id=is_by_id)
 
     return _Spelling(spell)
+
+
+def _chat_entry(token: int, data: bytes, *, is_by_id: bool) -> bytes:
+    name = f"token_id:{token}" if is_by_id else data.decode(errors="replace")
+    return orjson.dumps({"token": name, "bytes": list(data)})[:-1] + b',"logprob":'
 
 
 @lru_cache(maxsize=1)

@@ -30,6 +30,8 @@ class Position(NamedTuple):
     """Characters of the choice's text that were certain before this token."""
     logprobs: TokenLogprobs | None
     """None for the first token of an echoed prompt: nothing comes before it."""
+    text: str | None = None
+    """The token as the choice's text has it, if it is not as the vocabulary spells it: see `find_cut`."""
 
 
 class PromptDelta(NamedTuple):
@@ -40,6 +42,12 @@ class PromptDelta(NamedTuple):
     """The echo's, if the client asked for log-probabilities."""
     scores: Sequence[ScoredToken]
     """The tokens after the first one, if the client asked for `prompt_logprobs`."""
+
+
+def find_cut(tokenizer: Tokenizer, token: int, text: str) -> str | None:
+    """Return the text of a token that has lost its space there, as SentencePiece's first one; else None."""
+    spelled = tokenizer.token_bytes(token)
+    return text if spelled[:1] == b" " and spelled[1:] == text.encode(errors="surrogatepass") else None
 
 
 class Echo:
@@ -57,18 +65,19 @@ class Echo:
 
     def feed(self, scored: Sequence[ScoredToken], num_logprobs: int) -> tuple[str, list[Position]]:
         """Return the text and the positions of the next tokens; the first one of all has no score."""
-        positions, pieces, begin = [], [], self.num_characters
+        found: list[tuple[int, TokenLogprobs | None]] = [
+            (token, TokenLogprobs(of.drawn, of.top_tokens[:num_logprobs], of.top_logprobs[:num_logprobs]))
+            for token, _, of in scored
+        ]
         if self._num_tokens == 0:
-            positions.append(Position(self._prompt[0], 0, None))
-            pieces.append(self._spell(self._prompt[0]))
-        for token, _, found in scored:
-            cut = TokenLogprobs(
-                found.drawn, found.top_tokens[:num_logprobs], found.top_logprobs[:num_logprobs]
-            )
-            positions.append(Position(token, self.num_characters, cut))
-            pieces.append(self._spell(token))
+            found.insert(0, (self._prompt[0], None))
+        positions, pieces = [], []
+        for token, logprobs in found:
+            begin, text = self.num_characters, self._spell(token)
+            positions.append(Position(token, begin, logprobs, find_cut(self._tokenizer, token, text)))
+            pieces.append(text)
         self._num_tokens += len(positions)
-        return "".join(pieces) if self._text is None else self._text[begin : self.num_characters], positions
+        return "".join(pieces), positions
 
     def finish(self) -> str:
         """Return the rest of the text."""
@@ -84,9 +93,9 @@ class Echo:
 
     def _spell(self, token: int) -> str:
         """Return a token's text, and count its characters."""
-        text = self._detokenizer.feed([token])
+        begin, text = self.num_characters, self._detokenizer.feed([token])
         self.num_characters += len(text) if self._text is None else self._measure(token, text, self._text)
-        return text
+        return text if self._text is None else self._text[begin : self.num_characters]
 
     def _measure(self, token: int, text: str, written: str) -> int:
         """Return how many of the written characters a token stands for.

@@ -1,7 +1,7 @@
 """Writes one request's answer in its dialect: the chunks of a stream, or one JSON document."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from millrace_runtime.api.answer.logprobs import (
 )
 from millrace_runtime.api.answer.message import OpenMessage
 from millrace_runtime.api.errors import ApiError
+from millrace_runtime.api.request.intent import BestOf
 from millrace_runtime.api.usage import Usage
 from millrace_runtime.chat.tokenizer import Tokenizer
 from millrace_runtime.protocol.encoding import TOKEN_BYTES
@@ -28,8 +29,11 @@ DONE = b"data: [DONE]\n\n"
 class WholeChoice:
     """Collects one choice's deltas."""
 
-    def __init__(self, logprobs: Logprobs) -> None:
+    def __init__(self, number: int, logprobs: Logprobs) -> None:
+        self.number = number
+        """Among all choices that are drawn."""
         self.logprobs = logprobs
+        self.mean_logprob = 0.0
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.token_ids: list[int] = []
@@ -45,6 +49,7 @@ class WholeChoice:
         self._texts.append(delta.text)
         self.token_ids += delta.token_ids
         self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        self.mean_logprob = delta.mean_logprob
         num_bytes = len(delta.text) + TOKEN_BYTES * len(delta.token_ids)
         return num_bytes + self.logprobs.add(delta.positions)
 
@@ -52,19 +57,29 @@ class WholeChoice:
 class WholeChoices:
     """Collects all choices' deltas."""
 
-    def __init__(self, open_logprobs: Callable[[], Logprobs]) -> None:
-        self._open_logprobs = open_logprobs
+    def __init__(self, open_logprobs: Callable[[], Logprobs], best_of: BestOf | None) -> None:
+        self._open_logprobs, self._best_of = open_logprobs, best_of
         self._choices: dict[int, WholeChoice] = {}
 
     def add(self, delta: Delta) -> int:
         """Append a delta to the choice that it is of. Return how many bytes it takes."""
         if delta.index not in self._choices:
-            self._choices[delta.index] = WholeChoice(self._open_logprobs())
+            self._choices[delta.index] = WholeChoice(delta.index, self._open_logprobs())
         return self._choices[delta.index].add(delta)
 
     def __iter__(self) -> Iterator[tuple[int, WholeChoice]]:
-        """Yield each index and its choice, in order."""
-        return iter(sorted(self._choices.items(), key=lambda item: item[0]))
+        """Yield each choice of the answer and its index, in order."""
+        choices = [self._choices[number] for number in sorted(self._choices)]
+        return enumerate(choices if self._best_of is None else _choose_best(choices, self._best_of))
+
+
+def _choose_best(choices: Sequence[WholeChoice], best_of: BestOf) -> list[WholeChoice]:
+    """Return the likeliest choices of each prompt, the best one first."""
+    best: list[WholeChoice] = []
+    for begin in range(0, len(choices), best_of.num_drawn):
+        drawn = choices[begin : begin + best_of.num_drawn]
+        best += sorted(drawn, key=lambda choice: -choice.mean_logprob)[: best_of.num_kept]
+    return best
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class AnswerSpec:
     envelope: Envelope
     tokenizer: Tokenizer
     has_logprobs: bool = False
+    best_of: BestOf | None = None
     names_tokens_by_id: bool = False
     """Whether log-probabilities name tokens by their ids."""
     open_message: OpenMessage | None = None
@@ -146,7 +162,7 @@ class OpenAiWriter(Writer):
         self._spec = spec
         self._head = spec.envelope.chunk_head(self.chunk_object)
         self._tail = spec.envelope.chunk_tail
-        self._choices = WholeChoices(self._open_logprobs)
+        self._choices = WholeChoices(self._open_logprobs, spec.best_of)
         self._scores: dict[int, PromptLogprobsJson] = {}
 
     @property
@@ -251,7 +267,7 @@ class CompletionWriter(OpenAiWriter):
             b'{"index":%d,"text":%b,"logprobs":' % (index, orjson.dumps(choice.text)),
             *choice.logprobs.encode(),
             b"," + encode_ending(choice.finish_reason, choice.stop_reason),
-            *self._encode_scores(index),
+            *self._encode_scores(choice.number),
             self._encode_ids(choice.token_ids) + self._encode_prompt(index) + b"}",
         ]
 

@@ -65,6 +65,13 @@ class PromptWish:
     """Whether `/tokenize` returns each token as the vocabulary spells it."""
 
 
+class BestOf(NamedTuple):
+    """How many of each prompt's answers are returned: those whose tokens are likeliest, on average."""
+
+    num_drawn: int
+    num_kept: int
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """A validated request without its prompts."""
@@ -72,6 +79,7 @@ class GenerationRequest:
     num_prompts: int
     model: str | None
     num_choices: int
+    """Answers to each prompt that are drawn."""
     max_tokens: int | None
     """None if the client sets no limit."""
     default_max_tokens: int
@@ -113,6 +121,8 @@ class GenerationRequest:
     names_tokens_by_id: bool = False
     """Whether log-probabilities name tokens by their ids."""
     prompt: PromptWish = PromptWish()
+    best_of: BestOf | None = None
+    """None: all answers are returned."""
     cache_salt: str | None = None
     """Shares computed prefixes with requests of the same salt alone."""
     priority: int = 0
@@ -122,6 +132,11 @@ class GenerationRequest:
     def num_sequences(self) -> int:
         """Choices of all prompts."""
         return self.num_prompts * self.num_choices
+
+    @property
+    def num_returned(self) -> int:
+        """Answers to each prompt that the client gets."""
+        return self.num_choices if self.best_of is None else self.best_of.num_kept
 
     def with_defaults(self, defaults: AuthorDefaults) -> "GenerationRequest":
         """Return the request with what the model's author recommends, where the client says nothing."""
@@ -171,19 +186,13 @@ def build_request(
     prompt: PromptWish = PromptWish(),
 ) -> GenerationRequest:
     """Return the request of a decoded body. Raises BadRequestError for too many sequences and the like."""
-    num_choices = body.n or 1
+    best_of = _read_best_of(body, is_chat=answer.is_chat)
+    num_choices = best_of.num_drawn if best_of else body.n or 1
     if num_prompts * num_choices > MAX_SEQUENCES:
         raise BadRequestError(
             f"{num_prompts} prompts with {num_choices} choices each are more than {MAX_SEQUENCES} sequences: "
             "split the request",
             param="prompt",
-        )
-    if body.best_of not in (None, num_choices):
-        raise BadRequestError(
-            f"`best_of` is {body.best_of} and `n` is {num_choices}: this server returns every answer that it "
-            "draws, so make `n` as large and choose among them",
-            param="best_of",
-            code="unsupported_parameter",
         )
     if body.truncate_prompt_tokens == 0:
         raise BadRequestError(
@@ -229,9 +238,30 @@ def build_request(
         returns_token_ids=bool(body.return_token_ids),
         names_tokens_by_id=bool(body.return_tokens_as_token_ids),
         prompt=prompt,
+        best_of=best_of,
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
     )
+
+
+def _read_best_of(body: GenerationBody, *, is_chat: bool) -> BestOf | None:
+    num_kept = body.n or 1
+    if body.best_of in (None, num_kept):
+        return None
+    told = f"`best_of` is {body.best_of} and `n` is {num_kept}: "
+    if is_chat:
+        raise BadRequestError(
+            f"{told}it is a field of /v1/completions: make `n` as large and choose among the answers",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    if body.best_of < num_kept:
+        raise BadRequestError(f"{told}of so few answers no more can be returned", param="best_of")
+    if body.stream:
+        raise BadRequestError(
+            f"{told}which answer is best shows at the end: leave out `stream`", param="best_of"
+        )
+    return BestOf(body.best_of, num_kept)
 
 
 def _check_prompt_wish(body: GenerationBody, prompt: PromptWish, max_tokens: int | None) -> None:
