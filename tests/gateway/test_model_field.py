@@ -174,3 +174,8 @@ def test_each_prompt_of_a_list_is_answered(prompt: object, n: int | None, num_ch
     for indent in (None, 2):
         body = json.dumps({"model": "a", "prompt": prompt, "n": n}, indent=indent).encode()
         assert read_fields(body).num_choices == num_choices
+
+
+def test_all_drawn_answers_count() -> None:
+    for fields, num_drawn in ((b'"best_of": 5, "n": 2', 5), (b'"best_of": 2, "prompt": ["a", "b"]', 4)):
+        assert read_fields(b'{"model": "a", %b}' % fields).num_choices == num_drawn

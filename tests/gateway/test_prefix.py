@@ -101,6 +101,12 @@ def test_a_session_is_the_text_of_user_and_has_a_name_for_each_salt() -> None:
     assert hash_session(b"ada", b"a") == hash_session(b"ada", b"a") != hash_session(b"ada", b"b")
 
 
+@pytest.mark.parametrize(("before", "behind"), [(0, 1 << 20), (1 << 20, 0), (1 << 20, 1 << 20)])
+def test_a_long_body_names_its_session_at_its_begin_or_its_end(before: int, behind: int) -> None:
+    body = json.dumps({"a": "x" * before, "user": "ada", "b": "x" * behind}).encode()
+    assert find_session(body) == (None if before and behind else b"ada")
+
+
 def test_two_kilobytes_take_microseconds() -> None:
     body = json.dumps({"model": "chat", "messages": [SYSTEM | {"content": "x" * 1700}, ASKS]}).encode()
     hash_prefix(body, b"salt")

@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from contextlib import nullcontext
 
 import pytest
@@ -51,6 +52,16 @@ def test_a_deleted_services_host_reaches_nobody_else(
     with pytest.raises(ModelNotFoundError, match="no InferenceService") as refusal:
         route_host(catalogue, host, POLICY._replace(are_short=are_short))
     assert "sql" not in str(refusal.value)  # a neighbour
+
+
+def test_long_hosts_take_little_memory(catalogue: Catalogue) -> None:
+    tracemalloc.start()
+    for number in range(1000):
+        rule = route_host(catalogue, f"chat.team.svc:{number}" + "9" * 20_000, POLICY)
+        assert rule.route is catalogue.find(ServiceKey("team", "chat"))
+    num_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_bytes < 4 << 20
 
 
 def test_two_labels_name_a_service_where_the_platform_says_so(catalogue: Catalogue) -> None:

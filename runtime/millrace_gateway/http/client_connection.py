@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PARSED_BYTES = 16 * 1024
+"""Parsed at once, of what one read has brought."""
+
 
 class ClientConnection(asyncio.Protocol):
     """Owner of one connection's state, from its first byte to its last."""
@@ -81,15 +84,10 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes; behind a request that is being answered, hold them."""
-        if self._is_over:
-            return
-        if self._newest is not None and self._newest.is_complete:
-            if self._newest.tunnel and self.writer.flow is not None:
-                self.writer.flow.feed(data)
-            else:
-                self._hold(data)
-            return
-        self._feed(data)
+        if self._newest is not None and self._newest.tunnel and self.writer.flow is not None:
+            self.writer.flow.feed(data)
+        else:
+            self._take(data)
 
     def pause_writing(self) -> None:
         """Have the source of the answer wait: the client is slow."""
@@ -115,13 +113,9 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def take_body(self, piece: bytes) -> None:
-        """Pass a piece of the body on. That of a request which waits is not read to its end."""
-        newest = self._newest
-        if newest is not None:
-            newest.feed(piece)
-            is_waiting = newest is not self._active
-            if is_waiting and newest.num_body_bytes > self._server.limits.max_pipelined_bytes:
-                self._transport.pause_reading()
+        """Pass a piece of the body on."""
+        if self._newest is not None:
+            self._newest.feed(piece)
 
     def take_end(self) -> None:
         """Note the end of the request."""
@@ -156,14 +150,12 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Begin the next request, or wait for one."""
-        self.resume_reading()
         if self._waiting:
             self._start(self._waiting.popleft())
-            return
-        self._newest = None
-        self._deadline = self._server.now() + self._server.limits.idle_seconds
-        if self._held:
-            self._feed(self.take_held())
+        else:
+            self._newest = None
+            self._deadline = self._server.now() + self._server.limits.idle_seconds
+        self._take(self.take_held())
 
     def cut(self, *, resets: bool) -> None:
         """End the connection within an answer."""
@@ -211,11 +203,25 @@ class ClientConnection(asyncio.Protocol):
         """Whether a request is being answered."""
         return self._active is not None
 
+    def _take(self, data: bytes) -> None:
+        """Parse the bytes that are awaited, and hold the rest: a request takes more memory than its bytes."""
+        start = 0
+        while self._may_parse and start < len(data):
+            self._feed(data[start : start + _PARSED_BYTES])
+            start += _PARSED_BYTES
+        if start < len(data) and not self._is_over:
+            self._hold(data[start:])
+
+    @property
+    def _may_parse(self) -> bool:
+        newest = self._newest
+        is_next = newest is None or (newest is self._active and not newest.is_complete)
+        return is_next and not self._is_over
+
     def _feed(self, data: bytes) -> None:
-        parser = self._parser
-        is_first = self._newest is None and not parser.num_loose_bytes
+        is_first = self._newest is None and not self._parser.num_loose_bytes
         try:
-            self._held = parser.feed(data)
+            self._held = self._parser.feed(data)
         except RequestRefusedError as refusal:
             self._refuse(refusal)
             return

@@ -44,6 +44,8 @@ class Pool:
                 _, connection = await loop.create_connection(ReplicaConnection, address, port)
         except OSError as error:  # of which TimeoutError is one
             raise ReplicaRefusedError(str(error) or "the connection took too long") from error
+        if not connection.is_open:  # nothing has been sent
+            raise ReplicaRefusedError("it closed the connection at once")
         self._note_busy(uid, connection)
         return connection
 

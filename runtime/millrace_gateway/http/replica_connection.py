@@ -11,6 +11,8 @@ from millrace_gateway.http.head import Headers, find_header
 from millrace_gateway.http.sockets import REPLICA_SECONDS, keep_alive
 
 MAX_HEAD_BYTES = 256 * 1024
+"""Also of anything else that is no body, such as trailers: a tenant's replica may never end them."""
+_MAX_REASON_BYTES = 128
 _SWITCHING = 101
 
 
@@ -51,7 +53,7 @@ class ReplicaConnection(asyncio.Protocol):
         "_is_whole",
         "_keeps_alive",
         "_may_switch",
-        "_num_head_bytes",
+        "_num_loose_bytes",
         "_parser",
         "_pieces",
         "_sink",
@@ -66,7 +68,8 @@ class ReplicaConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._arrival: asyncio.Future[AnswerHead] | None = None
         self._head = AnswerHead()
-        self._num_head_bytes = 0
+        self._num_loose_bytes = 0
+        """Bytes since the last complete head, piece of a body, or end of an answer."""
         self._pieces: list[bytes] = []
         self._sink: Sink | None = None
         self._is_asked = False
@@ -102,6 +105,7 @@ class ReplicaConnection(asyncio.Protocol):
         if self.tunnel and self._sink is not None:
             self._sink.take([data])
             return
+        self._num_loose_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -115,6 +119,9 @@ class ReplicaConnection(asyncio.Protocol):
             self._break(BrokenAnswerError(f"no HTTP: {error}"))
             return
         self._pass()
+        if self._num_loose_bytes > MAX_HEAD_BYTES:
+            self._transport.abort()
+            self._break(BrokenAnswerError("its head is too large"))
 
     def pause_writing(self) -> None:
         """Have a WebSocket's client wait. The body of a request waits in memory, where it is counted."""
@@ -135,19 +142,17 @@ class ReplicaConnection(asyncio.Protocol):
         self._head = AnswerHead()
 
     def on_status(self, reason: bytes) -> None:
-        """Take the reason."""
-        self._head.reason += reason
+        """Take the reason, or its beginning."""
+        self._head.reason = (self._head.reason + reason)[:_MAX_REASON_BYTES]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header. Those of a body's end are dropped."""
-        self._num_head_bytes += len(name) + len(value)
-        if self._num_head_bytes > MAX_HEAD_BYTES:
-            raise BrokenAnswerError("its head is too large")
         if not self._head.status:
             self._head.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Tell the head, unless it only informs (status 1xx)."""
+        self._num_loose_bytes = 0
         status = self._head.status = self._parser.get_status_code()
         if status < 200 and status != _SWITCHING:
             return
@@ -159,11 +164,13 @@ class ReplicaConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body."""
+        self._num_loose_bytes = 0
         if self._has_body:
             self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         """Note the end of the answer."""
+        self._num_loose_bytes = 0
         if self._head.status >= 200:
             self._is_whole = True
             self._keeps_alive = self._parser.should_keep_alive()
@@ -178,9 +185,9 @@ class ReplicaConnection(asyncio.Protocol):
         `has_body`: the answer is not one to HEAD. `may_switch`: the request asks for a WebSocket.
         Raises ConnectionError if the connection ends before, and BrokenAnswerError.
         """
-        if self.is_lost or self._transport.is_closing():
+        if not self.is_open:
             raise ConnectionResetError("the connection is closed")
-        self._is_asked, self._is_whole, self._num_head_bytes, self._has_body = True, False, 0, has_body
+        self._is_asked, self._is_whole, self._num_loose_bytes, self._has_body = True, False, 0, has_body
         self._may_switch = may_switch
         self._arrival = asyncio.get_running_loop().create_future()
         if len(body) > _JOINED_BYTES:
@@ -228,6 +235,11 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     @property
+    def is_open(self) -> bool:
+        """Whether neither side has closed it."""
+        return not (self.is_lost or self._transport.is_closing())
+
+    @property
     def has_sent(self) -> bool:
         """Whether the kernel has taken the whole request."""
         return not self._transport.get_write_buffer_size()
@@ -241,8 +253,7 @@ class ReplicaConnection(asyncio.Protocol):
             and not self._pieces
             and self.has_sent
             and not self.tunnel
-            and not self.is_lost
-            and not self._transport.is_closing()
+            and self.is_open
             and self._keeps_alive
         )
 

@@ -49,6 +49,7 @@ class _Body(msgspec.Struct, frozen=True):
     max_completion_tokens: msgspec.Raw = _UNREAD
     max_output_tokens: msgspec.Raw = _UNREAD
     n: msgspec.Raw = _UNREAD
+    best_of: msgspec.Raw = _UNREAD
     prompt: msgspec.Raw = _UNREAD
 
 
@@ -61,7 +62,7 @@ class BodyFields(msgspec.Struct, frozen=True):
     most_tokens: int | None
     """The most tokens that the client wants; None if it names no number."""
     num_choices: int
-    """The number of answers that the client wants: to each prompt of a list as many."""
+    """The number of answers that are drawn for the client: to each prompt of a list as many."""
 
     @property
     def num_sequences(self) -> int:
@@ -141,9 +142,10 @@ def _read_bound(found: _Body) -> int | None:
 
 
 def _count_choices(found: _Body) -> int:
-    if found.n is _UNREAD and found.prompt is _UNREAD:  # as in most requests
+    if found.n is found.best_of is found.prompt is _UNREAD:  # as in most requests
         return 1
-    return min((_read_count(found.n) or 1) * _count_prompts(found.prompt), _LARGEST_COUNT)
+    num_drawn = max(_read_count(value) or 1 for value in (found.n, found.best_of))
+    return min(num_drawn * _count_prompts(found.prompt), _LARGEST_COUNT)
 
 
 def _read_end(body: bytes) -> BodyFields | None:

@@ -9,7 +9,8 @@ import re
 from zlib import crc32
 
 _FIELD = re.compile(rb'"(?:messages|prompt|input|system|instructions)"\s*:\s*')
-_SESSION = re.compile(rb'[{,]\s*"user"\s*:\s*"([^"\\]{1,256})"')
+_SESSION = re.compile(rb'"user"(?<!\\"user")\s*:\s*"([^"\\]{1,256})"')
+"""It begins with a literal, which `re` finds faster than one of several letters."""
 _USER = b'"role":"user"'
 _SPACED_USER = b'"role": "user"'
 _SYSTEMS = (b'"system":', b'"instructions":')
@@ -80,6 +81,11 @@ def hash_session(session: bytes, salt: bytes) -> int:
 
 
 def find_session(body: bytes) -> bytes | None:
-    """Return the text of a body's `user`, by which OpenAI's clients tell their own users apart."""
-    found = _SESSION.search(body)
+    """Return the text of a body's `user`, by which OpenAI's clients tell their own users apart.
+
+    They write it before or behind the messages: a search through 8 MiB of them would hold the event loop.
+    """
+    found = _SESSION.search(body, 0, _MAX_SEARCHED_BYTES)
+    if found is None and len(body) > _MAX_SEARCHED_BYTES:
+        found = _SESSION.search(body, len(body) - _MAX_SEARCHED_BYTES)
     return found[1] if found is not None else None

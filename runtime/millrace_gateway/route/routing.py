@@ -11,6 +11,8 @@ from millrace_gateway.route.objects import ServiceKey
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")
 _PORT = re.compile(r":[0-9]{1,5}\Z")
+_MOST_HOST_LETTERS = 300
+"""DNS has no longer name. What is known of a Host is kept, and a client may write 64 KiB of it."""
 
 
 class HostAddress(NamedTuple):
@@ -117,7 +119,7 @@ def route_host(catalogue: Catalogue, host: str, policy: HostPolicy) -> HostRule:
     may have completed a Host `<name>` with the client's own namespace, which the gateway does not know: if
     any service has that name, a short model name must lead to a service of that name.
     """
-    read = _read_host(host, policy)
+    read = _read_host(host[:_MOST_HOST_LETTERS], policy)
     port, address = read.port, read.address
     if read.is_public:
         return read.open_rule

@@ -17,6 +17,7 @@ from millrace_gateway.front import early_stream
 from millrace_gateway.front.upstream import Collector, describe_failure
 from millrace_gateway.http import replica_connection, sockets
 from millrace_gateway.http.replica_connection import ReplicaConnection
+from millrace_gateway.http.request import Request
 from millrace_gateway.http.sockets import count_unread
 from testing.gateway_bench import Bench, make_pod, make_service, next_address
 from testing.gateway_http import connect, serving
@@ -45,6 +46,30 @@ async def ask_sleeping(bench: Bench) -> tuple[asyncio.StreamReader, asyncio.Stre
     reader, writer = await open_client(bench)
     writer.write(write_request())
     return reader, writer
+
+
+async def test_of_what_a_client_sends_behind_its_request_little_is_parsed_and_nothing_lost() -> None:
+    answer, ask = asyncio.Event(), b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n123456789"
+
+    async def handle(request: Request) -> None:
+        await answer.wait()
+        request.respond(200, b"", [])
+
+    async with serving(handle) as server:
+        reader, writer = await connect(server)
+        await wait_until_async("the server has the client", lambda: server.connections)
+        (connection,) = server.connections
+        flood, size = ask * 4000, 1000 * len(ask)
+        for start in range(0, len(flood), size):  # each read ends within a body
+            connection.data_received(flood[max(0, start - 4) : start + size - 4])
+        connection.data_received(flood[-4:])
+        assert len(connection._waiting) < 1000
+        assert not connection._transport.is_reading()
+        answer.set()
+        for _ in range(4000):
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        assert connection._transport.is_reading()
+        writer.close()
 
 
 @pytest.mark.parametrize("moment", ["before the answer", "in the answer"])

@@ -1,9 +1,15 @@
 """Idle connections to replicas, by age."""
 
 import asyncio
+import socket
 from typing import Any, cast
 
+import pytest
+
+from millrace_gateway.errors import ReplicaRefusedError
+from millrace_gateway.http import pool as pools
 from millrace_gateway.http.pool import Pool
+from millrace_gateway.http.replica_connection import ReplicaConnection
 from millrace_gateway.settings import Settings
 from millrace_runtime.api.settings import LEAST_KEEP_ALIVE_SECONDS
 
@@ -38,6 +44,23 @@ def test_a_connection_that_its_replica_may_close_now_is_not_used() -> None:
         pool.close()
 
     asyncio.run(check())
+
+
+async def test_a_connection_that_ends_before_the_request_is_sent_is_a_refusal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closed(ReplicaConnection):
+        """Its replica, or a proxy beside it, accepts it and ends it at once."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            transport.abort()
+
+    monkeypatch.setattr(pools, "ReplicaConnection", Closed)
+    pool = Pool(connect_seconds=1.0, idle_seconds=1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ReplicaRefusedError):
+        await pool.connect("a", *listener.getsockname())
+    assert not pool._busy
 
 
 def test_replicas_keep_idle_connections_longer() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import pytest
 import uvloop
 
 from millrace_gateway.settings import Settings
@@ -106,6 +107,42 @@ def test_nobody_gets_an_answer_that_was_not_asked_for() -> None:
             assert await read_answer(reader) == b"xx"
         writer.close()
         assert b"forged" not in await reader.read()
+        server.close()
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"HTTP/1.1 200 OK\r\nx: ",
+        b"HTTP/1.1 200 ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nx: ",
+    ],
+    ids=["header", "reason", "chunk extension", "trailer"],
+)
+def test_a_replica_that_ends_no_line_takes_little_memory(start: bytes) -> None:
+    async def check(bench: Bench) -> None:
+        was_cut: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(start)
+            try:
+                for _ in range(64):  # 16 MiB: more than all buffers on the way
+                    writer.write(b"x" * (1 << 18))
+                    await writer.drain()
+                was_cut.set_result(False)
+            except ConnectionError:
+                was_cut.set_result(True)
+
+        server = await add_raw_replica(bench, play)
+        reader, writer = await connect(bench)
+        writer.write(ASK)
+        assert await was_cut
+        status = b"200" if b"chunked" in start else b"502"
+        assert status in await reader.readuntil(b"\r\n")
+        writer.close()
         server.close()
 
     run(check)
