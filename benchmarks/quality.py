@@ -27,7 +27,7 @@ from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.selection import CHOICES, select_cpu_path
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
-from millrace_kernels.tensor_step import TensorPacker
+from millrace_kernels.tensor_packer import TensorPacker
 from millrace_runtime.execution.applied_plan import Spans
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import find_model, read_config

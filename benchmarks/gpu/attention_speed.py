@@ -177,7 +177,7 @@ def measure_experts(bench: Bench) -> Iterator[Row]:
     bandwidth = measure_bandwidth(bench)
     for shape in bench.sized(experts.REAL[:3], experts.DRY[:1]):
         call = experts.make_experts(Arena(bench.where), torch.bfloat16, **shape)
-        _, scores, gates, downs, _, routing = call.arguments
+        _, scores, gates, downs, _, routing, *_ = call.arguments
         run = partial(experts.mix, *call.arguments)
         seconds = _median(bench, run)
         num_read = len(set(route_reference(scores, routing).experts.flatten().tolist()))

@@ -99,13 +99,14 @@ def plan_attention(  # noqa: PLR0917  as the definition has it
     tables: Tensor,
     scale: float,
     window: int | None,
+    sinks: Tensor | None = None,
 ) -> Callable[[], Tensor]:
     """Plan a step's attention as the product does, once for all layers. Return what one layer calls."""
     slots = torch.arange(contexts.shape[0], device=query.device)
     rows = QueryRows(starts.tolist(), contexts.tolist(), starts, contexts, slots)
     shape = (kv_cache.num_kv_heads, kv_cache.block_size)
     attend_layer = select_triton().plan_attention(rows, tables, *shape, window)
-    return partial(attend_layer, query, kv_cache, scale)
+    return partial(attend_layer, query, kv_cache, scale, sinks)
 
 
 def attend(*arguments: Any) -> Tensor:
@@ -152,11 +153,13 @@ PAGED = Shapes(
         {"queries": [2, 1], "contexts": [19, 4], "heads": 8, "kv_heads": 1, "head_dim": 256},
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
         *({**shape, "kv": kv} for shape in (ROUNDED, {**WINDOWED, "window": 1024}) for kv in KV),
+        *({**WINDOWED, "window": window, "has_sinks": True} for window in (None, 128)),
     ),
     dry=(
         {"queries": [1, 1], "contexts": [1, 35], "heads": 4, "kv_heads": 2, "head_dim": 8},
         {"queries": [3, 1], "contexts": [3, 20], "heads": 3, "kv_heads": 3, "head_dim": 20},
         {**SHORT, "window": 7},
+        {**SHORT, "window": 7, "has_sinks": True},
         *({**SHORT, "kv": kv} for kv in KV),
     ),
 )

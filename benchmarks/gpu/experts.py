@@ -12,33 +12,48 @@ from millrace_kernels.step import Routing, Scoring
 
 QWEN: dict[str, Any] = {"num_experts": 128, "num_chosen": 8, "inputs": 2048, "width": 768}
 """A layer of Qwen 3 with 30 billion weights, of which a token uses three."""
+GPT_OSS: dict[str, Any] = {"num_experts": 32, "num_chosen": 4, "inputs": 2880, "width": 2880, "limit": 7.0}
+"""A layer of gpt-oss with 20 billion weights: with biases and clamped gates."""
 REAL: tuple[dict[str, Any], ...] = (
     *({"rows": rows, **QWEN} for rows in (1, 64, 512)),
     {"rows": 130, "num_experts": 8, "num_chosen": 2, "inputs": 4096, "width": 1792},
     {"rows": 33, "num_experts": 5, "num_chosen": 5, "inputs": 200, "width": 72},
+    *({"rows": rows, **GPT_OSS} for rows in (1, 64)),
 )
 DRY: tuple[dict[str, Any], ...] = (
     {"rows": 3, "num_experts": 5, "num_chosen": 2, "inputs": 40, "width": 24},
     {"rows": 1, "num_experts": 3, "num_chosen": 3, "inputs": 20, "width": 12},
+    {"rows": 3, "num_experts": 5, "num_chosen": 2, "inputs": 40, "width": 24, "limit": 0.7},
 )
 
 
 def make_experts(  # noqa: PLR0917  as the shapes name them
-    arena: Arena, dtype: torch.dtype, rows: int, num_experts: int, num_chosen: int, inputs: int, width: int
+    arena: Arena,
+    dtype: torch.dtype,
+    rows: int,
+    num_experts: int,
+    num_chosen: int,
+    inputs: int,
+    width: int,
+    limit: float | None = None,
 ) -> Call:
-    """Make rows with their scores, and experts whose sums are about one."""
+    """Make rows with their scores, and experts whose sums are about one; with a limit they have biases."""
     x, residual = (arena.normal((rows, inputs), dtype) for _ in range(2))
     scores = arena.normal((rows, num_experts), torch.float32)
     gates = arena.normal((num_experts, 2 * width, inputs), dtype, scale=inputs**-0.5)
     downs = arena.normal((num_experts, inputs, width), dtype, scale=width**-0.5)
     routing = Routing(num_chosen, Scoring.SOFTMAX)
-    return Call((x, scores, gates, downs, residual, routing), changed=residual)
+    biases = None, None
+    if limit is not None:
+        biases = tuple(arena.normal((num_experts, size), dtype) for size in (2 * width, inputs))
+    return Call((x, scores, gates, downs, residual, routing, biases, limit), changed=residual)
 
 
 def _mix(kernels: ExpertKernels, x: Tensor, scores: Tensor, *others: Any) -> Tensor:
-    gates, downs, residual, routing = others
+    gates, downs, residual, routing, (gate_bias, down_bias), limit = others
     choice = kernels.route(scores, routing)
-    return kernels.add(kernels.silu_mul(x, choice, gates), choice, downs, residual)
+    gated = kernels.silu_mul(x, choice, gates, gate_bias, limit)
+    return kernels.add(gated, choice, downs, down_bias, residual)
 
 
 def mix(*arguments: Any) -> Tensor:

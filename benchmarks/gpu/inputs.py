@@ -89,6 +89,8 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     head_dim: int,
     window: int | None = None,
     kv: str = "Model",
+    *,
+    has_sinks: bool = False,
 ) -> Call:
     """Make a paged batch with shuffled blocks. What no sequence owns is NaN, and each table ends in NaN.
 
@@ -112,7 +114,9 @@ def make_attention(  # noqa: PLR0917  as the shapes in the table name them
     integers = (_int32(arena, starts), _int32(arena, contexts))
     # Wide scores: a few keys then weigh most, and outputs are not so small that each error is within bounds.
     query = arena.normal((starts[-1], heads, head_dim), dtype, scale=4.0)
-    arguments = (query, round_cache(arena, cache, KvFormat(kv)), *integers, tables, head_dim**-0.5, window)
+    sinks = arena.normal((heads,), torch.float32, scale=4.0) if has_sinks else None
+    rounded = round_cache(arena, cache, KvFormat(kv))
+    arguments = (query, rounded, *integers, tables, head_dim**-0.5, window, sinks)
     bounds = list(pairwise(starts))
     return Call(arguments, rows=lambda output, row: output[slice(*bounds[row])], num_rows=len(queries))
 
@@ -138,11 +142,11 @@ def _fill_blocks(arena: Arena, cache: Tensor, blocks: Tensor, context: int) -> N
 
 def pick_attention(call: Call, row: int) -> Call:
     """Return the call for one row alone."""
-    query, cache, starts, contexts, tables, scale, window = call.arguments
+    query, cache, starts, contexts, tables, *others = call.arguments
     begin, end = starts[row : row + 2].tolist()
     alone = torch.tensor([0, end - begin], dtype=torch.int32, device=query.device)
     mine = (contexts[row : row + 1], tables[row : row + 1])
-    return Call((query[begin:end], cache, alone, *mine, scale, window))
+    return Call((query[begin:end], cache, alone, *mine, *others))
 
 
 def make_rotary_kv_write(  # noqa: PLR0917  as the shapes in the table name them

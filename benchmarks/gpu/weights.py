@@ -11,7 +11,7 @@ from benchmarks.gpu.rounding import round_weight
 from millrace_fit.shard import Cut
 from millrace_kernels.linear.format import Format
 from millrace_kernels.linear.gpu.choice import Capability
-from millrace_kernels.tensor_step import TensorPacker
+from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.weights import Experts, Matrix, Part
 from millrace_runtime.models.decoder import find_architecture
 from millrace_runtime.models.model import Architecture, Model, Rows

@@ -29,8 +29,12 @@ from millrace_kernels.sampling.sampler import RecordedSampler, Sampler, storing
 from millrace_kernels.silu_mul.reference import gelu_mul_reference, silu_mul_reference
 from millrace_kernels.step import HeadNorms, Heads, Routing
 
-Attend = Callable[[Tensor, KvCache, float], Tensor]
-"""Takes query, a layer's kv_cache and scale; returns the output. Layers that are alike share it."""
+
+class Attend(Protocol):
+    """The planned attention of layers that are alike."""
+
+    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float, sinks: Tensor | None = None) -> Tensor:
+        """Return the output; shapes as in `paged_attention_reference`."""
 
 
 class Bounds(NamedTuple):
@@ -107,14 +111,15 @@ class Kernels(NamedTuple):
 
 
 class ExpertKernels(NamedTuple):
-    """The operations of mixtures of experts. Dense weights are [experts, outputs, inputs]."""
+    """The operations of mixtures of experts. Dense weights are [experts, outputs, inputs], with biases."""
 
     route: Callable[[Tensor, Routing], Choice]
     """Takes float32 scores [rows, experts]."""
-    silu_mul: Callable[[Tensor, Choice, Tensor], Tensor]
-    add: Callable[[Tensor, Choice, Tensor, Tensor], Tensor]
-    """Takes h, choice, weight and residual; may compute the sum in place of the residual."""
-    quantized_silu_mul: Callable[[Tensor, Choice, GpuMatrix, int], Tensor]
+    silu_mul: Callable[[Tensor, Choice, Tensor, Tensor | None, float | None], Tensor]
+    """Takes x, choice, weight, biases and the limit of clamped gates."""
+    add: Callable[[Tensor, Choice, Tensor, Tensor | None, Tensor], Tensor]
+    """Takes h, choice, weight, biases and residual; may compute the sum in place of the residual."""
+    quantized_silu_mul: Callable[[Tensor, Choice, GpuMatrix, int, float | None], Tensor]
     """`silu_mul` with experts one below the other, and their number."""
     quantized_add: Callable[[Tensor, Choice, GpuMatrix, int, Tensor], Tensor]
     """`add` with experts one below the other, and their number."""
@@ -137,12 +142,14 @@ def _add_linear(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor
     return residual + linear_reference(x, weight, bias)
 
 
-def _multiply_experts(x: Tensor, choice: Choice, weight: Tensor) -> Tensor:
-    return experts_silu_mul_reference(x, choice, multiply_dense(weight))
+def _multiply_experts(
+    x: Tensor, choice: Choice, weight: Tensor, bias: Tensor | None, limit: float | None
+) -> Tensor:
+    return experts_silu_mul_reference(x, choice, multiply_dense(weight, bias), limit)
 
 
-def _add_experts(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) -> Tensor:
-    return experts_add_reference(h, choice, multiply_dense(weight), residual)
+def _add_experts(h: Tensor, choice: Choice, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    return experts_add_reference(h, choice, multiply_dense(weight, bias), residual)
 
 
 def _refuse(*_: object) -> Tensor:

@@ -137,8 +137,13 @@ class Step(Protocol):
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
         """Choose the experts of each row by linear(x, router), in float32. Each worker has all of it."""
 
-    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
-        """Return `linear_silu_mul` of each row's experts side by side: [rows, num_chosen * outputs / 2]."""
+    def experts_silu_mul(
+        self, x: Tensor, routes: Routes, weight: Experts, limit: float | None = None
+    ) -> Tensor:
+        """Return `linear_silu_mul` of each row's experts side by side: [rows, num_chosen * outputs / 2].
+
+        With a limit gates and factors are clamped to it; experts/README.md has the maths.
+        """
 
     def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
         """Return residual + the weighted sum of linear(h's part for an expert, weight) over a row's experts.
@@ -161,8 +166,18 @@ class Step(Protocol):
         qkv [tokens, (heads + 2 kv_heads) * head_dim]. Returns the queries, [tokens, heads * head_dim].
         """
 
-    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
-        """Attend causally over the layer's KV cache and within its window, each row to its own sequence."""
+    def attention(
+        self,
+        query: Tensor,
+        layer: CacheLayer,
+        heads: Heads,
+        scale: float,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Attend causally over the layer's KV cache and within its window, each row to its own sequence.
+
+        `sinks` float32 [heads]: a score of each head for a key without a value, which every query sees.
+        """
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Return linear(x, weight) in float32 for every weight type, with the workers' outputs side by side.

@@ -44,8 +44,8 @@ class DenseMatrix:
         return self.weight.shape[0]
 
     def cut(self, rows: slice) -> "DenseMatrix":
-        """Return some rows, without a bias."""
-        return DenseMatrix(self.weight[rows], None)
+        """Return some rows."""
+        return DenseMatrix(self.weight[rows], _cut(self.bias, rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class RoundedMatrix:
         return self.weight.values.shape[0]
 
     def cut(self, rows: slice) -> "RoundedMatrix":
-        """Return some rows, without a bias."""
-        return RoundedMatrix(self.weight[rows], None, self.inputs, self.dtype, self.order)
+        """Return some rows."""
+        return RoundedMatrix(self.weight[rows], _cut(self.bias, rows), self.inputs, self.dtype, self.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class Fp8Matrix:
         return self.weight.shape[0]
 
     def cut(self, rows: slice) -> "Fp8Matrix":
-        """Return some rows, without a bias."""
-        return Fp8Matrix(self.weight[rows], None)
+        """Return some rows."""
+        return Fp8Matrix(self.weight[rows], _cut(self.bias, rows))
 
 
 TensorMatrix = DenseMatrix | RoundedMatrix | Fp8Matrix | GpuMatrix
@@ -136,6 +136,11 @@ class TensorExperts:
     def stacked(self) -> Tensor:
         """Dense matrices as one tensor, [experts, outputs, inputs]."""
         return _dense(self.matrix).weight.view(self.num_experts, self.outputs, self.inputs)
+
+    @property
+    def biases(self) -> Tensor | None:
+        """[experts, outputs]"""
+        return None if self.matrix.bias is None else self.matrix.bias.view(self.num_experts, self.outputs)
 
     def multiply(self, expert: int, x: Tensor) -> Tensor:
         """Multiply rows with one of the matrices: on CPUs."""
@@ -192,6 +197,10 @@ def multiply_wide(x: Tensor, matrix: Matrix) -> Tensor:
             [linear_reference(wide, weight[at : at + _HEAD_ROWS].float(), None) for at in begins], dim=-1
         )
     return product if matrix.bias is None else product + matrix.bias.float()
+
+
+def _cut(bias: Tensor | None, rows: slice) -> Tensor | None:
+    return None if bias is None else bias[rows]
 
 
 def _dense(matrix: Matrix) -> DenseMatrix:

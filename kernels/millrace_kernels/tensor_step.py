@@ -1,6 +1,6 @@
 """A step computed operation by operation: with torch on CPUs, with torch and Triton on GPUs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -8,116 +8,19 @@ from torch import Tensor
 
 from millrace_kernels.exchange.group import Alone, Group
 from millrace_kernels.experts.reference import Choice, experts_add_reference, experts_silu_mul_reference
-from millrace_kernels.linear.format import Format
-from millrace_kernels.linear.gpu.choice import Capability
-from millrace_kernels.linear.gpu.matrix import GpuMatrix, find_capability, pack_for_gpu
-from millrace_kernels.linear.stored import stack
+from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.paged_attention.cache import KvCache
 from millrace_kernels.select import Attend, Kernels, QueryRows
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
 from millrace_kernels.tensor_matrices import (
     DenseMatrix,
-    RoundedMatrix,
     TensorExperts,
-    TensorMatrix,
-    keep_stored,
     look_up,
     multiply,
     multiply_packed,
     multiply_wide,
-    round_parts,
 )
-from millrace_kernels.weights import Experts, Matrix, Part, Shares, SideBySide, require_plain, require_stored
-
-
-class TensorPacker:
-    """Packs a matrix as one tensor, or as quantised numbers and scales."""
-
-    def __init__(
-        self,
-        dtype: torch.dtype,
-        device: torch.device,
-        form: Format = Format.DENSE,
-        capability: Capability | None = None,
-    ) -> None:
-        """`form` is the format to which plain numbers are rounded.
-
-        Quantised matrices are packed for a GPU of the capability; None: for the device.
-        """
-        self.dtype, self.device, self.form = dtype, device, form
-        self._capability = capability
-
-    def pack(
-        self,
-        parts: Iterable[Part],
-        outputs: int,
-        inputs: int,
-        bias: Tensor | None,
-        form: Format | None = None,
-    ) -> Matrix:
-        """Pack parts as one matrix, quantised ones as they are and others in the packer's format."""
-        if form is None:
-            return self._pack(self.form, parts, outputs, inputs, bias)
-        return self._keep(parts, outputs, bias)
-
-    def pack_gated(
-        self,
-        parts: Iterable[Part],
-        outputs: int,
-        inputs: int,
-        bias: Tensor | None,
-        form: Format | None = None,
-    ) -> Matrix:
-        """Pack gate and factor like any other matrix."""
-        return self.pack(parts, outputs, inputs, bias, form)
-
-    def pack_table(self, rows: Tensor) -> Matrix:
-        """Pack a table in the format of tables."""
-        return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
-
-    def pack_router(self, rows: Tensor) -> Matrix:
-        """Pack a router as one tensor."""
-        return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
-
-    def pack_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
-    ) -> Experts:
-        """Pack the experts one below the other."""
-        if form is not None:
-            return TensorExperts(self._keep(parts, num_experts * outputs, None), num_experts)
-        return TensorExperts(self._pack(self.form, parts, num_experts * outputs, inputs, None), num_experts)
-
-    def pack_gated_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
-    ) -> Experts:
-        """Pack gates and factors like any other experts."""
-        return self.pack_experts(parts, num_experts, outputs, inputs, form)
-
-    def _keep(self, parts: Iterable[Part], outputs: int, bias: Tensor | None) -> TensorMatrix:
-        quantised = map(require_stored, parts)
-        capability = self._capability or find_capability(self.device)
-        if capability is not None:
-            return pack_for_gpu(quantised, outputs, self._own(bias), self.device, capability)
-        stored = [part.to(self.device) for part in quantised]
-        return keep_stored(stack(stored), self._own(bias), self.dtype)
-
-    def _own(self, bias: Tensor | None) -> Tensor | None:
-        return None if bias is None else bias.to(self.device, self.dtype)
-
-    def _pack(
-        self, form: Format, parts: Iterable[Part], outputs: int, inputs: int, bias: Tensor | None
-    ) -> DenseMatrix | RoundedMatrix:
-        plain = map(require_plain, parts)
-        if form != Format.DENSE:
-            return RoundedMatrix(
-                round_parts(form, plain, outputs, inputs), self._own(bias), inputs, self.dtype
-            )
-        weight = torch.empty((outputs, inputs), dtype=self.dtype, device=self.device)
-        begin = 0
-        for part in plain:
-            weight[begin : begin + part.shape[0]] = part
-            begin += part.shape[0]
-        return DenseMatrix(weight, self._own(bias))
+from millrace_kernels.weights import Experts, Matrix, Shares, SideBySide
 
 
 class StepAttention:
@@ -226,14 +129,17 @@ class TensorStep:
         """Score the experts in float32, and choose with the device's kernel."""
         return self.kernels.experts.route(multiply_wide(x, router), routing)
 
-    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
+    def experts_silu_mul(
+        self, x: Tensor, routes: Routes, weight: Experts, limit: float | None = None
+    ) -> Tensor:
         """Multiply with the device's kernel, or with its definition if the experts are rounded."""
         choice, experts = _own(routes, weight)
         if isinstance(experts.matrix, DenseMatrix):
-            return self.kernels.experts.silu_mul(x, choice, experts.stacked)
+            return self.kernels.experts.silu_mul(x, choice, experts.stacked, experts.biases, limit)
         if isinstance(experts.matrix, GpuMatrix):
-            return self.kernels.experts.quantized_silu_mul(x, choice, experts.matrix, experts.num_experts)
-        return experts_silu_mul_reference(x, choice, experts.multiply)
+            multiply = self.kernels.experts.quantized_silu_mul
+            return multiply(x, choice, experts.matrix, experts.num_experts, limit)
+        return experts_silu_mul_reference(x, choice, experts.multiply, limit)
 
     def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
         """Add within the device's kernel, with several workers to zeros, which they then sum."""
@@ -244,7 +150,7 @@ class TensorStep:
     def _add_experts(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
         choice, experts = _own(routes, weight)
         if isinstance(experts.matrix, DenseMatrix):
-            return self.kernels.experts.add(h, choice, experts.stacked, residual)
+            return self.kernels.experts.add(h, choice, experts.stacked, experts.biases, residual)
         if isinstance(experts.matrix, GpuMatrix):
             add = self.kernels.experts.quantized_add
             return add(h, choice, experts.matrix, experts.num_experts, residual)
@@ -270,11 +176,19 @@ class TensorStep:
             norms=norms,
         )
 
-    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
+    def attention(
+        self,
+        query: Tensor,
+        layer: CacheLayer,
+        heads: Heads,
+        scale: float,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
         """Count the layer, and attend as planned for the step."""
         self.on_layer()
         rows = query.view(query.shape[0], heads.num_heads, heads.head_dim)
-        return self.attention_of(layer, heads)(rows, self.kv_caches[layer.number], scale).flatten(1)
+        attend = self.attention_of(layer, heads)
+        return attend(rows, self.kv_caches[layer.number], scale, sinks).flatten(1)
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Multiply, and return the products in float32, never rounded to x's type."""

@@ -99,7 +99,7 @@ def parts_of(matrix: Matrix) -> tuple[Matrix, ...]:
 
 
 class Experts(Protocol):
-    """One matrix [outputs, inputs] for each expert, packed for the products of one path. No biases."""
+    """One matrix [outputs, inputs] for each expert, with its bias, packed for the products of one path."""
 
     @property
     def num_experts(self) -> int:
@@ -151,15 +151,38 @@ class Packer(Protocol):
     def pack_table(self, rows: Tensor) -> Matrix:
         """Pack an embedding, a head, or a tied matrix for both: rows [tokens, inputs]."""
 
-    def pack_router(self, rows: Tensor) -> Matrix:
-        """Pack a router [experts, inputs], in the model's own type: a rounded one chooses other experts."""
+    def pack_router(self, rows: Tensor, bias: Tensor | None = None) -> Matrix:
+        """Pack a router [experts, inputs], in the model's own type: a rounded one chooses other experts.
+
+        bias [experts]
+        """
 
     def pack_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> Experts:
-        """Pack a part [outputs, inputs] for each expert. Parts are read one at a time, as by `pack`."""
+        """Pack a part [outputs, inputs] for each expert. Parts are read one at a time, as by `pack`.
+
+        bias [experts, outputs]
+        """
 
     def pack_gated_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> Experts:
-        """Pack two parts for each expert, the gate and its factor, each with half of the outputs."""
+        """Pack two parts for each expert, the gate and its factor, each with half of the outputs.
+
+        bias [experts, outputs], the gate's first
+        """

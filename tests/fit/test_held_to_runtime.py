@@ -17,7 +17,7 @@ from millrace_kernels.linear.format import GROUP
 from millrace_kernels.native import abi
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, SLACK
-from millrace_kernels.tensor_step import TensorPacker
+from millrace_kernels.tensor_packer import TensorPacker
 from millrace_runtime.execution.errors import ModelError
 from millrace_runtime.execution.kv_cache import list_groups
 from millrace_runtime.execution.loading import FORMATS, read_config

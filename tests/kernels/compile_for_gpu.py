@@ -77,6 +77,7 @@ class Case(NamedTuple):
 def attention_cases(
     dtype: torch.dtype, head_dim: int, group: int, window: int = 0, kv: KvFormat = KvFormat.MODEL
 ) -> list[Case]:
+    """With a window there are sinks, too, as in gpt-oss."""
     package, rows = "paged_attention", frozenset({"num_rows"})
     one, many = choose_decode_tile(dtype, head_dim, group), choose_prefill_tile(dtype, head_dim, group)
     has_scales = {"HAS_SCALES": kv is not KvFormat.MODEL}
@@ -85,9 +86,15 @@ def attention_cases(
         PREFILL
         | has_scales
         | block_sizes(many, head_dim, group)
-        | {"BLOCK_Q": many.rows // group, "WINDOW": window}
+        | {"BLOCK_Q": many.rows // group, "WINDOW": window, "HAS_SINKS": window > 0}
     )
-    merge = {"HEADS": 8, "HEAD_DIM": head_dim, "SPANS": SPANS_AT_ONCE, "BLOCK_D": one.head_dim}
+    merge = {
+        "HAS_SINKS": window > 0,
+        "HEADS": 8,
+        "HEAD_DIM": head_dim,
+        "SPANS": SPANS_AT_ONCE,
+        "BLOCK_D": one.head_dim,
+    }
     return [
         Case(f"{package}.triton_decode", "decode", decode, rows, one.warps, one.stages, kv),
         Case(f"{package}.triton_decode", "merge", merge, num_warps=MERGE_WARPS),
@@ -119,8 +126,20 @@ def expert_cases(dtype: torch.dtype, block_rows: int) -> list[Case]:
     return [
         Case(f"{package}.triton_route", "route", route, num_warps=1),
         Case(f"{package}.triton_route", "sort", sort, entries | {"num_blocks"}),
-        Case(f"{package}.triton_kernel", "experts_silu_mul", product | gated, entries, *shape),
-        Case(f"{package}.triton_kernel", "experts_multiply", product | plain, entries, *shape),
+        *(
+            case
+            for more in ({"HAS_BIAS": False}, {"HAS_BIAS": True})
+            for case in (
+                Case(
+                    f"{package}.triton_kernel",
+                    "experts_silu_mul",
+                    product | gated | more | {"IS_CLAMPED": more["HAS_BIAS"]},
+                    entries,
+                    *shape,
+                ),
+                Case(f"{package}.triton_kernel", "experts_multiply", product | plain | more, entries, *shape),
+            )
+        ),
         Case(f"{package}.triton_kernel", "experts_sum", {"NUM_CHOSEN": 8, "OUTPUTS": 2048, "BLOCK": 1024}),
     ]
 
@@ -190,8 +209,16 @@ def quantized_expert_cases(
     constants = linear_constants(form, unit_of(form.group)) | {"BLOCK_ROWS": block_rows, "WIDTH": 768}
     constants |= {"HAS_FP8": can_fp8(target), "DOT": DOTS[dtype], "BLOCK_COLUMNS": columns}
     constants |= {} if form.has_zeros else {"zeros_ptr": None}
+    constants["HAS_BIAS"] = form.has_zeros  # those with zeros have biases and clamped gates, too
     return [
-        Case(module, "quantized_silu_mul", constants | {"NUM_CHOSEN": 8}, entries, warps, stages),
+        Case(
+            module,
+            "quantized_silu_mul",
+            constants | {"NUM_CHOSEN": 8, "IS_CLAMPED": form.has_zeros},
+            entries,
+            warps,
+            stages,
+        ),
         Case(module, "quantized_multiply", constants, entries, warps, stages),
     ]
 

@@ -21,6 +21,11 @@ SHAPES = {
     "an odd window over tiles": Case(lengths=(200, 80), steps=((150, 1), (49, 78), (1, 1)), window=67),
     "a window over spans": Case(lengths=(1300, 1100), steps=((700, 1), (599, 1098), (1, 1)), window=530),
     "a window longer than the sequence": Case(lengths=(70, 40), steps=((69, 39), (1, 1)), window=90),
+    "sinks, clamped gates and biases of experts": Case(has_sinks=True, limit=0.5),
+    "sinks over spans": Case(lengths=(1100, 513), steps=((600, 1), (499, 511), (1, 1)), has_sinks=True),
+    "sinks beside a window": Case(
+        lengths=(1300, 80), steps=((700, 1), (599, 78), (1, 1)), window=67, has_sinks=True
+    ),
     "chunks that split a pair": Case(lengths=(24, 7), steps=((3, 1), (8, 2), (1, 1), (12, 3))),
 }
 PRODUCTS = ("odd widths", "more inputs than a block", "many tokens")

@@ -24,7 +24,8 @@ from millrace_kernels.native.selfcheck import rounding
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import Routes, Routing, Scoring, Step
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Packer
 
 CPU = torch.device("cpu")
@@ -33,41 +34,60 @@ Rows = Any
 
 
 class Block:
-    """A norm, a router and its experts, the same numbers for every packer."""
+    """A norm, a router and its experts, the same numbers for every packer; with a limit there are biases."""
 
-    def __init__(self, num_experts: int, inputs: int, width: int) -> None:
+    def __init__(self, num_experts: int, inputs: int, width: int, limit: float | None = None) -> None:
         generator = torch.Generator().manual_seed(1)
         self.router = torch.randn(num_experts, inputs, generator=generator) * inputs**-0.5
         self.gates = torch.randn(num_experts, 2, width, inputs, generator=generator) * inputs**-0.5
         self.downs = torch.randn(num_experts, inputs, width, generator=generator) * width**-0.5
+        self.limit, has_bias = limit, 0.0 if limit is None else 1.0
+        self.router_bias = torch.randn(num_experts, generator=generator) * has_bias
+        self.gate_biases = torch.randn(num_experts, 2, width, generator=generator) * has_bias
+        self.down_biases = torch.randn(num_experts, inputs, generator=generator) * has_bias
 
     def add_to(
         self, x: Tensor, packer: Packer, step: Step, routing: Routing, share: slice = slice(None)
     ) -> Tensor:
-        """Return x + the mixture of x's norm, by a worker that has a share of each expert's width."""
+        """Return x + the mixture of x's norm, by a worker that has a share of each expert's width.
+
+        The first worker adds the biases of the sums.
+        """
         dtype, gates, downs = packer.dtype, self.gates[:, :, share], self.downs[:, :, share]
         number, _, width, inputs = gates.shape
-        packed = packer.pack_gated_experts(gates.to(dtype).flatten(0, 1), number, 2 * width, inputs)
+        has_bias = self.limit is not None
+        router_bias = self.router_bias.to(dtype) if has_bias else None
+        gate_bias = self.gate_biases[:, :, share].to(dtype).flatten(1) if has_bias else None
+        down_bias = self.down_biases.to(dtype) if has_bias and not share.start else None
+        packed = packer.pack_gated_experts(
+            gates.to(dtype).flatten(0, 1), number, 2 * width, inputs, bias=gate_bias
+        )
         normal = step.rms_norm(x, torch.ones(inputs, dtype=dtype), 1e-6)
-        routes = step.route(normal, packer.pack_router(self.router.to(dtype)), routing)
-        h = step.experts_silu_mul(normal, routes, packed)
-        return step.experts_add(h, routes, packer.pack_experts(downs.to(dtype), number, inputs, width), x)
+        routes = step.route(normal, packer.pack_router(self.router.to(dtype), router_bias), routing)
+        h = step.experts_silu_mul(normal, routes, packed, self.limit)
+        down = packer.pack_experts(downs.to(dtype), number, inputs, width, bias=down_bias)
+        return step.experts_add(h, routes, down, x)
 
     def exact(self, x: Tensor, routing: Routing) -> Tensor:
         """Return the same in float64, row by row."""
         rows, results = x.double() * (x.double().square().mean(1, keepdim=True) + 1e-6).rsqrt(), []
-        for row, scores in zip(rows, rows @ self.router.double().T, strict=True):
+        for row, scores in zip(rows, rows @ self.router.double().T + self.router_bias.double(), strict=True):
             weights = scores.softmax(0) if routing.scoring is Scoring.SOFTMAX else scores.sigmoid()
             chosen = scores.argsort(descending=True)[: routing.num_chosen]
             total = weights[chosen].sum() if routing.is_normalised else 1
             mixed = torch.zeros_like(row)
             for expert in chosen:
-                gate, up = self.gates[expert].double() @ row
-                mixed += (
-                    weights[expert] / total * (self.downs[expert].double() @ (functional.silu(gate) * up))
-                )
+                gate, up = self.gates[expert].double() @ row + self.gate_biases[expert].double()
+                down = self.downs[expert].double() @ self._gate(gate, up) + self.down_biases[expert].double()
+                mixed += weights[expert] / total * down
             results.append(mixed)
         return x + torch.stack(results)
+
+    def _gate(self, gate: Tensor, up: Tensor) -> Tensor:
+        if self.limit is None:
+            return functional.silu(gate) * up
+        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
 
 CASES = {
@@ -76,6 +96,7 @@ CASES = {
     "one of few": (Block(3, 34, 36), 1, Routing(1, Scoring.SIGMOID)),
     "some of many": (Block(20, 48, 36), 17, Routing(5)),
     "by sigmoids": (Block(12, 64, 96), 17, Routing(3, Scoring.SIGMOID, is_normalised=False)),
+    "clamped and with biases": (Block(6, 48, 36, limit=0.7), 17, Routing(3)),
     "more rows than are gathered at once": (Block(2, 40, 34), 131, Routing(1)),
 }
 """With experts that no row chooses, and widths that are no multiple of a strip or a group."""

@@ -10,7 +10,8 @@ from millrace_kernels.linear.gpu.choice import Capability
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.select import select_kernels, select_triton
 from millrace_kernels.step import Routing, Step
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Experts, Packer
 from testing.stored_matrices import Kind
 
@@ -31,10 +32,12 @@ def make(kind: Kind, inputs: int, outputs: int) -> list[StoredMatrix]:
     return [whole[at * outputs : (at + 1) * outputs] for at in range(NUM_EXPERTS)]
 
 
-def mix(x: Tensor, gates: Experts, downs: Experts, step: Step, packer: Packer) -> Tensor:
+def mix(  # noqa: PLR0917
+    x: Tensor, gates: Experts, downs: Experts, step: Step, packer: Packer, limit: float | None = None
+) -> Tensor:
     router = torch.randn(NUM_EXPERTS, INPUTS, generator=torch.Generator().manual_seed(0)).to(x.dtype)
     routes = step.route(x, packer.pack_router(router), Routing(2))
-    return step.experts_add(step.experts_silu_mul(x, routes, gates), routes, downs, x.clone())
+    return step.experts_add(step.experts_silu_mul(x, routes, gates, limit), routes, downs, x.clone())
 
 
 @pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (7, torch.float32), (90, torch.bfloat16)])
@@ -67,3 +70,25 @@ def test_experts_packed_for_gpus_have_no_product_on_cpus() -> None:
     step = TensorStep.without_tokens(select_kernels(CPU), Alone())
     with pytest.raises(TypeError, match="experts packed for GPUs"):
         mix(torch.randn(3, INPUTS), gates, downs, step, packer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quantised_experts_have_biases_and_clamped_gates(dtype: torch.dtype) -> None:
+    kind, x = FORMS["INT4"], torch.randn(20, INPUTS).to(dtype)
+    gates, downs = make(kind, INPUTS, 2 * WIDTH), make(kind, WIDTH, INPUTS)
+    biases = torch.randn(NUM_EXPERTS, 2 * WIDTH).to(dtype), torch.randn(NUM_EXPERTS, INPUTS).to(dtype)
+    quantised, wide = TensorPacker(dtype, CPU, capability=HOPPER), TensorPacker(torch.float32, CPU)
+    packed = (
+        quantised.pack_gated_experts(gates, NUM_EXPERTS, 2 * WIDTH, INPUTS, gates[0].form, bias=biases[0]),
+        quantised.pack_experts(downs, NUM_EXPERTS, INPUTS, WIDTH, downs[0].form, bias=biases[1]),
+    )
+    exact = (
+        wide.pack_gated_experts(
+            (one.widen() for one in gates), NUM_EXPERTS, 2 * WIDTH, INPUTS, bias=biases[0]
+        ),
+        wide.pack_experts((one.widen() for one in downs), NUM_EXPERTS, INPUTS, WIDTH, bias=biases[1]),
+    )
+    found = mix(x, *packed, TensorStep.without_tokens(select_triton(), Alone()), quantised, 0.7)
+    expected = mix(x.float(), *exact, TensorStep.without_tokens(select_kernels(CPU), Alone()), wide, 0.7)
+    error = (found.float() - expected).norm() / expected.norm()
+    assert error < (1e-6 if dtype == torch.float32 else 2e-2)

@@ -24,7 +24,8 @@ from millrace_kernels.linear.gpu.triton_round import round_inputs
 from millrace_kernels.linear.gpu.triton_widen import widen
 from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.select import select_triton
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import SideBySide
 from testing.stored_matrices import Kind
 

@@ -32,7 +32,8 @@ from millrace_kernels.paged_attention.cache import SLACK, KvCache
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import QueryRows, select_kernels
 from millrace_kernels.step import Heads, Step
-from millrace_kernels.tensor_step import StepAttention, TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import StepAttention, TensorStep
 from millrace_kernels.weights import Packer
 from tests.kernels.layer_shapes import PRODUCTS, SHAPES
 from tests.kernels.libraries import READS_KERNELS

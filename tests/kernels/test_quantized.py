@@ -25,7 +25,8 @@ from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.recording.recorder import record
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.select import select_kernels
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Packer, SideBySide
 from tests.kernels.libraries import READS_KERNELS
 

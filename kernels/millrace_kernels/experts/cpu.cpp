@@ -132,11 +132,13 @@ static void multiply_expert(const Program& p, const Op& op, const Scratch& s, in
   Matrix m = *op.matrix;
   m.data = (const char*)m.data + expert * count_bytes(m);
   if (m.scales != nullptr) m.scales += (int64_t)expert * count_strips(m) * LANES;
+  if (m.bias != nullptr) m.bias += (int64_t)expert * m.outputs;
+  if (op.kind == EXPERTS_SILU_MUL && op.number > 0) m.gate = GATED_CLAMPED;
   int end = s.ends[expert];
   for (int at = expert ? s.ends[expert - 1] : 0; at < end; at += EXPERT_ROWS) {
     int num_rows = smaller(EXPERT_ROWS, end - at);
     for (int i = 0; i < num_rows; i++) gather_row(p, op, s, s.entries[at + i], i);
-    multiply({m, s.x, s.x_stride, num_rows, op.y.type, s.sums, s.wide, s.outputs, {}, 0}, columns);
+    multiply({m, s.x, s.x_stride, num_rows, op.y.type, s.sums, s.wide, s.outputs, {}, 0, op.number}, columns);
   }
 }
 

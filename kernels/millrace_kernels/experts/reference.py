@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from millrace_kernels.linear.reference import linear_reference
 from millrace_kernels.silu_mul.reference import silu_mul_reference
 from millrace_kernels.step import Routing, Scoring
 
+SLOPE = 1.702
+"""Of the sigmoid in clamped gates, as gpt-oss has it (OpenAI, 2025)."""
 Multiply = Callable[[int, Tensor], Tensor]
 """Takes an expert's number and rows [any, inputs]. Returns the rows' products [any, outputs]."""
 
@@ -44,16 +47,28 @@ def route_reference(scores: Tensor, routing: Routing) -> Choice:
     return Choice(experts.to(torch.int32), weights)
 
 
-def multiply_dense(weight: Tensor) -> Multiply:
-    """Return products with weight [experts, outputs, inputs]."""
-    return lambda expert, rows: linear_reference(rows, weight[expert], None)
+def multiply_dense(weight: Tensor, bias: Tensor | None = None) -> Multiply:
+    """Return products with weight [experts, outputs, inputs] and bias [experts, outputs]."""
+    return lambda expert, rows: linear_reference(rows, weight[expert], None if bias is None else bias[expert])
 
 
-def experts_silu_mul_reference(x: Tensor, routes: Choice, multiply: Multiply) -> Tensor:
-    """Return silu(gate) * up of each row's experts side by side, [rows, num_chosen * width] in x's type."""
+def clamped_mul_reference(gate_up: Tensor, limit: float) -> Tensor:
+    """Return gate * sigmoid(SLOPE * gate) * (up + 1), of gates up to the limit and factors within it."""
+    gate, up = gate_up.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (gate / (1.0 + (gate * -SLOPE).exp()) * (up + 1.0)).to(gate_up.dtype)
+
+
+def experts_silu_mul_reference(
+    x: Tensor, routes: Choice, multiply: Multiply, limit: float | None = None
+) -> Tensor:
+    """Return silu(gate) * up of each row's experts side by side, [rows, num_chosen * width] in x's type.
+
+    With a limit it is `clamped_mul_reference`.
+    """
+    gate = silu_mul_reference if limit is None else partial(clamped_mul_reference, limit=limit)
     results = [
-        (rows, ranks, silu_mul_reference(multiply(expert, x[rows]).to(x.dtype)))
-        for expert, rows, ranks in _group(routes)
+        (rows, ranks, gate(multiply(expert, x[rows]).to(x.dtype))) for expert, rows, ranks in _group(routes)
     ]
     width = results[0][2].shape[1]
     y = x.new_empty(x.shape[0], routes.num_chosen, width)

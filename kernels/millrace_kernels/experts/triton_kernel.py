@@ -7,10 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from millrace_kernels.experts.reference import Choice
+from millrace_kernels.experts.reference import SLOPE, Choice
 from millrace_kernels.experts.triton_route import MIN_BLOCK_ROWS, SortedChoice
 
 SUM_COLUMNS = 1024
+CLAMPED_SLOPE = tl.constexpr(SLOPE)
 
 
 class Tile(NamedTuple):
@@ -50,18 +51,34 @@ def _add_product(  # noqa: PLR0917
     return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def gate_by(gate: tl.tensor, up: tl.tensor, limit: tl.tensor, IS_CLAMPED: tl.constexpr) -> tl.tensor:  # noqa: N803
+    """Return silu(gate) * up, or that of clamped gates."""
+    strength = gate
+    if IS_CLAMPED:
+        # As comparisons, so that a NaN stays one.
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up)) + 1.0
+        strength = gate * CLAMPED_SLOPE
+    return gate / (1.0 + tl.exp(-strength)) * up
+
+
 @triton.jit(do_not_specialize=["num_entries"])  # type: ignore[untyped-decorator]
 def _experts_silu_mul_kernel(  # noqa: PLR0917
     x_ptr: tl.tensor,
     weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     entries_ptr: tl.tensor,
     owners_ptr: tl.tensor,
     output_ptr: tl.tensor,
     x_stride: tl.tensor,
+    limit: tl.tensor,
     num_entries: tl.tensor,
     NUM_CHOSEN: tl.constexpr,  # noqa: N803
     INPUTS: tl.constexpr,  # noqa: N803
     WIDTH: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    IS_CLAMPED: tl.constexpr,  # noqa: N803
     BLOCK_ROWS: tl.constexpr,  # noqa: N803
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
     BLOCK_INPUTS: tl.constexpr,  # noqa: N803
@@ -82,7 +99,11 @@ def _experts_silu_mul_kernel(  # noqa: PLR0917
             x = _load_rows(rows, inputs, is_row, INPUTS)
             gate = _add_product(gate, x, gates, inputs, is_column, INPUTS, DOT_IN_FLOAT32)
             up = _add_product(up, x, gates + WIDTH * INPUTS, inputs, is_column, INPUTS, DOT_IN_FLOAT32)
-        gated = (gate / (1.0 + tl.exp(-gate)) * up).to(output_ptr.dtype.element_ty)
+        if HAS_BIAS:
+            biases = bias_ptr + expert * 2 * WIDTH + columns
+            gate += tl.load(biases, mask=is_column, other=0.0).to(tl.float32)[None, :]
+            up += tl.load(biases + WIDTH, mask=is_column, other=0.0).to(tl.float32)[None, :]
+        gated = gate_by(gate, up, limit, IS_CLAMPED).to(output_ptr.dtype.element_ty)
         where = output_ptr + entries[:, None] * WIDTH + columns[None, :]
         tl.store(where, gated, mask=is_row[:, None] & is_column[None, :])
 
@@ -91,6 +112,7 @@ def _experts_silu_mul_kernel(  # noqa: PLR0917
 def _experts_multiply_kernel(  # noqa: PLR0917
     h_ptr: tl.tensor,
     weight_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     entries_ptr: tl.tensor,
     owners_ptr: tl.tensor,
     factors_ptr: tl.tensor,
@@ -98,6 +120,7 @@ def _experts_multiply_kernel(  # noqa: PLR0917
     num_entries: tl.tensor,
     INPUTS: tl.constexpr,  # noqa: N803
     OUTPUTS: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
     BLOCK_ROWS: tl.constexpr,  # noqa: N803
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
     BLOCK_INPUTS: tl.constexpr,  # noqa: N803
@@ -115,6 +138,9 @@ def _experts_multiply_kernel(  # noqa: PLR0917
             inputs = begin + tl.arange(0, BLOCK_INPUTS)
             x = _load_rows(h_ptr + entries * INPUTS, inputs, is_row, INPUTS)
             product = _add_product(product, x, weights, inputs, is_column, INPUTS, DOT_IN_FLOAT32)
+        if HAS_BIAS:
+            bias = tl.load(bias_ptr + expert * OUTPUTS + columns, mask=is_column, other=0.0)
+            product += bias.to(tl.float32)[None, :]
         product *= tl.load(factors_ptr + entries, mask=is_row, other=0.0)[:, None]
         where = products_ptr + entries[:, None] * OUTPUTS + columns[None, :]
         tl.store(where, product.to(products_ptr.dtype.element_ty), mask=is_row[:, None] & is_column[None, :])
@@ -140,24 +166,31 @@ def _experts_sum_kernel(  # noqa: PLR0917
     tl.store(where, total.to(residual_ptr.dtype.element_ty), mask=is_column)
 
 
-def experts_silu_mul(x: Tensor, choice: Choice, weight: Tensor) -> Tensor:
-    """Launch the kernel; x [rows, inputs], rows contiguous, and weight [experts, 2 * width, inputs]."""
+def experts_silu_mul(
+    x: Tensor, choice: Choice, weight: Tensor, bias: Tensor | None = None, limit: float | None = None
+) -> Tensor:
+    """Launch the kernel; x [rows, inputs], rows contiguous, and weight [experts, 2 * width, inputs].
+
+    bias [experts, 2 * width]; with a limit gates are clamped.
+    """
     assert isinstance(choice, SortedChoice), "a choice of another path"
     num_rows, num_chosen, width = x.shape[0], choice.num_chosen, weight.shape[1] // 2
     tile = choose_tile(x.dtype, choice.block_rows)
     output = torch.empty((num_rows, num_chosen * width), dtype=x.dtype, device=x.device)
     _experts_silu_mul_kernel[(choice.owners.shape[0], triton.cdiv(width, tile.columns))](
-        x, weight, choice.entries, choice.owners, output, x.stride(0), num_rows * num_chosen,
-        NUM_CHOSEN=num_chosen, INPUTS=x.shape[1], WIDTH=width, BLOCK_ROWS=choice.block_rows,
+        x, weight, weight if bias is None else bias, choice.entries, choice.owners, output, x.stride(0),
+        limit or 0.0, num_rows * num_chosen, NUM_CHOSEN=num_chosen, INPUTS=x.shape[1], WIDTH=width,
+        HAS_BIAS=bias is not None, IS_CLAMPED=limit is not None, BLOCK_ROWS=choice.block_rows,
         BLOCK_COLUMNS=tile.columns, BLOCK_INPUTS=tile.inputs, DOT_IN_FLOAT32=_is_interpreted(),
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
     )  # fmt: skip
     return output
 
 
-def experts_add(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) -> Tensor:
+def experts_add(h: Tensor, choice: Choice, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
     """Launch the kernels, in place of the residual [rows, outputs]; weight [experts, outputs, inputs].
 
+    bias [experts, outputs].
     h is the result of `experts_silu_mul`. Products have the residual's type, and their sum is float32.
     """
     assert isinstance(choice, SortedChoice), "a choice of another path"
@@ -165,10 +198,11 @@ def experts_add(h: Tensor, choice: Choice, weight: Tensor, residual: Tensor) -> 
     tile = choose_tile(h.dtype, choice.block_rows)
     products = torch.empty((num_rows * num_chosen, outputs), dtype=residual.dtype, device=h.device)
     _experts_multiply_kernel[(choice.owners.shape[0], triton.cdiv(outputs, tile.columns))](
-        h, weight, choice.entries, choice.owners, choice.weights, products, num_rows * num_chosen,
-        INPUTS=inputs, OUTPUTS=outputs, BLOCK_ROWS=choice.block_rows,
-        BLOCK_COLUMNS=tile.columns, BLOCK_INPUTS=tile.inputs, DOT_IN_FLOAT32=_is_interpreted(),
-        num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
+        h, weight, weight if bias is None else bias, choice.entries, choice.owners, choice.weights, products,
+        num_rows * num_chosen, INPUTS=inputs, OUTPUTS=outputs, HAS_BIAS=bias is not None,
+        BLOCK_ROWS=choice.block_rows, BLOCK_COLUMNS=tile.columns, BLOCK_INPUTS=tile.inputs,
+        DOT_IN_FLOAT32=_is_interpreted(), num_warps=tile.warps, num_stages=tile.stages,
+        enable_fp_fusion=False,
     )  # fmt: skip
     return sum_products(products, residual)
 

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from millrace_kernels.experts.reference import Choice
-from millrace_kernels.experts.triton_kernel import sum_products
+from millrace_kernels.experts.triton_kernel import gate_by, sum_products
 from millrace_kernels.experts.triton_route import MIN_BLOCK_ROWS, SortedChoice
 from millrace_kernels.linear.gpu.matrix import GpuMatrix, unit_of
 from millrace_kernels.linear.gpu.triton_unit import multiply_units
@@ -27,12 +27,15 @@ def _quantized_silu_mul_kernel(  # noqa: PLR0917
     codes_ptr: tl.tensor,
     scales_ptr: tl.tensor,
     zeros_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     entries_ptr: tl.tensor,
     owners_ptr: tl.tensor,
     output_ptr: tl.tensor,
     x_stride: tl.tensor,
+    limit: tl.tensor,
     num_entries: tl.tensor,
     NUM_CHOSEN: tl.constexpr,  # noqa: N803
+    IS_CLAMPED: tl.constexpr,  # noqa: N803
     WIDTH: tl.constexpr,  # noqa: N803
     NUMBER: tl.constexpr,  # noqa: N803
     INPUTS: tl.constexpr,  # noqa: N803
@@ -44,6 +47,7 @@ def _quantized_silu_mul_kernel(  # noqa: PLR0917
     HAS_ZEROS: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
     DOT: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
     BLOCK_ROWS: tl.constexpr,  # noqa: N803
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
 ) -> None:
@@ -68,7 +72,10 @@ def _quantized_silu_mul_kernel(  # noqa: PLR0917
             zeros_ptr + ups if HAS_ZEROS else ups, is_column, 0, UNITS, nothing,
             NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
-        gated = (gate / (1.0 + tl.exp(-gate)) * up).to(output_ptr.dtype.element_ty)
+        if HAS_BIAS:
+            gate += tl.load(bias_ptr + gates, mask=is_column, other=0.0).to(tl.float32)[:, None]
+            up += tl.load(bias_ptr + ups, mask=is_column, other=0.0).to(tl.float32)[:, None]
+        gated = gate_by(gate, up, limit, IS_CLAMPED).to(output_ptr.dtype.element_ty)
         where = output_ptr + entries[None, :] * WIDTH + columns[:, None]
         tl.store(where, gated, mask=is_row[None, :] & is_column[:, None])
 
@@ -79,6 +86,7 @@ def _quantized_multiply_kernel(  # noqa: PLR0917
     codes_ptr: tl.tensor,
     scales_ptr: tl.tensor,
     zeros_ptr: tl.tensor,
+    bias_ptr: tl.tensor,
     entries_ptr: tl.tensor,
     owners_ptr: tl.tensor,
     factors_ptr: tl.tensor,
@@ -95,6 +103,7 @@ def _quantized_multiply_kernel(  # noqa: PLR0917
     HAS_ZEROS: tl.constexpr,  # noqa: N803
     HAS_FP8: tl.constexpr,  # noqa: N803
     DOT: tl.constexpr,  # noqa: N803
+    HAS_BIAS: tl.constexpr,  # noqa: N803
     BLOCK_ROWS: tl.constexpr,  # noqa: N803
     BLOCK_COLUMNS: tl.constexpr,  # noqa: N803
 ) -> None:
@@ -112,12 +121,16 @@ def _quantized_multiply_kernel(  # noqa: PLR0917
             tl.zeros((BLOCK_COLUMNS, BLOCK_ROWS), dtype=tl.float32),
             NUMBER, INPUTS, OUTPUTS, UNIT, GROUP, UNIT_STRIDE, HAS_ZEROS, HAS_FP8, DOT,
         )  # fmt: skip
+        if HAS_BIAS:
+            product += tl.load(bias_ptr + lines, mask=is_column, other=0.0).to(tl.float32)[:, None]
         product *= tl.load(factors_ptr + entries, mask=is_row, other=0.0)[None, :]
         where = products_ptr + entries[None, :] * WIDTH + columns[:, None]
         tl.store(where, product.to(products_ptr.dtype.element_ty), mask=is_row[None, :] & is_column[:, None])
 
 
-def quantized_silu_mul(x: Tensor, choice: Choice, matrix: GpuMatrix, num_experts: int) -> Tensor:
+def quantized_silu_mul(
+    x: Tensor, choice: Choice, matrix: GpuMatrix, num_experts: int, limit: float | None = None
+) -> Tensor:
     """Launch the kernel; as `experts_silu_mul`, of experts [2 * width, inputs] one below the other."""
     assert isinstance(choice, SortedChoice), "a choice of another path"
     x = matrix.arrange(x)
@@ -125,8 +138,9 @@ def quantized_silu_mul(x: Tensor, choice: Choice, matrix: GpuMatrix, num_experts
     output = torch.empty((x.shape[0], choice.num_chosen * width), dtype=x.dtype, device=x.device)
     grid, constants = _describe_launch(x.dtype, choice, matrix, width)
     _quantized_silu_mul_kernel[grid](
-        x, bytes_of(matrix), matrix.scales, matrix.zeros, choice.entries, choice.owners, output,
-        x.stride(0), num_entries, NUM_CHOSEN=choice.num_chosen, **constants,
+        x, bytes_of(matrix), matrix.scales, matrix.zeros, _bias_of(matrix), choice.entries, choice.owners,
+        output, x.stride(0), limit or 0.0, num_entries, NUM_CHOSEN=choice.num_chosen,
+        IS_CLAMPED=limit is not None, **constants,
     )  # fmt: skip
     return output
 
@@ -139,10 +153,15 @@ def quantized_add(h: Tensor, choice: Choice, matrix: GpuMatrix, num_experts: int
     products = torch.empty((len(h), width), dtype=residual.dtype, device=h.device)
     grid, constants = _describe_launch(h.dtype, choice, matrix, width)
     _quantized_multiply_kernel[grid](
-        h, bytes_of(matrix), matrix.scales, matrix.zeros, choice.entries, choice.owners, choice.weights,
-        products, len(h), **constants,
+        h, bytes_of(matrix), matrix.scales, matrix.zeros, _bias_of(matrix), choice.entries, choice.owners,
+        choice.weights, products, len(h), **constants,
     )  # fmt: skip
     return sum_products(products, residual)
+
+
+def _bias_of(matrix: GpuMatrix) -> Tensor:
+    """Return the bias, or any memory where there is none: the kernels read none of it."""
+    return matrix.scales if matrix.bias is None else matrix.bias
 
 
 def _describe_launch(
@@ -153,6 +172,7 @@ def _describe_launch(
     constants = describe(matrix, dtype, unit_of(matrix.form.group)) | {
         "WIDTH": width,
         "OUTPUTS": matrix.outputs,
+        "HAS_BIAS": matrix.bias is not None,
         "BLOCK_ROWS": choice.block_rows,
         "BLOCK_COLUMNS": columns,
         "num_warps": warps,

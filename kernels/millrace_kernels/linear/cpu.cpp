@@ -72,9 +72,15 @@ INLINE Floats biased(const Matrix& m, Floats value, int column, int num_columns)
   return m.bias == nullptr ? value : add(value, load(m.bias + column, num_columns));
 }
 
-// gate / (1 + e^-k) · up, with k = gate for SiLU, and √(8/π) · (gate + 0.044715 gate³) for GELU by tanh
-INLINE Floats gated(int kind, Floats gate, Floats up) {
-  Floats one = splat(1.0f), k = gate;
+// gate / (1 + e^-k) · up, with k = gate for SiLU, √(8/π) · (gate + 0.044715 gate³) for GELU by tanh, and 1.702 gate for
+// clamped gates, whose factor has 1 added. `max` and `min` return their second argument beside a NaN.
+INLINE Floats gated(int kind, float limit, Floats gate, Floats up) {
+  Floats one = splat(1.0f);
+  if (kind == GATED_CLAMPED) {
+    gate = min(splat(limit), gate);
+    up = add(max(splat(-limit), min(splat(limit), up)), one);
+  }
+  Floats k = kind == GATED_CLAMPED ? mul(splat(1.702f), gate) : gate;
   if (kind == GATED_GELU) {
     Floats square = mul(gate, gate);
     k = mul(mul(splat(1.5957691216057308f), gate), add(one, mul(splat(0.044715f), square)));
@@ -91,7 +97,7 @@ static __attribute__((noinline)) void finish_row(const Tile& t, int r, Floats* v
     UNROLL for (int s = 0; s + 1 < STRIPS; s += 2) {
       int column = (t.strip + s) / 2 * LANES, left = half - column;
       Floats gate = biased(m, value[s], column, left), up = biased(m, value[s + 1], half + column, left);
-      write(t.product.y_type, to.y, column, gated(m.gate, gate, up), left);
+      write(t.product.y_type, to.y, column, gated(m.gate, t.product.limit, gate, up), left);
     }
     return;
   }

@@ -24,6 +24,7 @@ struct Product {
   const Output* outputs;
   Output first;
   int64_t y_stride;
+  float limit;  // of clamped gates
 };
 
 int count_strips(const Matrix&);

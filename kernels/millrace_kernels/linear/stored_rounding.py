@@ -72,22 +72,38 @@ class RoundingPacker:
         """Pack a table as it is."""
         return self._packer.pack_table(rows)
 
-    def pack_router(self, rows: Tensor) -> Matrix:
+    def pack_router(self, rows: Tensor, bias: Tensor | None = None) -> Matrix:
         """Pack a router as it is."""
-        return self._packer.pack_router(rows)
+        return self._packer.pack_router(rows, bias)
 
     def pack_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> Experts:
         """Round and pack experts."""
-        return self._packer.pack_experts(self._round(parts), num_experts, outputs, inputs, form or self._form)
+        return self._packer.pack_experts(
+            self._round(parts), num_experts, outputs, inputs, form or self._form, bias=bias
+        )
 
     def pack_gated_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> Experts:
         """Round and pack gated experts."""
         return self._packer.pack_gated_experts(
-            self._round(parts), num_experts, outputs, inputs, form or self._form
+            self._round(parts), num_experts, outputs, inputs, form or self._form, bias=bias
         )
 
     def _round(self, parts: Iterable[Part]) -> Iterable[StoredMatrix]:

@@ -61,7 +61,7 @@ struct Matrix {
   int32_t group;     // INT4_*, FP8_*: inputs with one scale in the strips; 0: none there
 };
 
-enum Gate : int32_t { GATED_SILU = 1, GATED_GELU = 2 };
+enum Gate : int32_t { GATED_SILU = 1, GATED_GELU = 2, GATED_CLAMPED = 3 };  // the last: in no record
 
 struct Op {
   int32_t kind;
@@ -70,10 +70,10 @@ struct Op {
   Rows routes;  // EXPERTS_*: y of ROUTE. Each row has its experts' numbers, ascending, and then their weights
   const Matrix* matrix;
   const void* weight;  // RMS_NORM: [width] of the rows' type. ROTARY_KV_WRITE: cos then sin, each [length, head_dim / 2],
-                       // or null: not rotated. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's.
+                       // or null: not rotated. ATTENTION: float32 [heads], a sink of each, or null. SAMPLE: its Sampling. GATHER: int32 [workers + 1], the first column of each worker's.
                        // QUANTIZE: int32 [inputs], the input that each column of the matrix multiplies, or null: as they come
   const void *query_norm, *key_norm;  // ROTARY_KV_WRITE: [head_dim] of the rows' type, or null: not normalised
-  float number;        // RMS_NORM, ROTARY_KV_WRITE: epsilon. ATTENTION: scale
+  float number;        // RMS_NORM, ROTARY_KV_WRITE: epsilon. ATTENTION: scale. EXPERTS_SILU_MUL: limit of clamped gates, or 0
   int32_t weight_type;
   int32_t heads, kv_heads, head_dim;
   int32_t length;  // ROTARY_KV_WRITE: positions in the table. EMBED: tokens before the matrix' first row

@@ -21,7 +21,8 @@ from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.sampling.selfcheck import check_sampler
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routing, Step
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Experts, Matrix, Packer
 
 BOUNDS = {
@@ -72,6 +73,10 @@ class Case:
     """The keys that a token sees at most."""
     kv: KvFormat = KvFormat.MODEL
     """The form of the cache."""
+    has_sinks: bool = False
+    """Whether attention has sinks."""
+    limit: float | None = None
+    """Of the experts' clamped gates; then router and experts have biases, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,8 @@ class Layer:
     expert_downs: Experts
     angles: Angles | None
     norms: HeadNorms | None
+    sinks: Tensor | None
+    limit: float | None
 
     def forward(self, step: Step) -> Tensor:
         """Return hidden states."""
@@ -100,13 +107,13 @@ class Layer:
         """Return the residuals x with the sums of attention, MLP and experts."""
         qkv = step.linear(step.rms_norm(x, self.norm, 1e-5), self.qkv)
         query = step.rotary_kv_write(qkv, self.cache, self.heads, self.angles, self.norms)
-        mixed = step.attention(query, self.cache, self.heads, self.heads.head_dim**-0.5)
+        mixed = step.attention(query, self.cache, self.heads, self.heads.head_dim**-0.5, self.sinks)
         x = step.linear_add(mixed, self.output, x)
         gated = step.linear_silu_mul(step.rms_norm(x, self.norm, 1e-5), self.gate_up)
         x = step.linear_add(gated, self.down, x)
         normal = step.rms_norm(x, self.norm, 1e-5)
         routes = step.route(normal, self.router, Routing(self.router.outputs))
-        gated = step.experts_silu_mul(normal, routes, self.expert_gates)
+        gated = step.experts_silu_mul(normal, routes, self.expert_gates, self.limit)
         return step.experts_add(gated, routes, self.expert_downs, x)
 
     def logits(self, hidden: Tensor, step: Step) -> Tensor:
@@ -121,6 +128,9 @@ def build_layer(packer: Packer, case: Case) -> Layer:
     def random(rows: int, columns: int) -> Tensor:
         return torch.randn(rows, columns, generator=generator).mul_(columns**-0.5).to(packer.dtype)
 
+    def bias(*shape: int) -> Tensor | None:
+        return None if case.limit is None else torch.randn(shape, generator=generator).to(packer.dtype)
+
     heads, width, mlp, dim = case.heads, case.width, case.mlp_width, case.heads.head_dim
     experts = case.num_experts
     query, kv = heads.num_heads * dim, heads.num_kv_heads * dim
@@ -134,13 +144,21 @@ def build_layer(packer: Packer, case: Case) -> Layer:
         output=packer.pack([random(width, query)], width, query, random(1, width)[0]),
         gate_up=packer.pack_gated([random(mlp, width) for _ in "gu"], 2 * mlp, width, random(1, 2 * mlp)[0]),
         down=packer.pack([random(width, mlp)], width, mlp, None),
-        router=packer.pack_router(random(experts, width)),
+        router=packer.pack_router(random(experts, width), bias(experts)),
         expert_gates=packer.pack_gated_experts(
-            (random(mlp, width) for _ in range(2 * experts)), experts, 2 * mlp, width
+            (random(mlp, width) for _ in range(2 * experts)),
+            experts,
+            2 * mlp,
+            width,
+            bias=bias(experts, 2 * mlp),
         ),
-        expert_downs=packer.pack_experts((random(width, mlp) for _ in range(experts)), experts, width, mlp),
+        expert_downs=packer.pack_experts(
+            (random(width, mlp) for _ in range(experts)), experts, width, mlp, bias=bias(experts, width)
+        ),
         angles=Angles(torch.stack((turns.cos(), turns.sin()))) if case.is_turned else None,
         norms=HeadNorms(random(1, dim)[0] + 1, random(1, dim)[0] + 1, 1e-5) if case.is_normed else None,
+        sinks=torch.randn(heads.num_heads, generator=generator) * 2 if case.has_sinks else None,
+        limit=case.limit,
     )
 
 

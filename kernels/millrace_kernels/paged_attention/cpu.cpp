@@ -192,12 +192,19 @@ static Task<T, S> prepare(const Program& p, const Step& step, const Op& op, int 
   return t;
 }
 
+// What a row's sink adds to the sum of its weights.
+template <typename T, typename S>
+INLINE float weigh_sink(const Op& op, const Task<T, S>& t, int r) {
+  const float* sinks = (const float*)op.weight;
+  return sinks == nullptr ? 0 : exp_of(sinks[t.head * t.group + r % t.group] - t.all.best[r]);
+}
+
 template <typename T, typename S>
 static void write_rows(const Program& p, const Step& step, const Op& op, const Task<T, S>& t, int seq, int first) {
   for (int r = 0; r < t.num_rows; r++) {
     int token = step.start[seq] + first + r / t.group;
     T* to = row<T>(p, op.y, token) + (t.head * t.group + r % t.group) * op.head_dim;
-    Floats total = splat(t.all.total[r]);
+    Floats total = splat(t.all.total[r] + weigh_sink(op, t, r));
     for (int d = 0; d < op.head_dim; d += LANES)
       store(to + d, div(load(t.all.mixed + r * t.width + d), total), op.head_dim - d);
   }

@@ -14,13 +14,15 @@ def paged_attention_reference(  # noqa: PLR0917
     block_tables: Tensor,
     scale: float,
     window: int | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend causally, each row to its own sequence.
 
     query [num_tokens, heads, head_dim]; kv_cache a layer's;
     query_starts [rows + 1], context_lengths [rows] (this step's tokens included), block_tables
     [rows, blocks of the longest]. With a window a query sees its own key and the `window` - 1 before it, and
-    the table's entries before the first key of a row's first query have no meaning.
+    the table's entries before the first key of a row's first query have no meaning. sinks float32 [heads]: a
+    score of each head for a key without a value, which every query sees.
     Returns [num_tokens, heads, head_dim], zero for tokens of no row.
     """
     output = torch.zeros_like(query)
@@ -33,7 +35,8 @@ def paged_attention_reference(  # noqa: PLR0917
         positions = torch.arange(max(0, before + 1 - reach), context, device=query.device)
         is_hidden = (positions > own) | (positions <= own - reach)
         keys, values = _gather(kv_cache, block_tables[row], positions)
-        output[begin:end] = _attend(query[begin:end].float(), keys, values, scale, is_hidden).to(query.dtype)
+        scores = _score(query[begin:end].float(), keys, scale).masked_fill(is_hidden, float("-inf"))
+        output[begin:end] = _mix(_weigh(scores, sinks), values).to(query.dtype)
     return output
 
 
@@ -54,9 +57,19 @@ def _widen(data: Tensor, where: tuple[Tensor | slice, ...]) -> Tensor:
     return (data.view(torch.uint8)[where].view(data.dtype) if is_byte else data[where]).float()
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, scale: float, is_hidden: Tensor) -> Tensor:
-    heads, kv_heads = query.shape[1], keys.shape[1]
-    keys, values = (part.repeat_interleave(heads // kv_heads, dim=1) for part in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", query, keys) * scale
-    weights = scores.masked_fill(is_hidden, float("-inf")).softmax(dim=-1)
+def _score(query: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """Return [heads, queries, keys]."""
+    keys = keys.repeat_interleave(query.shape[1] // keys.shape[1], dim=1)
+    return torch.einsum("qhd,khd->hqk", query, keys) * scale
+
+
+def _weigh(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    if sinks is None:
+        return scores.softmax(dim=-1)
+    column = sinks.float()[:, None, None].expand(*scores.shape[:2], 1)
+    return torch.cat((scores, column), dim=-1).softmax(dim=-1)[..., :-1]
+
+
+def _mix(weights: Tensor, values: Tensor) -> Tensor:
+    values = values.repeat_interleave(weights.shape[0] // values.shape[1], dim=1)
     return torch.einsum("hqk,khd->qhd", weights, values)

@@ -96,12 +96,12 @@ class TiledAttention:
         pieces = list(_cut(query_starts, context_lengths, window))
         self._groups = [self._plan_group(group) for group in _group(pieces, num_kv_heads)]
 
-    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float) -> Tensor:
+    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float, sinks: Tensor | None = None) -> Tensor:
         """Attend; shapes as in `paged_attention_reference`. Tokens of no row get zeros."""
         output = torch.zeros_like(query)
         for group in self._groups:
             rows = _fill_up(query.index_select(0, group.tokens).float().mul_(scale))
-            mixed = self._attend(group, rows, kv_cache)[..., : query.shape[-1]]
+            mixed = self._attend(group, rows, kv_cache, sinks)[..., : query.shape[-1]]
             output.index_copy_(0, group.tokens, mixed.to(query.dtype))
         return output
 
@@ -141,7 +141,7 @@ class TiledAttention:
         keys = blocks[:, None, :] * (2 * self._kv_heads) + heads
         return torch.stack((keys, keys + self._kv_heads)).flatten()
 
-    def _attend(self, group: Group, query: Tensor, kv_cache: KvCache) -> Tensor:
+    def _attend(self, group: Group, query: Tensor, kv_cache: KvCache, sinks: Tensor | None) -> Tensor:
         """Return [sequences * tokens, heads, head_dim] in float32."""
         folded, num_rows = _fold(query, group.num_sequences, self._kv_heads)
         best = total = mixed = torch.empty(0)
@@ -162,6 +162,10 @@ class TiledAttention:
             total[:size].mul_(shrink).add_(weights.sum(dim=-1, keepdim=True))
             mixed[:size].mul_(shrink).add_(torch.bmm(weights, values))
             best[:size] = now
+        if sinks is not None:
+            heads = sinks.view(1, self._kv_heads, 1, -1)
+            shape = (group.num_sequences, self._kv_heads, num_rows // heads.shape[-1], heads.shape[-1])
+            total[:, :num_rows] += (heads.expand(shape).reshape(-1, num_rows, 1) - best[:, :num_rows]).exp_()
         return _unfold(mixed.div_(total)[:, :num_rows], group.num_sequences, self._kv_heads, query.shape)
 
     def _load(self, tile: Tile, kv_cache: KvCache) -> tuple[Tensor, Tensor]:

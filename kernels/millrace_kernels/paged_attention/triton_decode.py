@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.paged_attention.triton_tile import visit_tile
+from millrace_kernels.paged_attention.triton_tile import visit_tile, weigh_sink
 
 SPANS_AT_ONCE = 16
 """Spans merged at a time."""
@@ -116,6 +116,7 @@ def _decode_kernel(  # noqa: PLR0917
 def _merge_kernel(  # noqa: PLR0917
     sums_ptr: tl.tensor,
     mixed_ptr: tl.tensor,
+    sinks_ptr: tl.tensor,
     output_ptr: tl.tensor,
     starts_ptr: tl.tensor,
     ends_ptr: tl.tensor,
@@ -125,6 +126,7 @@ def _merge_kernel(  # noqa: PLR0917
     HEAD_DIM: tl.constexpr,  # noqa: N803
     SPANS: tl.constexpr,  # noqa: N803
     BLOCK_D: tl.constexpr,  # noqa: N803
+    HAS_SINKS: tl.constexpr,  # noqa: N803
 ) -> None:
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -156,6 +158,8 @@ def _merge_kernel(  # noqa: PLR0917
             total = total * shrink + tl.sum(share * weight, 0)
             mixed = mixed * shrink + tl.sum(part * weight[:, None], 0)
             best = now
+        if HAS_SINKS:
+            total += weigh_sink(tl.load(sinks_ptr + head), best)
         total = tl.where(end > begin, total, 1.0)
         where = output_ptr + token.to(tl.int64) * output_stride_token + head * output_stride_head + dims
         tl.store(where, (mixed / total).to(output_ptr.dtype.element_ty), mask=is_dim)

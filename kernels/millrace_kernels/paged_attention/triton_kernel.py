@@ -1,6 +1,5 @@
 """Paged attention on GPUs: the decode kernel for rows of one query, the prefill kernel for the others."""
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from millrace_kernels.paged_attention.triton_decode import (
     _merge_kernel,
 )
 from millrace_kernels.paged_attention.triton_prefill import _prefill_kernel
+from millrace_kernels.paged_attention.triton_tile import LOG2_E
 
 
 class StepRows(NamedTuple):
@@ -70,6 +70,16 @@ def launch_cache(kv_cache: KvCache) -> CacheArguments:
     return CacheArguments(data, data if scales is None else scales, (*data.stride()[:4], *strides))
 
 
+class Call(NamedTuple):
+    """A layer's call. Scores are multiplied by `scale`, and are exponents of 2."""
+
+    query: Tensor
+    kv_cache: KvCache
+    output: Tensor
+    scale: float
+    sinks: Tensor | None
+
+
 class TritonAttention:
     """A step's planned attention, called once for each layer. It never waits for the device."""
 
@@ -97,21 +107,22 @@ class TritonAttention:
         self._partial: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._outputs: dict[torch.Size, Tensor] = {}
 
-    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float) -> Tensor:
+    def __call__(self, query: Tensor, kv_cache: KvCache, scale: float, sinks: Tensor | None = None) -> Tensor:
         """Attend; shapes as in `paged_attention_reference`. Without `has_padding` each token needs a row.
 
         The last dimension of query and kv_cache's data must be contiguous. With `has_padding` the next call
         overwrites the output.
         """
         output = self._find_output(query)
-        scale_of_two = scale * math.log2(math.e)
+        call = Call(query, kv_cache, output, scale * LOG2_E.value, sinks)
         if self._spans is not None:
-            self._decode(query, kv_cache, output, scale_of_two, self._spans)
+            self._decode(call, self._spans)
         if self._has_prefill:
-            self._prefill(query, kv_cache, output, scale_of_two)
+            self._prefill(call)
         return output
 
-    def _decode(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float, work: Work) -> None:
+    def _decode(self, call: Call, work: Work) -> None:
+        query, kv_cache, output, scale, sinks = call
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, (data, scales, strides) = kv_cache.num_kv_heads, launch_cache(kv_cache)
         group = num_heads // kv_heads
@@ -128,9 +139,9 @@ class TritonAttention:
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
         _merge_kernel[(self._num_rows, num_heads)](
-            sums, mixed, output, rows.starts, work.ends, output.stride(0), output.stride(1),
-            HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
-            num_warps=MERGE_WARPS, enable_fp_fusion=False,
+            sums, mixed, sums if sinks is None else sinks, output, rows.starts, work.ends, output.stride(0),
+            output.stride(1), HEADS=num_heads, HEAD_DIM=head_dim, SPANS=SPANS_AT_ONCE, BLOCK_D=tile.head_dim,
+            HAS_SINKS=sinks is not None, num_warps=MERGE_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
 
     def _find_output(self, query: Tensor) -> Tensor:
@@ -158,7 +169,8 @@ class TritonAttention:
             self._tiles[block_q] = Work.list_parts(counts, most)
         return self._tiles[block_q]
 
-    def _prefill(self, query: Tensor, kv_cache: KvCache, output: Tensor, scale: float) -> None:
+    def _prefill(self, call: Call) -> None:
+        query, kv_cache, output, scale, sinks = call
         rows, (_, num_heads, head_dim) = self._rows, query.shape
         kv_heads, (data, scales, strides) = kv_cache.num_kv_heads, launch_cache(kv_cache)
         group = num_heads // kv_heads
@@ -166,12 +178,13 @@ class TritonAttention:
         block_q = tile.rows // group
         work = self._find_tiles(block_q)
         _prefill_kernel[(work.owners.shape[0], kv_heads)](
-            query, data, scales, output, rows.starts, rows.contexts, work.ends, work.owners, rows.slots,
-            rows.tables, scale, self._num_rows, query.stride(0), query.stride(1), *strides,
-            output.stride(0), output.stride(1), rows.tables.stride(0),
+            query, data, scales, data if sinks is None else sinks, output, rows.starts, rows.contexts,
+            work.ends, work.owners, rows.slots, rows.tables, scale, self._num_rows, query.stride(0),
+            query.stride(1), *strides, output.stride(0), output.stride(1), rows.tables.stride(0),
             WINDOW=self._window, GROUP=group, HEAD_DIM=head_dim, BLOCK_SIZE=kv_cache.block_size,
             BLOCK_Q=block_q, BLOCK_M=tile.rows, BLOCK_N=tile.keys, BLOCK_D=tile.head_dim,
             DOT_IN_FLOAT32=_is_interpreted(), HAS_SCALES=kv_cache.scales is not None,
+            HAS_SINKS=sinks is not None,
             num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from millrace_kernels.paged_attention.triton_tile import visit_tile
+from millrace_kernels.paged_attention.triton_tile import visit_tile, weigh_sink
 
 
 # The number of rows changes from step to step. Without this, Triton would compile again for 1 and multiples
@@ -13,6 +13,7 @@ def _prefill_kernel(  # noqa: PLR0917
     query_ptr: tl.tensor,
     kv_ptr: tl.tensor,
     scales_ptr: tl.tensor,
+    sinks_ptr: tl.tensor,
     output_ptr: tl.tensor,
     starts_ptr: tl.tensor,
     contexts_ptr: tl.tensor,
@@ -44,6 +45,7 @@ def _prefill_kernel(  # noqa: PLR0917
     BLOCK_D: tl.constexpr,  # noqa: N803
     DOT_IN_FLOAT32: tl.constexpr,  # noqa: N803
     HAS_SCALES: tl.constexpr,  # noqa: N803
+    HAS_SINKS: tl.constexpr,  # noqa: N803
 ) -> None:
     # The last tile of a row has the most keys: it starts first, so that it does not end long after the
     # others.
@@ -113,6 +115,8 @@ def _prefill_kernel(  # noqa: PLR0917
                 WINDOW, False, HAS_SCALES, query_ptr.dtype.element_ty,
             )  # fmt: skip
 
+        if HAS_SINKS:
+            total += weigh_sink(tl.load(sinks_ptr + heads), best)
         tl.store(
             output_ptr
             + token[:, None] * output_stride_token

@@ -1,10 +1,21 @@
 """One tile of keys and values of the Triton kernels: the online softmax of README.md."""
 
+import math
+
 import triton
 import triton.language as tl
 
+LOG2_E = tl.constexpr(math.log2(math.e))
+MOST_EXPONENT = tl.constexpr(126.0)
+
 
 @triton.jit  # type: ignore[untyped-decorator]  # triton ships no types
+def weigh_sink(sink: tl.tensor, best: tl.tensor) -> tl.tensor:
+    """Return what a sink adds to a sum under the maximum `best`. Bounded, so that it is finite."""
+    return tl.exp2(tl.minimum(sink * LOG2_E - best, MOST_EXPONENT))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def visit_tile(  # noqa: PLR0917
     query: tl.tensor,
     best: tl.tensor,

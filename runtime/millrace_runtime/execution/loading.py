@@ -22,7 +22,7 @@ from millrace_kernels.native.cores import count_threads
 from millrace_kernels.native.program import Sizes
 from millrace_kernels.native.weights.packing import NativePacker
 from millrace_kernels.paged_attention.cache import BLOCK_SIZE, KvFormat
-from millrace_kernels.tensor_step import TensorPacker
+from millrace_kernels.tensor_packer import TensorPacker
 from millrace_kernels.weights import Packer
 from millrace_runtime.execution.collective import Rank, open_group
 from millrace_runtime.execution.errors import (

@@ -11,7 +11,7 @@ from millrace_kernels.linear.gpu import product as gpu_product
 from millrace_kernels.linear.gpu.choice import Capability, Product
 from millrace_kernels.linear.gpu.matrix import GpuMatrix
 from millrace_kernels.linear.gpu.reference import gpu_product_reference
-from millrace_kernels.tensor_step import TensorPacker
+from millrace_kernels.tensor_packer import TensorPacker
 from testing.checkpoints.quantized import Form, compressed_int8, fp8_channels
 
 NUM_DOCUMENTS = 2

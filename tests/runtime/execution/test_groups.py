@@ -17,7 +17,8 @@ from millrace_kernels.paged_attention.cache import KvFormat
 from millrace_kernels.paged_attention.reference import paged_attention_reference
 from millrace_kernels.select import select_kernels
 from millrace_kernels.step import Angles, CacheLayer, Heads, Step
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Matrix, Packer
 from millrace_runtime.engine.scheduler import Scheduler
 from millrace_runtime.execution.kv_cache import allocate_cache
@@ -182,7 +183,7 @@ def explain(tokens: Sequence[int]) -> Tensor:
         cache_slots=[torch.arange(count)] * 2,
         kv_caches=allocate_cache(ARCHITECTURE, [table.shape[1]] * 2, torch.float32, CPU),
         attention_of=lambda layer, _: (
-            lambda query, cache, scale: paged_attention_reference(query, cache, *rows, scale, layer.window)
+            lambda query, cache, scale, _: paged_attention_reference(query, cache, *rows, scale, layer.window)
         ),
         on_layer=lambda: None,
     )

@@ -19,7 +19,8 @@ from millrace_kernels.native.weights.packing import NativePacker, PackedMatrix
 from millrace_kernels.paged_attention.tiled import TiledAttention
 from millrace_kernels.select import select_kernels
 from millrace_kernels.tensor_matrices import TensorExperts
-from millrace_kernels.tensor_step import TensorPacker, TensorStep
+from millrace_kernels.tensor_packer import TensorPacker
+from millrace_kernels.tensor_step import TensorStep
 from millrace_kernels.weights import Shares
 from millrace_runtime.execution.kv_cache import allocate_cache
 from millrace_runtime.execution.loading import read_config

@@ -6,8 +6,12 @@ from torch import Tensor
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.recording.record import RecordedRoutes, Register
 from millrace_kernels.native.weights.packing import PackedExperts, PackedMatrix
-from millrace_kernels.step import HeadNorms, Routes, Routing
+from millrace_kernels.step import HeadNorms, Heads, Routes, Routing
 from millrace_kernels.weights import Experts, Matrix
+
+OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum, experts_add or add"
+OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
+OF_EXPERTS = "pass the result of experts_silu_mul"
 
 
 def find_packed(matrix: Matrix, *, is_gated: bool) -> PackedMatrix:
@@ -61,3 +65,12 @@ def require_norms(norms: HeadNorms, head_dim: int, dtype: torch.dtype) -> None:
             raise RecordError(f"norms of {dtype} [{head_dim}] are needed, not of {given}")
         if not weight.is_contiguous():
             raise RecordError("norms must be contiguous: make their weights contiguous")
+
+
+def require_sinks(sinks: Tensor | None, heads: Heads) -> None:
+    """Raise RecordError for other sinks than the kernel reads."""
+    if sinks is None:
+        return
+    if (sinks.dtype, sinks.shape) != (torch.float32, (heads.num_heads,)) or not sinks.is_contiguous():
+        given = f"{sinks.dtype} {list(sinks.shape)}"
+        raise RecordError(f"contiguous sinks of float32 [{heads.num_heads}] are needed, not of {given}")

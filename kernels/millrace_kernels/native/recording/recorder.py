@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,23 +11,23 @@ from millrace_kernels.linear.format import GROUP, Format
 from millrace_kernels.native import abi
 from millrace_kernels.native.errors import RecordError
 from millrace_kernels.native.recording.checks import (
+    OF_EXPERTS,
+    OF_PRODUCTS,
+    OF_RESIDUALS,
     find_experts,
     find_packed,
     require_angles,
     require_choice,
     require_norms,
     require_rows,
+    require_sinks,
 )
 from millrace_kernels.native.recording.record import Record, Recorded, RecordedRoutes, Register
+from millrace_kernels.native.recording.registers import Registers
 from millrace_kernels.native.weights.packing import PackedExperts, PackedMatrix
 from millrace_kernels.step import Angles, CacheLayer, HeadNorms, Heads, Routes, Routing
 from millrace_kernels.weights import Experts, Matrix, Shares, SideBySide, parts_of
 
-META = torch.device("meta")
-_OF_RESIDUALS = "pass the result of embed, linear_add, linear_sum, experts_add or add"
-_OF_PRODUCTS = "pass the result of rms_norm, linear, linear_silu_mul or attention"
-_OF_EXPERTS = "pass the result of experts_silu_mul"
-_NOT_MADE = "no operation of the step made it, or it is older than the choice of the rows that draw"
 _OVER_TOKENS = {abi.Kind.EMBED, abi.Kind.ROTARY_KV_WRITE, abi.Kind.ATTENTION}
 
 
@@ -40,9 +40,7 @@ class Recorder:
     operations: list[Recorded] = field(default_factory=list)
     num_forward: int = 0
     num_exchanges: int = 0
-    _registers: dict[int, Register] = field(default_factory=dict)
-    _tensors: list[Tensor] = field(default_factory=list)
-    """Kept alive, so that no id is reused."""
+    _registers: Registers = field(default_factory=Registers)
     _rounded: dict[Register, dict[bytes, Tensor]] = field(default_factory=dict)
     """By register, and then by the order of inputs: its rows, rounded for quantised products."""
 
@@ -62,8 +60,8 @@ class Recorder:
 
     def rms_norm(self, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         """Record a norm of residuals, into the model's type."""
-        source, width = self._find(x), weight.shape[0]
-        require_rows(source, torch.float32, width, f"rms_norm: {_OF_RESIDUALS}")
+        source, width = self._registers.find(x), weight.shape[0]
+        require_rows(source, torch.float32, width, f"rms_norm: {OF_RESIDUALS}")
         y = Register(width, self.dtype, source.is_drawn)
         return self._write(Recorded(abi.Kind.RMS_NORM, source, y, weight=weight, number=epsilon))
 
@@ -80,14 +78,14 @@ class Recorder:
             part = self._part(weight.outputs, is_drawn=register.is_drawn)
             self._append_products(abi.Kind.LINEAR, x, weight, part)
             self._append(Recorded(abi.Kind.SUM_ADD, part, register))
-        require_rows(register, torch.float32, weight.outputs, f"linear_add's residual: {_OF_RESIDUALS}")
-        return self._name(register)
+        require_rows(register, torch.float32, weight.outputs, f"linear_add's residual: {OF_RESIDUALS}")
+        return self._registers.name(register)
 
     def linear_sum(self, x: Tensor, weight: Matrix) -> Tensor:
         """Record a product as residuals, summed over the workers."""
         if self.num_workers == 1:
             return self._multiply(abi.Kind.LINEAR, x, weight, weight.outputs, torch.float32)
-        is_drawn = self._find(x).is_drawn
+        is_drawn = self._registers.find(x).is_drawn
         part = self._part(weight.outputs, is_drawn=is_drawn)
         self._append_products(abi.Kind.LINEAR, x, weight, part)
         total = Register(weight.outputs, torch.float32, is_drawn)
@@ -95,8 +93,8 @@ class Recorder:
 
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """Record a sum, in place of the residual."""
-        source, register = self._find(x), self._take(residual)
-        require_rows(register, torch.float32, source.width, f"add's residual: {_OF_RESIDUALS}")
+        source, register = self._registers.find(x), self._take(residual)
+        require_rows(register, torch.float32, source.width, f"add's residual: {OF_RESIDUALS}")
         return self._write(Recorded(abi.Kind.ADD, source, register))
 
     def linear_silu_mul(self, x: Tensor, weight: Matrix) -> Tensor:
@@ -110,30 +108,36 @@ class Recorder:
     def route(self, x: Tensor, router: Matrix, routing: Routing) -> Routes:
         """Record the scores as a product into float32, and the choice."""
         require_choice(routing, router)
-        scores = self._find(self._multiply(abi.Kind.LINEAR, x, router, router.outputs, torch.float32))
+        scores = self._registers.find(
+            self._multiply(abi.Kind.LINEAR, x, router, router.outputs, torch.float32)
+        )
         y = Register(2 * routing.num_chosen, torch.float32, scores.is_drawn)
         routes = self._write(Recorded(abi.Kind.ROUTE, scores, y, parts=routing.num_chosen, routing=routing))
         return RecordedRoutes(routes, router.outputs, routing.num_chosen)
 
-    def experts_silu_mul(self, x: Tensor, routes: Routes, weight: Experts) -> Tensor:
+    def experts_silu_mul(
+        self, x: Tensor, routes: Routes, weight: Experts, limit: float | None = None
+    ) -> Tensor:
         """Record the gated products of each row's experts."""
         packed = find_experts(weight, routes, is_gated=True)
-        y = Register(routes.num_chosen * packed.outputs // 2, self.dtype, self._find(x).is_drawn)
-        self._append_experts(abi.Kind.EXPERTS_SILU_MUL, self._fit(x, packed.matrix), routes, packed, y)
-        return self._name(y)
+        y = Register(routes.num_chosen * packed.outputs // 2, self.dtype, self._registers.find(x).is_drawn)
+        self._append_experts(
+            abi.Kind.EXPERTS_SILU_MUL, self._fit(x, packed.matrix), routes, packed, y, number=limit or 0.0
+        )
+        return self._registers.name(y)
 
     def experts_add(self, h: Tensor, routes: Routes, weight: Experts, residual: Tensor) -> Tensor:
         """Record the experts' weighted products, each added to the residual in place."""
         packed = find_experts(weight, routes, is_gated=False)
-        fitting, register = self._fit(h, packed.matrix, routes.num_chosen, _OF_EXPERTS), self._take(residual)
+        fitting, register = self._fit(h, packed.matrix, routes.num_chosen, OF_EXPERTS), self._take(residual)
         if self.num_workers == 1:
             self._append_experts(abi.Kind.EXPERTS_ADD, fitting, routes, packed, register)
         else:
             part = self._part(weight.outputs, is_drawn=register.is_drawn)
             self._append_experts(abi.Kind.EXPERTS_SUM, fitting, routes, packed, part)
             self._append(Recorded(abi.Kind.SUM_ADD, part, register))
-        require_rows(register, torch.float32, weight.outputs, f"experts_add's residual: {_OF_RESIDUALS}")
-        return self._name(register)
+        require_rows(register, torch.float32, weight.outputs, f"experts_add's residual: {OF_RESIDUALS}")
+        return self._registers.name(register)
 
     def rotary_kv_write(
         self,
@@ -146,7 +150,7 @@ class Recorder:
         """Record norms, rotation and the KV write as one operation."""
         head_dim, num_kv = heads.head_dim, 2 * heads.num_kv_heads
         advice = "rotary_kv_write: pass the result of linear for queries, keys and values"
-        source = self._find(qkv)
+        source = self._registers.find(qkv)
         require_rows(source, self.dtype, (heads.num_heads + num_kv) * head_dim, advice)
         query = Register(heads.num_heads * head_dim, self.dtype, source.is_drawn)
         if angles is not None:
@@ -167,13 +171,17 @@ class Recorder:
             )
         )
 
-    def attention(self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float) -> Tensor:
+    def attention(
+        self, query: Tensor, layer: CacheLayer, heads: Heads, scale: float, sinks: Tensor | None = None
+    ) -> Tensor:
         """Record attention."""
+        require_sinks(sinks, heads)
         width = heads.num_heads * heads.head_dim
-        source = self._find(query)
+        source = self._registers.find(query)
         require_rows(source, self.dtype, width, "attention: pass the result of rotary_kv_write")
         y = Register(width, self.dtype, source.is_drawn)
-        return self._write(Recorded(abi.Kind.ATTENTION, source, y, number=scale, layer=layer, heads=heads))
+        recorded = Recorded(abi.Kind.ATTENTION, source, y, weight=sinks, number=scale)
+        return self._write(replace(recorded, layer=layer, heads=heads))
 
     def logits(self, x: Tensor, weight: Matrix, shares: Shares | None = None) -> Tensor:
         """Record a product, into float32."""
@@ -186,7 +194,7 @@ class Recorder:
 
     def select(self, hidden: Tensor) -> Tensor:
         """End the forward, and return the rows that draw. No earlier tensor can be used any more."""
-        register = self._find(hidden)
+        register = self._registers.find(hidden)
         self._registers.clear()
         self.num_forward = len(self.operations)
         chosen = Register(register.width, register.dtype, is_drawn=True)
@@ -194,13 +202,11 @@ class Recorder:
 
     def output(self, tensor: Tensor) -> Register:
         """Return the register of a tensor."""
-        return self._find(tensor)
+        return self._registers.find(tensor)
 
     def _take(self, residual: Tensor) -> Register:
         """Return the register of a residual that is overwritten. Its tensor can't be used any more."""
-        register = self._registers.pop(id(residual), None)
-        if register is None:
-            raise RecordError(f"a residual is used again, or {_NOT_MADE}")
+        register = self._registers.take(residual)
         self._rounded.pop(register, None)
         return register
 
@@ -215,33 +221,42 @@ class Recorder:
         return self._multiply(kind, x, weight, weight.outputs // 2, self.dtype)
 
     def _multiply(self, kind: abi.Kind, x: Tensor, weight: Matrix, width: int, dtype: torch.dtype) -> Tensor:
-        y = Register(width, dtype, self._find(x).is_drawn)
+        y = Register(width, dtype, self._registers.find(x).is_drawn)
         self._append_products(kind, x, weight, y)
-        return self._name(y)
+        return self._registers.name(y)
 
     def _append_products(self, kind: abi.Kind, x: Tensor, weight: Matrix, y: Register) -> None:
         """Multiply by each part of the weight, into consecutive columns of y."""
         column = 0
         for part in parts_of(weight):
             packed = find_packed(part, is_gated=kind in abi.GATES)
-            self._append(Recorded(kind, self._find(self._fit(x, packed)), y, packed, column=column))
+            self._append(Recorded(kind, self._registers.find(self._fit(x, packed)), y, packed, column=column))
             column += packed.outputs
 
     def _append_experts(
-        self, kind: abi.Kind, x: Tensor, routes: Routes, experts: PackedExperts, y: Register
+        self,
+        kind: abi.Kind,
+        x: Tensor,
+        routes: Routes,
+        experts: PackedExperts,
+        y: Register,
+        *,
+        number: float = 0.0,
     ) -> None:
         assert isinstance(routes, RecordedRoutes), "routes of another path"
-        parts, chosen, count = routes.num_chosen, self._find(routes.name), experts.num_experts
+        product = Recorded(
+            kind, self._registers.find(x), y, experts.matrix, number=number, parts=routes.num_chosen
+        )
         self._append(
-            Recorded(kind, self._find(x), y, experts.matrix, routes=chosen, parts=parts, num_experts=count)
+            replace(product, routes=self._registers.find(routes.name), num_experts=experts.num_experts)
         )
 
-    def _fit(self, x: Tensor, matrix: PackedMatrix, parts: int = 1, advice: str = _OF_PRODUCTS) -> Tensor:
+    def _fit(self, x: Tensor, matrix: PackedMatrix, parts: int = 1, advice: str = OF_PRODUCTS) -> Tensor:
         """Return x in the matrix's input type; for integers x is rounded, once for all products of one order.
 
         x may have several parts, each with the matrix's inputs.
         """
-        register = self._find(x)
+        register = self._registers.find(x)
         dtype = register.dtype if matrix.form.rounds_inputs else matrix.dtype
         require_rows(register, dtype, parts * matrix.inputs, f"a product: {advice}")
         if not matrix.form.rounds_inputs:
@@ -257,7 +272,7 @@ class Recorder:
 
     def _write(self, operation: Recorded) -> Tensor:
         self._append(operation)
-        return self._name(operation.y)
+        return self._registers.name(operation.y)
 
     def _append(self, operation: Recorded) -> None:
         if self.num_forward and operation.kind in _OVER_TOKENS:
@@ -267,18 +282,6 @@ class Recorder:
         for register in operation.registers:
             register.last_use = len(self.operations)
         self.operations.append(operation)
-
-    def _name(self, register: Register) -> Tensor:
-        tensor = torch.empty((1, register.width), dtype=register.dtype, device=META)
-        self._tensors.append(tensor)
-        self._registers[id(tensor)] = register
-        return tensor
-
-    def _find(self, tensor: Tensor) -> Register:
-        register = self._registers.get(id(tensor))
-        if register is None:
-            raise RecordError(f"a tensor can't be used: {_NOT_MADE}")
-        return register
 
 
 def record(

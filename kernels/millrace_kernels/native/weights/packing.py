@@ -61,7 +61,7 @@ class PackedMatrix:
     scales: Tensor | None
     """float32 [strips, 16] of INT8, and of FP8 without groups"""
     bias: Tensor | None
-    """float32 [outputs]"""
+    """float32 [outputs], of each matrix"""
     inputs: int
     outputs: int
     form: Format
@@ -87,7 +87,7 @@ class PackedExperts:
     """The strips of one expert after the other."""
 
     matrix: PackedMatrix
-    """Its data and scales are of all experts, its shape is of one."""
+    """Its data, scales and bias are of all experts, its shape is of one."""
     num_experts: int
 
     @property
@@ -135,25 +135,39 @@ class NativePacker:
         """Pack a table in the format of tables."""
         return self._pack(self.form.of_tables, [rows], rows.shape[0], rows.shape[1], None)
 
-    def pack_router(self, rows: Tensor) -> PackedMatrix:
+    def pack_router(self, rows: Tensor, bias: Tensor | None = None) -> PackedMatrix:
         """Pack a router in the model's own type."""
-        return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], None)
+        return self._pack(Format.DENSE, [rows], rows.shape[0], rows.shape[1], bias)
 
     def pack_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> PackedExperts:
         """Pack the strips of one expert after the other."""
         num_strips = -(-outputs // LANES)
         building = self._begin(form, num_experts * num_strips, outputs, inputs)
         for number, part in enumerate(parts):
             building.write(building.strips, number * num_strips * LANES, part)
-        return PackedExperts(building.finish(None, is_gated=False), num_experts)
+        return PackedExperts(building.finish(bias, is_gated=False), num_experts)
 
     def pack_gated_experts(
-        self, parts: Iterable[Part], num_experts: int, outputs: int, inputs: int, form: Format | None = None
+        self,
+        parts: Iterable[Part],
+        num_experts: int,
+        outputs: int,
+        inputs: int,
+        form: Format | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> PackedExperts:
         """Pack the alternating strips of one expert after the other."""
-        packed = self._pack_gated(parts, num_experts, (outputs, inputs), None, form)
+        packed = self._pack_gated(parts, num_experts, (outputs, inputs), bias, form)
         return PackedExperts(packed, num_experts)
 
     def _pack_gated(
