@@ -43,9 +43,8 @@ def make_experts(  # noqa: PLR0917  as the shapes name them
     gates = arena.normal((num_experts, 2 * width, inputs), dtype, scale=inputs**-0.5)
     downs = arena.normal((num_experts, inputs, width), dtype, scale=width**-0.5)
     routing = Routing(num_chosen, Scoring.SOFTMAX)
-    biases = None, None
-    if limit is not None:
-        biases = tuple(arena.normal((num_experts, size), dtype) for size in (2 * width, inputs))
+    has_bias = limit is not None
+    biases = [arena.normal((num_experts, size), dtype) if has_bias else None for size in (2 * width, inputs)]
     return Call((x, scores, gates, downs, residual, routing, biases, limit), changed=residual)
 
 

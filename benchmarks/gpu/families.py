@@ -9,7 +9,7 @@ from benchmarks.gpu.rows import at_least
 from benchmarks.gpu.weights import QWEN3_8B, QWEN3_30B_A3B, TINY_MIXTURE, TINY_QWEN3
 from benchmarks.gpu.whole_steps import BATCHES, Shape, measure_decode, measure_prefill
 
-CHECKED = ("qwen 3", "mixture", "windows", "gemma 3")
+CHECKED = ("qwen 3", "mixture", "windows", "gemma 3", "gpt-oss")
 LARGE = {
     "Qwen3-8B": (Shape(QWEN3_8B, TINY_QWEN3), at_least(0.8)),
     "Qwen3-30B-A3B": (Shape(QWEN3_30B_A3B, TINY_MIXTURE), at_least(0.6)),

@@ -28,6 +28,7 @@ from benchmarks.gpu.runs import (
 from benchmarks.gpu.serving import Driver, Running, Served, record, serve, serve_twice
 from benchmarks.gpu.weights import (
     SMALL_GEMMA3,
+    SMALL_GPT_OSS,
     SMALL_LLAMA,
     SMALL_MIXTURE,
     SMALL_QWEN,
@@ -35,6 +36,7 @@ from benchmarks.gpu.weights import (
     SMALL_WINDOWED,
     TINY,
     TINY_GEMMA3,
+    TINY_GPT_OSS,
     TINY_MIXTURE,
     TINY_QWEN,
     TINY_QWEN3,
@@ -60,6 +62,7 @@ FAMILIES = {
     "mixture": Family(SMALL_MIXTURE, TINY_MIXTURE),
     "windows": Family(SMALL_WINDOWED, TINY_WINDOWED),
     "gemma 3": Family(SMALL_GEMMA3, TINY_GEMMA3),
+    "gpt-oss": Family(SMALL_GPT_OSS, TINY_GPT_OSS),
 }
 
 

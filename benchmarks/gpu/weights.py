@@ -89,6 +89,10 @@ _GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "tie_word_embeddings": True, 
 SMALL_GEMMA3 = SMALL_LLAMA | _GEMMA3 | {"head_dim": 256, "num_attention_heads": 8, "sliding_window": 100}
 TINY_GEMMA3 = TINY | _GEMMA3 | {"sliding_window": 10, "num_hidden_layers": 2}
 """GELU, norms after attention and MLP, and two tables of angles."""
+_GPT_OSS = {"architectures": ["GptOssForCausalLM"], "num_local_experts": 16, "num_experts_per_tok": 4}
+SMALL_GPT_OSS = SMALL_LLAMA | _GPT_OSS | {"head_dim": 64, "sliding_window": 100, "intermediate_size": 256}
+TINY_GPT_OSS = TINY | _GPT_OSS | {"sliding_window": 10, "num_hidden_layers": 2, "intermediate_size": 32}
+"""Sinks, and experts with biases and clamped gates."""
 QWEN3_8B = LLAMA_8B | {
     "architectures": ["Qwen3ForCausalLM"],
     "vocab_size": 151936,
@@ -136,10 +140,10 @@ class RandomWeights:
         self._packer, self._made_on = TensorPacker(dtype, device, capability=capability), made_on
         self._form, self._is_widened = form, is_widened
 
-    def vector(self, name: str, rows: Rows) -> Tensor:
+    def vector(self, name: str, rows: Rows, *, is_float: bool = False) -> Tensor:
         """Return numbers round one, as a norm's scale has them."""
         drawn = self._draw(f"{name}.weight", (rows.cut.size,))
-        return (1 + 0.1 * drawn).to(self.device, self._packer.dtype)
+        return (1 + 0.1 * drawn).to(self.device, torch.float32 if is_float else self._packer.dtype)
 
     def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Return projections whose outputs are as large as their inputs."""
@@ -168,19 +172,24 @@ class RandomWeights:
         parts = self._parts(names.items(), inputs)
         return self._packer.pack_gated(parts, 2 * rows.size, inputs, bias, self._packed)
 
-    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+    def router(self, name: str, num_experts: int, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return a router, whose scores have a spread of two."""
-        return self._packer.pack_router(self._draw(name, (num_experts, inputs)) * (2 * inputs**-0.5))
+        bias = 0.1 * self._draw(f"{name}.bias", (num_experts,)) if has_bias else None
+        return self._packer.pack_router(self._draw(name, (num_experts, inputs)) * (2 * inputs**-0.5), bias)
 
-    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut, *, has_bias: bool = False) -> Experts:
         """Return experts' projections."""
-        parts = self._parts(((name, rows.cut) for name in names), inputs.size)
-        return self._packer.pack_experts(parts, len(names), rows.cut.size, inputs.size, self._packed)
+        parts, outputs = self._parts(((name, rows.cut) for name in names), inputs.size), rows.cut.size
+        bias = self._expert_biases(((name,) for name in names), outputs) if has_bias else None
+        return self._packer.pack_experts(parts, len(names), outputs, inputs.size, self._packed, bias=bias)
 
-    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+    def gated_experts(
+        self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
+    ) -> Experts:
         """Return experts' gates and their products."""
-        parts = self._parts(((name, rows) for pair in names for name in pair), inputs)
-        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs, self._packed)
+        parts, outputs = self._parts(((name, rows) for pair in names for name in pair), inputs), 2 * rows.size
+        bias = self._expert_biases(names, rows.size) if has_bias else None
+        return self._packer.pack_gated_experts(parts, len(names), outputs, inputs, self._packed, bias=bias)
 
     @property
     def _packed(self) -> Format | None:
@@ -198,6 +207,11 @@ class RandomWeights:
 
     def _biases(self, names: Mapping[str, Cut]) -> Tensor:
         return torch.cat([0.1 * self._draw(f"{name}.bias", (rows.size,)) for name, rows in names.items()])
+
+    def _expert_biases(self, names: Iterable[tuple[str, ...]], outputs: int) -> Tensor:
+        """Return a row for each expert, whose parts have so many outputs each."""
+        rows = Cut(outputs, 0, outputs)
+        return torch.stack([self._biases(dict.fromkeys(expert, rows)) for expert in names])
 
     def _draw(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return normal numbers that the name decides. float32 on a CPU, where they are to be exact."""

@@ -42,7 +42,7 @@ class ModelFacts:
     fault: str | None
     """Why no replica can serve the model, in a sentence."""
     quantized: tuple[ModuleSchemes, ...] = ()
-    """How the files quantise the matrices."""
+    """How the matrices are quantised that a replica keeps as they are stored."""
 
     @property
     def num_parameters(self) -> int:
@@ -51,7 +51,7 @@ class ModelFacts:
 
     @property
     def kinds(self) -> str:
-        """How the files quantise the matrices, such as `FP8` or `FP8 and INT4`; empty if they do not."""
+        """How these matrices are quantised, such as `FP8` or `FP8 and INT4`; empty if there are none."""
         schemes = {
             scheme.kind.upper() for one in self.quantized for scheme in one.schemes if scheme is not None
         }
@@ -111,8 +111,8 @@ def find_facts(config: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -
         shape = declared.shape
         fault = find_fault(declared, tensors)
         served_type = choose_served_type(config, choose_stored_type(stored))
-        if fault is None and (quantized := find_schemes(declared)):
-            stored = _count_weights(declared, tensors)
+        if fault is None and declared.quantization.is_quantized:
+            quantized, stored = find_schemes(declared), _count_weights(declared, tensors)
     except ArchitectureError as error:
         name, fault = _name_architecture(config), str(error)
     return ModelFacts(

@@ -15,8 +15,8 @@ from millrace_fit.shard import CANNOT_SHARE, Shard
 
 LANES: Final = 16
 """Outputs of a strip on CPUs. The last strip is padded with zeros (`native/weights/strips.py`)."""
-_SCALE_BYTES: Final = 4
-"""Of a scale in float32."""
+_SCALE_BYTES = _FLOAT_BYTES = 4
+"""Of a scale in float32, and of any such number."""
 _ORDER_BYTES, _GPU_ORDER_BYTES = 4, 8
 """Of an input's place in another order."""
 _FEW_ROWS_ON_GPUS: Final = 64
@@ -105,10 +105,10 @@ def count_modules(shape: DecoderShape) -> Iterator[tuple[int | None, Module, int
             yield kind, module, count
 
 
-def count_vectors(shape: DecoderShape) -> int:
-    """Return the count of numbers in all norms."""
+def vector_bytes(shape: DecoderShape, shard: Shard, item_bytes: int) -> int:
+    """Return the bytes of a worker's norms and sinks. `item_bytes` is the served type's."""
     return sum(
-        count * part.rows.size
+        count * part.rows.cut(shard).size * (_FLOAT_BYTES if module.is_float else item_bytes)
         for _, module, count in count_modules(shape)
         if module.columns is None
         for part in module.parts

@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace_fit.files.dtypes import ITEM_BYTES
 from millrace_fit.kv_cache import BLOCK_SIZE, CacheGroup, block_bytes, count_blocks, count_bytes
-from millrace_fit.matrices import count_vectors, list_matrices, matrix_bytes, product_bytes
+from millrace_fit.matrices import list_matrices, matrix_bytes, product_bytes, vector_bytes
 from millrace_fit.module_schemes import ModuleSchemes
 from millrace_fit.modules import GROUP
 from millrace_fit.quantization.scheme import Kind
@@ -62,7 +62,7 @@ class Weights:
             matrix.count * matrix_bytes(matrix, weights, item_bytes, device)
             for matrix in list_matrices(self.shape, shard, self.quantized)
         )
-        return matrices + count_vectors(self.shape) * item_bytes
+        return matrices + vector_bytes(self.shape, shard, item_bytes)
 
     @property
     def most_bytes(self) -> int:
@@ -179,15 +179,15 @@ def _kind_numbers(width: int, layer: LayerShape, shard: Shard) -> int:
     a product, its sum and, unless the sum is normed, the previous residual have memory of their own.
     """
     query, kv = _cut_attention(layer.attention, shard)
-    mlps = list(_cut_mlps(layer, shard))
-    # Of a mixture, the products of all chosen experts before their sum.
-    outputs = [mlp + times * width for mlp, times in mlps]
-    mlp = max(mlp for mlp, _ in mlps)
-    if shard.count == 1:
-        return 2 * width + max(3 * query + 2 * kv, 3 * mlp, *outputs)
-    attention = 2 * width + max(3 * query + 2 * kv, query + 2 * width)
-    kept = 2 if layer.is_normed_twice else 3
-    return max(attention, kept * width + max(3 * mlp, mlp + 2 * width, *outputs))
+    sums = 0 if shard.count == 1 else 1
+    mlps = [
+        # A mixture multiplies gates at once, and has the products of all chosen experts before their sum.
+        mlp + (times + sums) * width if times else max(3 * mlp, mlp + 2 * sums * width)
+        for mlp, times in _cut_mlps(layer, shard)
+    ]
+    attention = max(3 * query + 2 * kv, query + 2 * sums * width)
+    kept = 2 if layer.is_normed_twice else 2 + sums
+    return max(2 * width + attention, kept * width + max(mlps))
 
 
 def _product_numbers(width: int, layer: LayerShape, shard: Shard) -> int:

@@ -35,11 +35,11 @@ class ModuleSchemes:
 
 
 def find_schemes(declared: Declared) -> tuple[ModuleSchemes, ...]:
-    """Return how the quantised modules of a model are quantised, the most frequent first.
+    """Return how the modules are quantised that stay so in memory, the most frequent first.
 
     Raises ArchitectureError for a mixture that no replica reads.
     """
-    if not declared.quantization.is_quantized:
+    if declared.quantization.is_widened:
         return ()
     found = Counter[tuple[int | None, Role, tuple[Scheme | None, ...]]]()
     for layer, kind, module in _list_matrices(declared.shape):
@@ -82,7 +82,8 @@ def _find_schemes_of_one(
     names = (name_part(declared.family.names, part, layer, expert) for part in module.parts)
     schemes = (declared.quantization.find_scheme(name) for name in names)
     return tuple(
-        None if one is None else replace(one, scale=_NO_NAME, are_inputs_rounded=False) for one in schemes
+        None if one is None or one.is_widened else replace(one, scale=_NO_NAME, are_inputs_rounded=False)
+        for one in schemes
     )
 
 

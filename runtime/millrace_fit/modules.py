@@ -23,6 +23,7 @@ class Role(enum.Enum):
     QKV = "queries, keys and values"
     QUERY_NORM = "norm of each query head"
     KEY_NORM = "norm of each key head"
+    SINKS = "score of no token, of each query head"
     OUTPUT = "attention's output"
     ATTENTION_OUTPUT_NORM = "norm of attention's output"
     MLP_NORM = "MLP's norm"
@@ -46,7 +47,7 @@ class Axis(NamedTuple):
     unit: int = 0
     """Workers have whole units; 0: each has all."""
     heads: AttentionShape | None = None
-    """Units are this attention's query heads."""
+    """Units are this attention's query heads, each with an equal part of the size."""
     is_kv: bool = False
     """Units are KV heads instead."""
 
@@ -54,7 +55,8 @@ class Axis(NamedTuple):
         """Return a worker's part. Raises ArchitectureError if it can't have one."""
         if self.heads is not None:
             mine = shard.cut_heads(self.heads.num_heads, self.heads.num_kv_heads)
-            return (mine.kv if self.is_kv else mine.query).times(self.heads.head_dim)
+            cut = mine.kv if self.is_kv else mine.query
+            return cut.times(self.size // cut.total)
         return shard.cut(self.size, self.unit) if self.unit else whole(self.size)
 
 
@@ -85,6 +87,8 @@ class Module:
     """Whether it has a row for each token of the vocabulary."""
     is_rounded: bool = True
     """Whether it has another format if weights are rounded."""
+    is_float: bool = False
+    """Whether it is kept in float32, whatever the served type is."""
     count: int = 1
     """Such modules in a layer: one for each expert."""
     factor: float = 1.0
@@ -160,6 +164,8 @@ def _list_attention(decoder: DecoderShape, shape: AttentionShape, factor: float)
         head = Axis(shape.head_dim)
         yield _make_norm(decoder, Role.QUERY_NORM, Part("query_norm", head, order))
         yield _make_norm(decoder, Role.KEY_NORM, Part("key_norm", head, order))
+    if shape.has_sinks:
+        yield Module(Role.SINKS, (Part("sinks", Axis(shape.num_heads, heads=shape)),), is_float=True)
     output, has_bias = (Part("output", width),), shape.has_output_bias
     yield Module(Role.OUTPUT, output, query, has_bias=has_bias, is_summed=True, factor=factor)
 
@@ -173,11 +179,13 @@ def _list_mlp(width: Axis, shape: MlpShape, factor: float) -> Iterator[Module]:
 
 
 def _list_experts(width: Axis, shape: ExpertsShape, factor: float) -> Iterator[Module]:
-    inner, count = Axis(shape.width, GROUP), shape.num_experts
-    yield Module(Role.ROUTER, (Part("router", Axis(count)),), width, is_rounded=False)
+    inner, count, has_bias = Axis(shape.width, GROUP), shape.num_experts, shape.has_bias
+    yield Module(Role.ROUTER, (Part("router", Axis(count)),), width, has_bias=has_bias, is_rounded=False)
     parts, down = (Part("expert_gate", inner), Part("expert_up", inner)), (Part("expert_down", width),)
-    yield Module(Role.EXPERTS_GATE_UP, parts, width, is_gated=True, count=count)
-    yield Module(Role.EXPERTS_DOWN, down, inner, is_summed=True, count=count, factor=factor)
+    yield Module(Role.EXPERTS_GATE_UP, parts, width, has_bias=has_bias, is_gated=True, count=count)
+    yield Module(
+        Role.EXPERTS_DOWN, down, inner, has_bias=has_bias, is_summed=True, count=count, factor=factor
+    )
     if shape.shared_width is not None:
         yield from _list_shared(width, Axis(shape.shared_width, GROUP), factor)
 

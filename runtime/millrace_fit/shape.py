@@ -37,6 +37,8 @@ class AttentionShape:
     """Factor of scores; None: one over the root of `head_dim`."""
     theta: float | None = None
     """Base of its own rotary frequencies, without a scaling; None: the decoder's base and scaling."""
+    has_sinks: bool = False
+    """Whether each head has a score more, of no token, which takes a part of the weights."""
 
     @property
     def query(self) -> int:
@@ -88,6 +90,10 @@ class ExpertsShape:
     """Whether the chosen ones' probabilities are divided by their sum."""
     shared_width: int | None = None
     """Of an expert to which each token also goes, weighted by a gate of its own; None: there is none."""
+    has_bias: bool = False
+    """Of the router and of each expert's projections."""
+    gate_limit: float | None = None
+    """Of a clamped gate: g * sigmoid(1.702 * g) * (u + 1), g at most this and u within it; None: silu."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Needed(NamedTuple):
     """The weights that it holds, in whatever form; 0 for scales and the like."""
     num_inputs: int = 0
     """The inputs of a quantised matrix, in the tensor that has its weights."""
+    names_stored: tuple[str, ...] = ()
+    """The names that the larger tensor may have in files of which it may be a part."""
 
     @property
     def name(self) -> str:
@@ -53,8 +55,9 @@ def find_fault(declared: Declared, stored: Mapping[str, StoredTensor]) -> str | 
         left -= {f"{family.names['head']}.weight"}
     left = {name for name in left if not name.startswith(family.beside)}
     if left:
+        first = _name(min(left), stored)
         return (
-            f"config.json describes a model without the tensor {min(left)}, one of {len(left)} that would be "
+            f"config.json describes a model without the tensor {first}, one of {len(left)} that would be "
             "left out: use the config.json that came with the weights"
         )
     return None
@@ -68,7 +71,7 @@ def _find_fault_of_one(declared: Declared, needed: Needed, stored: Mapping[str, 
         return _explain_type(declared, needed, found.dtype)
     if found.shape not in part.shapes:
         return (
-            f"the tensor {name} has the shape {list(found.shape)} and config.json asks for "
+            f"the tensor {_name(name, stored)} has the shape {list(found.shape)} and config.json asks for "
             f"{list(part.shapes[0])}: use the config.json that came with the weights"
         )
     if needed.scheme is not None and needed.num_weights:
@@ -83,7 +86,13 @@ def _find_fault_of_size(needed: Needed, scheme: Scheme) -> str | None:
     return f"the tensor {needed.name} has {fault}, so no replica reads it: take another checkpoint"
 
 
-_QUANTIZED_ENDINGS: Final = ("qweight", "weight_packed")
+def _name(name: str, stored: Mapping[str, StoredTensor]) -> str:
+    """Return a tensor's name, and the one in its file if that is another."""
+    place = stored[name].place
+    return name if place is None else f"{name} ({place} in its file)"
+
+
+_QUANTIZED_ENDINGS: Final = ("qweight", "weight_packed", "weight_blocks")
 """Of tensors in whose place an unquantised matrix has `weight`."""
 
 
@@ -92,13 +101,14 @@ def _explain_missing(declared: Declared, needed: Needed, stored: Mapping[str, St
     if needed.scheme is None:
         words = next((one for one in _QUANTIZED_ENDINGS if f"{matrix}.{one}" in stored), None)
         if words is not None and ending == "weight":
-            return _explain_quantized(declared, f"{matrix}.{words}", f"stored as {words}")
+            return _explain_quantized(declared, _name(f"{matrix}.{words}", stored), f"stored as {words}")
     elif needed.num_weights and f"{matrix}.weight" in stored:
-        return _explain_plain(declared, f"{matrix}.weight", stored[f"{matrix}.weight"].dtype, needed.scheme)
-    joined = declared.quantization.name_stored(matrix)
-    if joined is not None and (found := stored.get(f"{joined}.{ending}")) is not None:
+        name = f"{matrix}.weight"
+        return _explain_plain(declared, _name(name, stored), stored[name].dtype, needed.scheme)
+    joined = next((one for one in needed.names_stored if one in stored), None)
+    if joined is not None:
         return (
-            f"the tensor {joined}.{ending} has the shape {list(found.shape)}, and config.json asks for "
+            f"the tensor {joined} has the shape {list(stored[joined].shape)}, and config.json asks for "
             f"another one, of which {needed.name} is a part: use the config.json that came with the weights"
         )
     cause = _explain_names(declared, needed, stored)
@@ -164,16 +174,20 @@ def list_needed(declared: Declared) -> Iterator[Needed]:
 def _list_stored(declared: Declared, module: Module, layer: int | None, expert: int) -> Iterator[Needed]:
     names: Names = declared.family.names
     for part in module.parts:
-        name, rows = name_part(names, part, layer, expert), part.rows.size
-        scheme = declared.quantization.find_scheme(name) if module.is_linear else None
-        if scheme is None:
-            yield _need_plain(
-                name, "weight", (rows,) if module.columns is None else (rows, module.columns.size)
-            )
-        elif module.columns is not None:
-            yield from _list_quantized(name, scheme, rows, module.columns.size)
-        if module.has_bias:
-            yield _need_plain(name, "bias", (rows,))
+        joined = next((one for one in declared.family.layout if part.name in one.parts), None)
+        for needed in _list_of_part(declared, module, part.rows.size, name_part(names, part, layer, expert)):
+            stored = () if joined is None else joined.list_names(layer, needed.part.ending)
+            yield needed._replace(names_stored=tuple(stored))
+
+
+def _list_of_part(declared: Declared, module: Module, rows: int, name: str) -> Iterator[Needed]:
+    scheme = declared.quantization.find_scheme(name) if module.is_linear else None
+    if scheme is None:
+        yield _need_plain(name, "weight", (rows,) if module.columns is None else (rows, module.columns.size))
+    elif module.columns is not None:
+        yield from _list_quantized(name, scheme, rows, module.columns.size)
+    if module.has_bias:
+        yield _need_plain(name, "bias", (rows,))
 
 
 def _need_plain(name: str, ending: str, shape: tuple[int, ...]) -> Needed:

@@ -69,16 +69,22 @@ class GatedLinear:
 
 
 class Mixture:
-    """The weighted sum of gated MLPs, of those that a router chooses for each row."""
+    """The weighted sum of gated MLPs, of those that a router chooses for each row.
 
-    def __init__(self, router: Matrix, routing: Routing, gate_up: Experts, down: Experts) -> None:
+    With a `limit` their gates and factors are clamped to it.
+    """
+
+    def __init__(
+        self, router: Matrix, routing: Routing, gate_up: Experts, down: Experts, limit: float | None = None
+    ) -> None:
         self.router, self.routing = router, routing
-        self.gate_up, self.down = gate_up, down
+        self.gate_up, self.down, self.limit = gate_up, down, limit
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
         """Return residual + y. The caller must not use the residual again."""
         routes = step.route(x, self.router, self.routing)
-        return step.experts_add(step.experts_silu_mul(x, routes, self.gate_up), routes, self.down, residual)
+        h = step.experts_silu_mul(x, routes, self.gate_up, self.limit)
+        return step.experts_add(h, routes, self.down, residual)
 
 
 class RMSNorm:
@@ -94,7 +100,10 @@ class RMSNorm:
 
 
 class Attention:
-    """Normalises and rotates queries and keys if it has norms and angles, stores keys and values, attends."""
+    """Normalises and rotates queries and keys if it has norms and angles, stores keys and values, attends.
+
+    `sinks` have a score more for each head, of no token.
+    """
 
     def __init__(
         self,
@@ -103,14 +112,17 @@ class Attention:
         angles: Angles | None,
         norms: HeadNorms | None = None,
         scale: float | None = None,
+        *,
+        sinks: Tensor | None = None,
     ) -> None:
         self._layer, self._heads, self._angles, self._norms = layer, heads, angles, norms
+        self._sinks = sinks
         self._scale = heads.head_dim**-0.5 if scale is None else scale
 
     def __call__(self, qkv: Tensor, step: Step) -> Tensor:
         """Map qkv [tokens, (heads + 2 kv_heads) * head_dim] to [tokens, heads * head_dim]."""
         query = step.rotary_kv_write(qkv, self._layer, self._heads, self._angles, self._norms)
-        return step.attention(query, self._layer, self._heads, self._scale)
+        return step.attention(query, self._layer, self._heads, self._scale, self._sinks)
 
 
 def rotary_angles(

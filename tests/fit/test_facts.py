@@ -93,7 +93,7 @@ def test_facts_of_older_and_newer_versions_are_read() -> None:
     told = json.loads(facts.to_json())
     assert ModelFacts.from_json(json.dumps(told | {"shape": OLDER})) == facts
     newer = json.loads(facts.to_json())
-    newer["shape"]["kinds"][0]["attention"] |= {"has_sinks": True}
+    newer["shape"]["kinds"][0]["attention"] |= {"has_caps": True}
     newer["shape"] |= {"logit_cap": 30.0}
     assert ModelFacts.from_json(json.dumps(newer | {"license": "MIT"})) == facts
 

@@ -53,8 +53,8 @@ class FakeWeights:
     device = GPU
     names: Collection[str] = ()
 
-    def vector(self, name: str, rows: Rows) -> Tensor:  # noqa: ARG002
-        return make(rows.cut.size)
+    def vector(self, name: str, rows: Rows, *, is_float: bool = False) -> Tensor:  # noqa: ARG002
+        return make(rows.cut.size).float() if is_float else make(rows.cut.size)
 
     def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         return dense(sum(one.cut.size for one in rows.values()), inputs.size, has_bias=has_bias)
@@ -73,14 +73,17 @@ class FakeWeights:
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
         return dense(2 * rows.size, inputs, has_bias=has_bias)
 
-    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:  # noqa: ARG002
-        return dense(num_experts, inputs)
+    def router(self, name: str, num_experts: int, inputs: int, *, has_bias: bool = False) -> Matrix:  # noqa: ARG002
+        return dense(num_experts, inputs, has_bias=has_bias)
 
-    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
-        return TensorExperts(dense(len(names) * rows.cut.size, inputs.size), len(names))
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut, *, has_bias: bool = False) -> Experts:
+        packed = dense(len(names) * rows.cut.size, inputs.size, has_bias=has_bias)
+        return TensorExperts(packed, len(names))
 
-    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
-        return TensorExperts(dense(2 * len(names) * rows.size, inputs), len(names))
+    def gated_experts(
+        self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
+    ) -> Experts:
+        return TensorExperts(dense(2 * len(names) * rows.size, inputs, has_bias=has_bias), len(names))
 
 
 class FakeQuantized(FakeWeights):
@@ -180,6 +183,11 @@ GLM_9B: dict[str, Any] = LLAMA_8B | {
     "architectures": ["Glm4ForCausalLM"], "num_hidden_layers": 4, "intermediate_size": 13696,
     "num_key_value_heads": 2, "rope_scaling": None, "attention_bias": False,
 }  # fmt: skip
+GPT_OSS: dict[str, Any] = LLAMA_8B | {
+    "architectures": ["GptOssForCausalLM"], "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
+    "num_attention_heads": 64, "num_local_experts": 8, "num_experts_per_tok": 4, "num_hidden_layers": 2,
+    "rope_scaling": None, "layer_types": ["full_attention"] * 2,
+}  # fmt: skip
 CASES = [
     pytest.param(LLAMA_8B, Settings(), 8192, id="draws take the most"),
     pytest.param(LLAMA_8B, Settings(max_batched_tokens=16384), 131072, id="a layer takes the most"),
@@ -197,6 +205,15 @@ CASES = [
         8192,
         id="norms after, two workers",
     ),
+    pytest.param(
+        GPT_OSS, Settings(max_sequences=4, max_batched_tokens=16384), 8192, id="experts with biases"
+    ),
+    pytest.param(
+        GPT_OSS,
+        Settings(max_sequences=4, max_batched_tokens=16384, tensor_parallel=2),
+        8192,
+        id="experts with biases, two workers",
+    ),
 ]
 
 
@@ -209,7 +226,7 @@ def test_weights_and_the_largest_step_take_what_was_told(
     assert taken == pytest.approx(step_bytes(told, Shard(0, settings.tensor_parallel), length), rel=0.03)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.MXFP4])  # it is widened
 def test_a_quantised_models_step_takes_about_what_was_told(kind: Kind, peak: Peak) -> None:
     plain = find_facts(LLAMA_8B, stored_of(LLAMA_8B))
     scheme = Scheme(kind, Packing.PLAIN, group=128 if kind is Kind.INT4 else None)

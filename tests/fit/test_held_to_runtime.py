@@ -50,7 +50,11 @@ def test_so_does_a_cache_in_eight_bits(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(
-    ("count", "name"), [(2, "biases and odd sizes"), (3, "mixture"), (3, "shared expert"), (8, "tied")]
+    ("count", "name"),
+    [
+        *((2, "biases and odd sizes"), (3, "mixture"), (3, "shared expert"), (8, "tied")),
+        (3, "sinks and biased experts"),
+    ],
 )
 def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str, tmp_path: Path) -> None:
     """Shares are uneven, and of 4 KV heads each is held by two of 8 workers."""
@@ -69,7 +73,13 @@ def test_so_do_the_parts_of_several_workers(name: str, count: int, weights: str,
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("name", ["biases and odd sizes", "bfloat16", "tied", "mixture", "shared expert"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("biases and odd sizes", "bfloat16", "tied", "mixture", "shared expert"),
+        "sinks and biased experts",
+    ],
+)
 def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: Path) -> None:
     folder = write_model(tmp_path, MEDIUM | MODELS[name])
     facts = read_facts(folder)
@@ -87,7 +97,7 @@ def test_on_a_gpu_weights_are_one_tensor_each(name: str, count: int, tmp_path: P
     "name",
     [
         *("llama", "bfloat16", "biases and odd sizes", "mixture", "shared expert", "norms after"),
-        *("wide", "experts in each layer"),
+        *("wide", "experts in each layer", "sinks and biased experts"),
     ],
 )
 def test_a_cpus_workspace_takes_what_was_told(name: str, weights: str, tmp_path: Path) -> None:

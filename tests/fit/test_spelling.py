@@ -51,7 +51,8 @@ def test_the_headers_say_which_names_a_file_has(config: dict[str, Any], beginnin
     assert facts.fault is None
     assert facts == find_facts(config, declared)
     seen = dict(list(stored.items())[:3])
-    assert assume_tensors(config, seen) == declared
+    assumed = assume_tensors(config, seen) or {}
+    assert {name: one._replace(place=None) for name, one in assumed.items()} == declared
 
 
 def test_a_file_with_both_names_is_refused() -> None:

@@ -17,6 +17,17 @@ _SHARED: Final = ("g_idx", "weight_g_idx", "weight_shape")
 """Endings of tensors that say nothing of outputs."""
 
 
+class Ending(NamedTuple):
+    """What the name of a module's tensor has behind the module's own."""
+
+    stored: str
+    """In files."""
+    declared: str
+    """Instead of it, as schemes and loaders know it."""
+    is_turned: bool = False
+    """Whether inputs come before outputs."""
+
+
 class Joined(NamedTuple):
     """A module of files that has several declared parts, one below the other."""
 
@@ -26,6 +37,17 @@ class Joined(NamedTuple):
     """Their names, as families have them."""
     has_experts: bool = False
     """Whether its first axis has all experts. Then inputs may come before outputs: its shape says so."""
+    is_interleaved: bool = False
+    """Whether the parts have its outputs in turn, one each, instead of lying one below the other."""
+    endings: tuple[Ending, ...] = ()
+    """Its tensors, if their names are not the module's, a dot, and what schemes call them."""
+
+    def list_names(self, layer: int | None, ending: str) -> list[str]:
+        """Return the names in files that the tensor may have which schemes call so."""
+        module = self.stored.format(layer=layer)
+        if self.endings:
+            return [module + one.stored for one in self.endings if one.declared == ending]
+        return [f"{module}.{ending}", *([module] if ending == "weight" else [])]
 
 
 _LAYER: Final = "model.layers.{layer}."
@@ -46,6 +68,8 @@ class Source(NamedTuple):
     begin: int = 0
     end: int | None = None
     """None: up to the end."""
+    step: int = 1
+    """From each of its rows, or columns, to the next one."""
 
     def find_shape(self, stored: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of the declared tensor."""
@@ -53,12 +77,13 @@ class Source(NamedTuple):
         if self.is_turned:
             shape.reverse()
         if self.end is not None:
-            shape[self.axis] = self.end - self.begin
+            shape[self.axis] = len(range(self.begin, self.end, self.step))
         return tuple(shape)
 
-    def cut(self, stored: StoredTensor) -> StoredTensor:
-        """Return what a header would say of the declared tensor."""
-        return stored._replace(shape=self.find_shape(stored.shape))
+    def cut(self, stored: StoredTensor, name: str) -> StoredTensor:
+        """Return what a header would say of the declared tensor of this name."""
+        place = stored.place if self.name == name else self.name
+        return StoredTensor(stored.dtype, self.find_shape(stored.shape), place)
 
 
 class _Place(NamedTuple):
@@ -67,6 +92,7 @@ class _Place(NamedTuple):
     part: str
     begin: int
     end: int
+    step: int
 
 
 def locate(
@@ -83,11 +109,11 @@ def locate(
             module = declared[kind]
             if module is None:
                 continue
-            for ending, name in modules.get(joined.stored.format(layer=layer), {}).items():
+            for ending, name in _list_tensors(joined, layer, modules, stored):
                 if len(sources) + len(module.parts) * module.count > MAX_LOCATED:
                     continue
                 found = {
-                    f"{names[part].format(layer=layer, expert=source.expert)}.{ending}": source
+                    f"{names[part].format(layer=layer, expert=source.expert)}.{ending.declared}": source
                     for part, source in _split(joined, module, name, ending, stored[name])
                 }
                 if found and found.keys().isdisjoint(stored):
@@ -107,6 +133,19 @@ def _group(stored: Shapes) -> dict[str, dict[str, str]]:
     return modules
 
 
+def _list_tensors(
+    joined: Joined, layer: int, modules: Mapping[str, Mapping[str, str]], stored: Shapes
+) -> Iterator[tuple[Ending, str]]:
+    """Yield a layer's tensors of a module with their names in files."""
+    module = joined.stored.format(layer=layer)
+    if joined.endings:
+        named = ((ending, f"{module}{ending.stored}") for ending in joined.endings)
+        yield from ((ending, name) for ending, name in named if name in stored)
+        return
+    for ending, name in modules.get(module, {}).items():
+        yield Ending(f".{ending}", ending), name
+
+
 def _find_module(shape: DecoderShape, kind: LayerShape, joined: Joined) -> Module | None:
     """Return the declared module of these parts; None if such layers have none."""
     found = (one for one in list_layer(shape, kind) if one.parts[0].name == joined.parts[0])
@@ -114,34 +153,49 @@ def _find_module(shape: DecoderShape, kind: LayerShape, joined: Joined) -> Modul
 
 
 def _split(
-    joined: Joined, module: Module, name: str, ending: str, shape: Sequence[int]
+    joined: Joined, module: Module, name: str, ending: Ending, shape: Sequence[int]
 ) -> Iterator[tuple[str, Source]]:
     """Yield each part, of each expert; none if the tensor can't be cut between them."""
-    places = list(_list_places(module.parts))
-    whole, experts = Source(name), range(1)
+    places = list(_list_places(module.parts, is_interleaved=joined.is_interleaved))
+    whole: Source | None = Source(name)
     if joined.has_experts:
-        assert module.columns is not None, "experts are matrices"
-        size, experts = (places[-1].end, module.columns.size), range(module.count)
-        if tuple(shape) not in {(module.count, *size), (module.count, *reversed(size))}:
-            return
-        whole = Source(name, 0, is_turned=tuple(shape[1:]) != size)
-    axis = 1 if ending in _BESIDE else 0
-    unit = _find_unit(ending, whole.find_shape(shape), axis, places)
+        whole = _find_first(joined, module, name, ending, shape)
+    if whole is None:
+        return
+    axis = 1 if ending.declared in _BESIDE else 0
+    unit = _find_unit(ending.declared, whole.find_shape(shape), axis, places)
     if unit is None:
         return
-    for expert in experts:
+    for expert in range(module.count if joined.has_experts else 1):
         for place in places:
             source = whole._replace(expert=expert) if joined.has_experts else whole
             if unit and len(places) > 1:
-                source = source._replace(axis=axis, begin=place.begin // unit, end=-(-place.end // unit))
+                begin, end = place.begin // unit, -(-place.end // unit)
+                source = source._replace(axis=axis, begin=begin, end=end, step=place.step)
             yield place.part, source
 
 
-def _list_places(parts: Sequence[Part]) -> Iterator[_Place]:
-    begin = 0
+def _find_first(
+    joined: Joined, module: Module, name: str, ending: Ending, shape: Sequence[int]
+) -> Source | None:
+    """Return where the first expert lies; None if the tensor has other counts of experts or outputs."""
+    assert module.columns is not None, "experts are matrices"
+    num_experts, *inner = shape or (0,)
+    outputs = sum(part.rows.size for part in module.parts)
+    size = [outputs, module.columns.size]
+    if num_experts != module.count:
+        return None
+    if joined.endings:
+        at = -1 if ending.is_turned else 0
+        return Source(name, 0, is_turned=ending.is_turned) if inner and inner[at] == outputs else None
+    return Source(name, 0, is_turned=inner != size) if inner in (size, size[::-1]) else None
+
+
+def _list_places(parts: Sequence[Part], *, is_interleaved: bool) -> Iterator[_Place]:
+    begin, step = 0, len(parts) if is_interleaved else 1
     for part in parts:
-        yield _Place(part.name, begin, begin + part.rows.size)
-        begin += part.rows.size
+        yield _Place(part.name, begin, begin + (part.rows.size - 1) * step + 1, step)
+        begin += 1 if is_interleaved else part.rows.size
 
 
 def _find_unit(ending: str, shape: Sequence[int], axis: int, places: Sequence[_Place]) -> int | None:

@@ -24,7 +24,7 @@ _OF_MAKER: Final[Mapping[str, str]] = {
     "minicpm": "MiniCPMForCausalLM",
 }
 """By the beginning of a name in small letters."""
-_MIXTURES: Final = ("gptoss", "deepseek", "minimax", "qwen3next", "llama4", "jamba")
+_MIXTURES: Final = ("deepseek", "minimax", "qwen3next", "llama4", "jamba")
 """The beginnings of mixtures' names that do not say so."""
 _COUNTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _NO_TEXT: Final = re.compile(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from millrace_fit.declaration.family import LLAMA_NAMES, UNREAD, Family
 from millrace_fit.declaration.layout import Joined
-from millrace_fit.families import qwen2, qwen3, qwen3_moe
+from millrace_fit.families import qwen2, qwen3, qwen_moe
 from millrace_fit.fields import Fields
 from millrace_fit.shape import DecoderShape
 
@@ -50,7 +50,7 @@ def parse_qwen3_moe(fields: Fields) -> DecoderShape:
     plain = Fields({name: value for name, value in fields.raw.items() if name not in _WINDOWS})
     count = {} if fields.has("num_local_experts") else {"num_experts": 60}
     defaults = _DEFAULTS_MOE | count
-    return qwen3_moe.parse(Fields({**_read_as_text(plain).with_defaults(defaults).raw, **_ALWAYS}))
+    return qwen_moe.parse_qwen3(Fields({**_read_as_text(plain).with_defaults(defaults).raw, **_ALWAYS}))
 
 
 def _read_as_text(fields: Fields) -> Fields:

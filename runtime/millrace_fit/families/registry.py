@@ -13,6 +13,7 @@ from millrace_fit.errors import ArchitectureError
 from millrace_fit.families.ernie import ERNIE
 from millrace_fit.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from millrace_fit.families.glm import GLM, GLM4
+from millrace_fit.families.gpt_oss import GPT_OSS
 from millrace_fit.families.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from millrace_fit.families.internlm3 import INTERNLM3
 from millrace_fit.families.llama import LLAMA
@@ -22,9 +23,8 @@ from millrace_fit.families.mixtral import MIXTRAL
 from millrace_fit.families.multimodal import MULTIMODAL
 from millrace_fit.families.phi3 import PHI3
 from millrace_fit.families.qwen2 import MIMO, QWEN2
-from millrace_fit.families.qwen2_moe import QWEN2_MOE
 from millrace_fit.families.qwen3 import QWEN3
-from millrace_fit.families.qwen3_moe import QWEN3_MOE
+from millrace_fit.families.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from millrace_fit.families.qwen_vl import QWEN2_VL, QWEN3_VL, QWEN3_VL_MOE, QWEN25_VL
 from millrace_fit.families.seed_oss import SEED_OSS
 from millrace_fit.families.smollm3 import SMOLLM3
@@ -42,6 +42,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         GEMMA3_TEXT,
         GLM,
         GLM4,
+        GPT_OSS,
         GRANITE,
         GRANITE_HYBRID,
         GRANITE_MOE,
@@ -120,7 +121,7 @@ def locate_tensors(raw: Mapping[str, Any], stored: Shapes) -> dict[str, Source]:
 def name_tensors(raw: Mapping[str, Any], tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return what headers say of each tensor that the family declares, by its name there."""
     sources = locate_tensors(raw, {name: tensor.shape for name, tensor in tensors.items()})
-    return {name: source.cut(tensors[source.name]) for name, source in sources.items()}
+    return {name: source.cut(tensors[source.name], name) for name, source in sources.items()}
 
 
 _TIED: Final = "tie_word_embeddings"

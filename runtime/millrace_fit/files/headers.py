@@ -33,6 +33,8 @@ class StoredTensor(NamedTuple):
     dtype: str
     """The type's name in the header, such as BF16."""
     shape: tuple[int, ...]
+    place: str | None = None
+    """The name of the tensor that it is a part of, or that it has in the file; None: it has its own name."""
 
     @property
     def num_numbers(self) -> int:

@@ -37,7 +37,7 @@ def find_fault_of_size(scheme: Scheme, outputs: int, inputs: int) -> str | None:
     """Return why a matrix of this size can't be read, in words; None if it can."""
     if (scheme.rows or 1) > max(outputs, _USUAL_GROUP) or (scheme.group or 1) > max(inputs, _USUAL_GROUP):
         return f"{outputs} outputs and {inputs} inputs, fewer than one block of {scheme}"
-    if scheme.kind is Kind.INT4 and inputs % (scheme.group or UNIT):
+    if scheme.kind in {Kind.INT4, Kind.MXFP4} and inputs % (scheme.group or UNIT):
         return f"{inputs} inputs, which are no multiple of {scheme.group or UNIT}"
     return None
 

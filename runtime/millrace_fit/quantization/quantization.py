@@ -97,8 +97,13 @@ class Quantization:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether some matrices are quantised."""
+        """Whether some matrices are quantised in files."""
         return any(rule.scheme is not None for rule in self.rules)
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether all of these are plain numbers once they are loaded."""
+        return all(rule.scheme is None or rule.scheme.is_widened for rule in self.rules)
 
 
 NOT_QUANTIZED: Final = Quantization("none", ())

@@ -11,6 +11,7 @@ from millrace_fit.quantization.compressed_tensors import read_compressed_tensors
 from millrace_fit.quantization.fp8 import read_fbgemm, read_fp8
 from millrace_fit.quantization.gptq import read_gptq
 from millrace_fit.quantization.modelopt import read_modelopt
+from millrace_fit.quantization.mxfp4 import read_mxfp4
 from millrace_fit.quantization.quantization import NOT_QUANTIZED, Quantization
 
 READERS: Final[Mapping[str, Callable[[Fields], Quantization]]] = MappingProxyType(
@@ -21,6 +22,7 @@ READERS: Final[Mapping[str, Callable[[Fields], Quantization]]] = MappingProxyTyp
         "modelopt": read_modelopt,
         "awq": read_awq,
         "gptq": read_gptq,
+        "mxfp4": read_mxfp4,
     }
 )
 """By quant_method. Each raises ArchitectureError, which names the field."""
@@ -44,7 +46,6 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "hqq": _INT4,
         "modelopt_fp4": _FP8,
         "modelopt_mxfp8": _FP8,
-        "mxfp4": _FP8,
         "nvfp4": _FP8,
         "quanto": _INT8,
         "quark": "take a checkpoint of compressed-tensors or ModelOpt, or the unquantised one",

@@ -21,6 +21,8 @@ class Kind(enum.StrEnum):
     """Integers of 8 bits, without zero points."""
     INT4 = "int4"
     """Integers of 4 bits, eight in a word."""
+    MXFP4 = "mxfp4"
+    """Floats of 4 bits, E2M1, times a power of two for each 32 inputs."""
 
 
 class Packing(enum.StrEnum):
@@ -36,6 +38,8 @@ class Packing(enum.StrEnum):
     """`qweight` [inputs / 8, outputs], the first number in the lowest bits. Zero points are stored less 1."""
     GPTQ_V2 = "gptq_v2"
     """The same, with zero points as they are."""
+    BLOCKS = "blocks"
+    """`weight_blocks` [outputs, inputs / 32, 16], two numbers in a byte, the first in the lowest bits."""
 
 
 class StoredPart(NamedTuple):
@@ -73,6 +77,11 @@ class Scheme:
     """Whether its author rounded activations too, so that a product may."""
 
     @property
+    def is_widened(self) -> bool:
+        """Whether the loader makes plain numbers of the matrix: no kernel multiplies the stored ones."""
+        return self.kind is Kind.MXFP4
+
+    @property
     def keeps_order(self) -> bool:
         """Whether a matrix keeps the inputs' order: in one group for all, none is needed."""
         return self.is_ordered and self.group is not None
@@ -84,6 +93,8 @@ class Scheme:
                 yield from self._list_plain(outputs, inputs)
             case Packing.COMPRESSED:
                 yield from self._list_compressed(outputs, inputs)
+            case Packing.BLOCKS:
+                yield from self._list_blocks(outputs, inputs)
             case _:
                 yield from self._list_words(outputs, inputs)
 
@@ -95,6 +106,8 @@ class Scheme:
                 return _PLAIN_SCALES
             case Packing.COMPRESSED:
                 return "weight_packed", "weight_scale"
+            case Packing.BLOCKS:
+                return "weight_blocks", "weight_scales"
         return "qweight", "qzeros", "scales"
 
     def rename_scale(self, found: Collection[str]) -> "Scheme":
@@ -145,6 +158,11 @@ class Scheme:
             yield StoredPart("weight_zero_point", ((-(-outputs // numbers), groups),), ("I32",))
         if self.is_ordered:
             yield StoredPart("weight_g_idx", ((inputs,),), ("I32", "I64"))
+
+    def _list_blocks(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
+        groups, num_bytes = self.count_groups(inputs), (self.group or inputs) // 2
+        yield StoredPart("weight_blocks", ((outputs, groups, num_bytes),), ("U8",))
+        yield StoredPart(self.scale, ((outputs, groups),), ("U8",))
 
     def _list_words(self, outputs: int, inputs: int) -> Iterator[StoredPart]:
         groups, words = self.count_groups(inputs), -(-outputs // WORD_NIBBLES)

@@ -147,6 +147,8 @@ def plan_load(settings: ExecutionSettings, rank: Rank, log: Log) -> LoadPlan:
 
 def _explain_quantization(quantization: Quantization, settings: ExecutionSettings) -> str:
     """Return a line for the log. Raises ModelError for weights that would be rounded twice."""
+    if quantization.is_widened:
+        return f"the checkpoint is quantised by {quantization.method}: its matrices are widened by the loader"
     if settings.weights != FROM_CHECKPOINT:
         raise ModelError(
             f"--weights {settings.weights} would round weights that the checkpoint has rounded already, by "

@@ -54,7 +54,8 @@ class SelfAttention:
         norms = None
         if Role.QUERY_NORM in modules.modules:
             norms = HeadNorms(modules.vector(Role.QUERY_NORM), modules.vector(Role.KEY_NORM), epsilon)
-        self.attention = Attention(place.layer, place.heads, place.angles, norms, kind.scale)
+        sinks = modules.vector(Role.SINKS) if kind.has_sinks else None
+        self.attention = Attention(place.layer, place.heads, place.angles, norms, kind.scale, sinks=sinks)
         self.output = Linear(modules.matrix(Role.OUTPUT))
 
     def add_to(self, residual: Tensor, x: Tensor, step: Step) -> Tensor:
@@ -101,7 +102,7 @@ def build_mlp(shape: MlpShape | ExpertsShape, modules: Modules) -> MLP | Mixture
         case ExpertsShape():
             routing = Routing(shape.num_chosen, is_normalised=shape.is_normalised)
             experts = modules.experts(Role.EXPERTS_GATE_UP), modules.experts(Role.EXPERTS_DOWN)
-            routed = Mixture(modules.router(Role.ROUTER), routing, *experts)
+            routed = Mixture(modules.router(Role.ROUTER), routing, *experts, limit=shape.gate_limit)
             return routed if shape.shared_width is None else SharedMixture(routed, build_shared(modules))
 
 

@@ -56,8 +56,8 @@ class Weights(Protocol):
     names: Collection[str]
     """Of all tensors that are stored."""
 
-    def vector(self, name: str, rows: Rows) -> Tensor:
-        """Return `name.weight`, a vector such as a norm's scale."""
+    def vector(self, name: str, rows: Rows, *, is_float: bool = False) -> Tensor:
+        """Return `name.weight`, a vector such as a norm's scale. With `is_float` it is in float32."""
 
     def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Return projections of one input as one matrix: rows of each `name.weight` in turn.
@@ -80,13 +80,15 @@ class Weights(Protocol):
     def gated_matrix(self, gate: str, up: str, rows: Cut, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return the same rows of `gate` and `up` as one matrix."""
 
-    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+    def router(self, name: str, num_experts: int, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Return `name.weight`, which scores the experts, whole and not rounded any further."""
 
-    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut, *, has_bias: bool = False) -> Experts:
         """Return the same rows of each expert's `name.weight`, in the order of their numbers."""
 
-    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+    def gated_experts(
+        self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
+    ) -> Experts:
         """Return the same rows of each expert's gate and up, in the order of their numbers."""
 
 

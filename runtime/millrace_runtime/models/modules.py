@@ -26,18 +26,15 @@ class Modules:
     modules: Mapping[Role, Module]
 
     def vector(self, role: Role) -> Tensor:
-        """Read a norm's scale."""
+        """Read a norm's scale, or sinks."""
         (rows,) = self._list_rows(role).values()
-        return self.weights.vector(self._name(role), rows)
+        return self.weights.vector(self._name(role), rows, is_float=self.modules[role].is_float)
 
     def matrix(self, role: Role) -> Matrix:
         """Read this worker's part of one or several projections, as one matrix."""
         module = self.modules[role]
         assert module.columns is not None, "a vector is no matrix"
-        has_bias, columns = module.adds_bias(self.shard), module.columns.cut(self.shard)
-        if module.has_bias and not has_bias:
-            for part in module.parts:
-                self.weights.skip(f"{name_part(self.names, part, self.layer)}.bias")
+        columns, has_bias = module.columns.cut(self.shard), self._has_bias(module)
         rows = self._list_rows(role)
         if not module.is_gated:
             return self.weights.matrix(rows, columns, has_bias=has_bias)
@@ -48,17 +45,20 @@ class Modules:
         """Read a router, which every worker has whole."""
         module = self.modules[role]
         assert module.columns is not None, "a vector is no router"
-        return self.weights.router(self._name(role), module.parts[0].rows.size, module.columns.size)
+        rows, inputs = module.parts[0].rows.size, module.columns.size
+        return self.weights.router(self._name(role), rows, inputs, has_bias=module.has_bias)
 
     def experts(self, role: Role) -> Experts:
         """Read this worker's part of each expert."""
         module = self.modules[role]
         assert module.columns is not None, "a vector is no expert"
         rows, columns = module.parts[0].rows.cut(self.shard), module.columns.cut(self.shard)
-        names = name_experts(self.names, module, self.layer)
+        names, has_bias = name_experts(self.names, module, self.layer), self._has_bias(module)
         if module.is_gated:
-            return self.weights.gated_experts([(gate, up) for gate, up in names], rows, columns.size)
-        return self.weights.experts([name for (name,) in names], Rows(rows, factor=module.factor), columns)
+            pairs = [(gate, up) for gate, up in names]
+            return self.weights.gated_experts(pairs, rows, columns.size, has_bias=has_bias)
+        changed = Rows(rows, factor=module.factor)
+        return self.weights.experts([name for (name,) in names], changed, columns, has_bias=has_bias)
 
     def table(self, role: Role) -> Matrix:
         """Read this worker's rows of a table."""
@@ -67,6 +67,15 @@ class Modules:
         rows = module.parts[0].rows.cut(self.shard)
         read = self.weights.head if role is Role.HEAD else self.weights.table
         return read(self._name(role), rows, module.columns.size)
+
+    def _has_bias(self, module: Module) -> bool:
+        """Whether this worker reads a module's biases. Those that only another one adds are left out."""
+        has_bias = module.adds_bias(self.shard)
+        if module.has_bias and not has_bias:
+            for names in name_experts(self.names, module, self.layer):
+                for name in names:
+                    self.weights.skip(f"{name}.bias")
+        return has_bias
 
     def _list_rows(self, role: Role) -> dict[str, Rows]:
         """Return this worker's rows of each part of a module, by the part's name in files."""

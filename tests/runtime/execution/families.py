@@ -151,6 +151,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "max_source_positions": 20,
         },
     },
+    "gpt_oss, sinks, biases and clamped gates of all experts in one tensor": {
+        "model_type": "gpt_oss", "num_hidden_layers": 3, "sliding_window": 24, "swiglu_limit": 1.5,
+        "num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 40, "rope_theta": 1.5e5,
+        "rope_scaling": YARN | {"truncate": False},
+    },
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "intermediate_size": 72},
 }  # fmt: skip
 """One for each mechanism, by the fields of config.json that differ from SIZES'."""

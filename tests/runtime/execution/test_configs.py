@@ -117,6 +117,13 @@ OF_FAMILY: dict[str, list[dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "default", "rope_theta": 77.0}, **WINDOW_OF_TWO},
         {"rope_scaling": YARN, "original_max_position_embeddings": 64, **WINDOW_OF_TWO},
     ],
+    "gpt_oss": [
+        {"sliding_window": 16}, {"sliding_window": "-"}, {"head_dim": "-"},
+        {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
+        {"sliding_window": 16, "layer_types": None, "num_hidden_layers": 3}, {"attention_bias": False},
+        {"swiglu_limit": 0.5}, {"swiglu_limit": "-"}, {"num_experts_per_tok": 1}, {"num_local_experts": 3},
+        {"rope_scaling": {}}, {"rope_parameters": None, "rope_theta": "-"}, {"experts_per_token": 2},
+    ],
     "glm4": [{"head_dim": "-"}, {"partial_rotary_factor": "-"}, {"attention_bias": False}],
     "ernie4_5": [{"head_dim": "-"}, {"use_bias": True}, {"num_key_value_heads": None}],
     "seed_oss": [
@@ -164,6 +171,7 @@ BASES: dict[str, dict[str, Any]] = {
     },
     "mixtral": {"num_local_experts": 4},
     "phi3": {"head_dim": "-"},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 40},
     "granite": {"head_dim": "-"},
     "granitemoe": {"head_dim": "-", "num_local_experts": 4, "intermediate_size": 40},
     "granitemoehybrid": {

@@ -25,9 +25,9 @@ class CheckpointWeights:
         self._reader, self._packer = reader, packer
         self._matrices = StoredReader(reader, quantization)
 
-    def vector(self, name: str, rows: Rows) -> Tensor:
+    def vector(self, name: str, rows: Rows, *, is_float: bool = False) -> Tensor:
         """Read the vector, as a copy."""
-        return self._read_vector(f"{name}.weight", rows)
+        return self._read_vector(f"{name}.weight", rows, torch.float32 if is_float else self._packer.dtype)
 
     def matrix(self, rows: Mapping[str, Rows], inputs: Cut, *, has_bias: bool = False) -> Matrix:
         """Read each part, and pack parts of one form as one matrix."""
@@ -58,23 +58,30 @@ class CheckpointWeights:
         parts = self._parts(names.items(), whole(inputs))
         return self._packer.pack_gated(parts, 2 * rows.size, inputs, bias, form)
 
-    def router(self, name: str, num_experts: int, inputs: int) -> Matrix:
+    def router(self, name: str, num_experts: int, inputs: int, *, has_bias: bool = False) -> Matrix:
         """Read and pack a router. A quantised one is widened, so that no path rounds what it scores."""
-        (part,) = self._parts([(name, Rows(whole(num_experts)))], whole(inputs))
-        return self._packer.pack_router(part if isinstance(part, Tensor) else part.widen())
+        rows = {name: Rows(whole(num_experts))}
+        (part,) = self._parts(rows.items(), whole(inputs))
+        bias = self._bias(rows) if has_bias else None
+        return self._packer.pack_router(part if isinstance(part, Tensor) else part.widen(), bias)
 
-    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut) -> Experts:
+    def experts(self, names: Sequence[str], rows: Rows, inputs: Cut, *, has_bias: bool = False) -> Experts:
         """Read each expert's part and pack all."""
+        alike, outputs = dict.fromkeys(names, rows), rows.cut.size
         form = self._find_form(names, inputs)
-        parts = self._parts(((name, rows) for name in names), inputs)
-        return self._packer.pack_experts(parts, len(names), rows.cut.size, inputs.size, form)
+        bias = self._bias(alike).view(-1, outputs) if has_bias else None
+        parts = self._parts(alike.items(), inputs)
+        return self._packer.pack_experts(parts, len(names), outputs, inputs.size, form, bias=bias)
 
-    def gated_experts(self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int) -> Experts:
+    def gated_experts(
+        self, names: Sequence[tuple[str, str]], rows: Cut, inputs: int, *, has_bias: bool = False
+    ) -> Experts:
         """Read gate and product of each expert in turn, and pack all."""
-        flat = [name for pair in names for name in pair]
-        form = self._find_form(flat, whole(inputs))
-        parts = self._parts(((name, Rows(rows)) for name in flat), whole(inputs))
-        return self._packer.pack_gated_experts(parts, len(names), 2 * rows.size, inputs, form)
+        alike, outputs = dict.fromkeys((name for pair in names for name in pair), Rows(rows)), 2 * rows.size
+        form = self._find_form(alike, whole(inputs))
+        bias = self._bias(alike).view(-1, outputs) if has_bias else None
+        parts = self._parts(alike.items(), whole(inputs))
+        return self._packer.pack_gated_experts(parts, len(names), outputs, inputs, form, bias=bias)
 
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
@@ -105,12 +112,13 @@ class CheckpointWeights:
         return _format(next(iter(forms)))
 
     def _bias(self, rows: Mapping[str, Rows]) -> Tensor:
-        return torch.cat([self._read_vector(f"{name}.bias", one) for name, one in rows.items()])
+        dtype = self._packer.dtype
+        return torch.cat([self._read_vector(f"{name}.bias", one, dtype) for name, one in rows.items()])
 
-    def _read_vector(self, name: str, rows: Rows) -> Tensor:
+    def _read_vector(self, name: str, rows: Rows, dtype: torch.dtype) -> Tensor:
         stored = _change_plain(self._reader.read(name, rows.cut), rows)
         # A copy: if the mapped file is cut short, a later read would kill the process.
-        return torch.empty(stored.shape, dtype=self._packer.dtype, device=self.device).copy_(stored)
+        return torch.empty(stored.shape, dtype=dtype, device=self.device).copy_(stored)
 
 
 def _format(form: Form | None) -> Format | None:

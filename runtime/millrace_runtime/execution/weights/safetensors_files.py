@@ -35,6 +35,7 @@ class _Place(NamedTuple):
 
     file: Any
     """As safetensors has opened it."""
+    file_name: str
     source: Source
     """In the file."""
 
@@ -47,7 +48,12 @@ class _Place(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the family declares."""
-        return self.source.find_shape(self._slice.get_shape())
+        return self.source.find_shape(self.stored_shape)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in the header."""
+        return tuple(self._slice.get_shape())
 
     def read(self, *parts: slice) -> Tensor:
         """Return a part, cut along each axis. It may be a view of the mapped file."""
@@ -57,12 +63,14 @@ class _Place(NamedTuple):
             return whole
         if source.end is not None:
             cut = cuts[source.axis]
-            cuts[source.axis] = slice(cut.start + source.begin, cut.stop + source.begin)
+            begin, end = (source.begin + source.step * row for row in (cut.start, cut.stop))
+            cuts[source.axis] = slice(begin, max(begin, end - source.step + 1))
         if source.is_turned:
             cuts.reverse()
         index = cuts if source.expert is None else [source.expert, *cuts]
         read: Tensor = self._slice[tuple(index)]
-        return read.t() if source.is_turned else read
+        read = read.t() if source.is_turned else read
+        return read[(slice(None),) * source.axis + (slice(None, None, source.step),)]
 
     def read_whole(self) -> Tensor:
         """Return the whole tensor."""
@@ -92,7 +100,7 @@ class Reader:
             stored = {name: place.shape for name, place in self._places.items()}
             sources = locate_tensors(read_json(path / CONFIG), stored)
             self._places = {
-                name: _Place(self._places[source.name].file, source) for name, source in sources.items()
+                name: self._places[source.name]._replace(source=source) for name, source in sources.items()
             }
         self._unread = set(self._places)
 
@@ -104,7 +112,10 @@ class Reader:
     @property
     def headers(self) -> dict[str, StoredTensor]:
         """Type and shape of each tensor, by name."""
-        return {name: StoredTensor(place.dtype, place.shape) for name, place in self._places.items()}
+        return {
+            name: place.source.cut(StoredTensor(place.dtype, place.stored_shape), name)
+            for name, place in self._places.items()
+        }
 
     @property
     def stored_type(self) -> torch.dtype:
@@ -153,6 +164,11 @@ class Reader:
         """Return a tensor's shape. Raises BadCheckpointError if it is missing."""
         return list(self._place(name).shape)
 
+    def find_place(self, name: str) -> str:
+        """Return the file that has a tensor, and the tensor's name there, in words."""
+        place = self._place(name)
+        return f"{self._path / place.file_name}: the tensor {place.source.name}"
+
     def skip(self, name: str) -> None:
         """Count a tensor as read, if it is there."""
         self._unread.discard(name)
@@ -184,7 +200,7 @@ class Reader:
                 f"{self._path / file_name} holds the tensor {min(twice)}, and so does another file "
                 "beside it: keep one of them"
             )
-        self._places |= {name: _Place(file, Source(name)) for name in names}
+        self._places |= {name: _Place(file, file_name, Source(name)) for name in names}
 
     def _find(self, name: str, types: Collection[str]) -> _Place:
         stored = self._place(name)

@@ -15,7 +15,14 @@ from millrace_kernels.linear.stored import StoredMatrix
 from millrace_kernels.weights import Part
 from millrace_runtime.execution.errors import BadCheckpointError, CapacityError, UnsupportedModelError
 from millrace_runtime.execution.weights.safetensors_files import Reader
-from millrace_runtime.execution.weights.unpacking import unpack_awq, unpack_bytes, unpack_down, unpack_nibbles
+from millrace_runtime.execution.weights.unpacking import (
+    LARGEST_SCALE,
+    unpack_awq,
+    unpack_bytes,
+    unpack_down,
+    unpack_nibbles,
+    widen_blocks,
+)
 
 _NUMBERS = {Kind.FP8: Number.FP8, Kind.INT8: Number.INT8, Kind.INT4: Number.INT4}
 _LEAST_GROUP = {Number.FP8: GROUP, Number.INT8: 1, Number.INT4: GROUP}
@@ -49,7 +56,7 @@ class StoredReader:
     def find_form(self, name: str, columns: Cut) -> Form | None:
         """Return how some columns of a matrix are stored; None: in plain numbers. Raises ModelError."""
         scheme = self._quantization.find_scheme(name)
-        if scheme is None:
+        if scheme is None or scheme.is_widened:
             return None
         order = self._read_order(name, scheme, columns)
         return Form(_choose_format(name, scheme, columns), None if order is None else tuple(order.tolist()))
@@ -59,6 +66,8 @@ class StoredReader:
         scheme = self._quantization.find_scheme(name)
         if scheme is None:
             return self._reader.read(f"{name}.weight", rows, columns)
+        if scheme.is_widened:
+            return self._widen(name, scheme, rows, columns)
         for part in scheme.list_parts(rows.total, columns.total):
             if not part.is_read:
                 self._skip(f"{name}.{part.ending}", must_be_zero=part.ending in _ZEROS)
@@ -77,6 +86,20 @@ class StoredReader:
                 f"the scales of {name} are infinite or no numbers: download or quantise the model again"
             )
         return self._sort(name, scheme, columns, _regroup(stored, name, scheme, columns))
+
+    def _widen(self, name: str, scheme: Scheme, rows: Cut, columns: Cut) -> Tensor:
+        """Return some rows and columns of float blocks as plain numbers, in bfloat16."""
+        groups, scale = _cut_groups(scheme, columns), f"{name}.{scheme.scale}"
+        size = scheme.group or columns.total
+        blocks = self._reader.read(f"{name}.weight_blocks", rows, groups, whole(size // 2), types=("U8",))
+        scales = self._reader.read(scale, rows, groups, types=("U8",))
+        if bool((scales > LARGEST_SCALE).any()):
+            raise BadCheckpointError(
+                f"{self._reader.find_place(scale)} has scales that are infinite or no numbers: download or "
+                "quantise the model again"
+            )
+        first = columns.begin % size
+        return widen_blocks(blocks, scales)[:, first : first + columns.size]
 
     def _skip(self, name: str, *, must_be_zero: bool) -> None:
         """Leave out a tensor, if it is there and nobody has read it."""
