@@ -26,13 +26,13 @@ SMALL_TEXT_BYTES: Final = 192 * 1024**2
 """For the text worker's process of small jobs: a tokenizer of 128k pieces takes some 120 MiB at its peak,
 and a text of 128 KiB up to 64 MiB (`tests/runtime/replica/test_text_limits.py`)."""
 _SMALL_TEXT_SHARE = 0.3
-"""Its largest share of what the text worker has."""
-_ENOUGH_FOR_TEXT = 512 * 1024**2 + SMALL_TEXT_BYTES
-"""A tokenizer of 128k pieces takes 125 MB in the process of large jobs. The rest of what that one has is
-enough for 0.7 MB of any text."""
+"""Its largest share of what the text worker has: a small pod's tokenizer is small, too."""
+_ENOUGH_FOR_TEXT = 512 * 1024**2
+"""A tokenizer of 128k pieces takes 125 MB in the process of large jobs. The rest is enough for 0.7 MB of any
+text."""
 _TEXT_SHARE_OF_LITTLE = 0.25
 """The largest share of a small memory, even if _ENOUGH_FOR_TEXT would be more."""
-_MOST_FOR_TEXT = 4 * 1024**3 + SMALL_TEXT_BYTES
+_MOST_FOR_TEXT = 4 * 1024**3
 """Enough for nearly 8 MiB of any text, the longest body. The worker refuses a text that needs more."""
 
 
@@ -60,7 +60,8 @@ def plan_host(
 def plan_text_memory(usable_bytes: int) -> int:
     """Return the text worker's share of the replica's memory, for both of its processes."""
     enough = min(_ENOUGH_FOR_TEXT, int(usable_bytes * _TEXT_SHARE_OF_LITTLE))
-    return min(max(int(usable_bytes * _TEXT_SHARE), enough), _MOST_FOR_TEXT)
+    large = min(max(int(usable_bytes * _TEXT_SHARE), enough), _MOST_FOR_TEXT)
+    return large + min(SMALL_TEXT_BYTES, int(large * _SMALL_TEXT_SHARE / (1 - _SMALL_TEXT_SHARE)))
 
 
 def plan_large_text(text_bytes: int) -> int:

@@ -31,6 +31,10 @@ class Vocabulary(Protocol):
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the tokens' text, without special tokens."""
 
+    @property
+    def drops_first_space(self) -> bool:
+        """Whether a text begins without its first token's space."""
+
 
 class Detokenizer(Protocol):
     """Turns one sequence's tokens into text."""
@@ -40,6 +44,10 @@ class Detokenizer(Protocol):
 
     def finish(self) -> str:
         """Return the rest at the sequence's end: U+FFFD for an incomplete character."""
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether the next token's leading space is no text."""
 
 
 class ByteDetokenizer:
@@ -63,6 +71,11 @@ class ByteDetokenizer:
     def finish(self) -> str:
         """Return U+FFFD if the last character is incomplete."""
         return self._decoder.decode(b"", final=True)
+
+    @property
+    def drops_space(self) -> bool:
+        """No: each byte is text."""
+        return False
 
     def _feed_one(self, token: int) -> str:
         if self._shown and token in self._shown:
@@ -110,6 +123,11 @@ class WindowDetokenizer:
     def finish(self) -> str:
         """Return the text of the tokens still held."""
         return self._release(self._new_text()) if self._held else ""
+
+    @property
+    def drops_space(self) -> bool:
+        """Whether nothing stands before the next token that its decoder would look at."""
+        return not self._written and not self._held and self._vocabulary.drops_first_space
 
     def _feed_one(self, token: int) -> str:
         shown = self._shown.get(token)

@@ -119,6 +119,15 @@ class Tokenizer:
         """Whether the token is a marker that never appears in text."""
         return token in self.special_texts
 
+    @cached_property
+    def drops_first_space(self) -> bool:
+        """Whether a text begins without its first token's space, as SentencePiece's do: by the first such."""
+        for token in range(self._native.get_vocab_size()):
+            spelled = self.token_bytes(token)
+            if spelled[:1] == b" " and spelled.strip() and not self.is_special(token):
+                return not self.decode([token]).startswith(" ")
+        return False
+
     def open_detokenizer(
         self, prompt: Sequence[int] = (), shown: Mapping[int, str] = NONE_SHOWN
     ) -> Detokenizer:

@@ -255,3 +255,17 @@ def test_a_special_token_as_a_stop_string_ends_the_answer(tokenizer: Tokenizer) 
     delta = choice.accept(SequenceOutput(0, [*tokens, end, *tokens], [], None, None))
     assert delta is not None
     assert (delta.text, delta.finish_reason) == ("st", "stop")
+
+
+def test_first_alternatives_have_no_space_whichever_was_drawn(tmp_path: Path) -> None:
+    native = build_sentencepiece()
+    tokenizer = Tokenizer.load(write_model(tmp_path, native))
+    both = [native.token_to_id(piece) for piece in ("▁a", "▁")]
+    for drawn in both:
+        scored = TokenLogprobs(-1.0, both, [-1.0, -2.0])
+        choice = Choice(0, [], tokenizer, build_stops((), {}), frozenset())
+        writer = ChatWriter(AnswerSpec(ENVELOPE, tokenizer, True))
+        writer.add_delta(choice.accept(SequenceOutput(0, [drawn], [scored], "length", None)))
+        message = orjson.loads(writer.encode_answer(Usage(1, 2)))["choices"][0]
+        (position,) = message["logprobs"]["content"]
+        assert [top["token"] for top in position["top_logprobs"]] == ["a", ""]

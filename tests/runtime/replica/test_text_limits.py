@@ -29,16 +29,17 @@ NUM_PIECES = 128_000
     ("usable", "memory", "large"),
     [
         (0, 0, 0),
-        (GIB, 256 * MIB, 187_904_820),
+        (GIB, 383_479_222, 256 * MIB),
         (3 * GIB, 704 * MIB, 512 * MIB),
         (8 * GIB, 704 * MIB, 512 * MIB),
-        (16 * GIB, GIB, 832 * MIB),
+        (16 * GIB, 1216 * MIB, GIB),
         (99 * GIB, 4 * GIB + 192 * MIB, 4 * GIB),
     ],
 )
 def test_memory_is_enough_for_both_processes_and_a_small_share_of_the_replicas(
     usable: int, memory: int, large: int
 ) -> None:
+    """Each process may have a quarter of a small pod: with 262,000 pieces one takes 390 MB as it starts."""
     assert (plan_text_memory(usable), plan_large_text(memory)) == (memory, large)
 
 

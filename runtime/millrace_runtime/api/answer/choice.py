@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken, find_cut
+from millrace_runtime.api.answer.prompt import Position, PromptReader, ScoredToken
 from millrace_runtime.chat.detokenizer import NONE_SHOWN
 from millrace_runtime.chat.stop import StopMatcher, StopStrings
 from millrace_runtime.chat.tokenizer import Tokenizer
@@ -75,7 +75,6 @@ class Choice:
         self.first_token_at: float | None = None
         self.last_token_at = 0.0
         shown = {**markers, **stops.marks} if hides_special else tokenizer.special_texts
-        self._tokenizer = tokenizer
         self._detokenizer = tokenizer.open_detokenizer(prompt[-_CONTEXT_TOKENS:], shown)
         self._stop = StopMatcher(stops)
         self._min_tokens = min_tokens
@@ -146,10 +145,10 @@ class Choice:
                 self._logprob += output.logprobs[place].drawn
             if place == num_text:
                 return
+            drops_space = bool(output.logprobs) and self._detokenizer.drops_space
             text = self._detokenizer.feed((token,))
             if output.logprobs:
-                cut = find_cut(self._tokenizer, token, text)
-                positions.append(Position(token, self._num_characters, output.logprobs[place], cut))
+                positions.append(Position(token, self._num_characters, output.logprobs[place], drops_space))
                 self._num_characters += len(text.translate(self._unmark))
             yield self._stop.feed(text) if self.num_tokens > self._min_tokens else text
             if self._stop.is_matched:

@@ -31,7 +31,7 @@ class ChatLogprobs:
     def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
         """`is_by_id`: each token is named by its id."""
         self._entries = _chat_entries(tokenizer, is_by_id=is_by_id)
-        self._is_by_id = is_by_id
+        self._first_entries = _chat_entries(tokenizer, is_by_id=is_by_id, drops_space=True)
         self._positions = _JsonList()
 
     def add(self, positions: Sequence[Position]) -> int:
@@ -43,17 +43,15 @@ class ChatLogprobs:
         return [b'{"content":', *self._positions.encode(), b',"refusal":null}']
 
     def _encode_position(self, position: Position) -> bytes:
-        entries = self._entries
+        entries = self._first_entries if position.drops_space else self._entries
         assert position.logprobs is not None, "a message echoes no prompt"
         drawn, *others = _encode_numbers(position.logprobs)
-        entry = entries[position.token]
-        if position.text is not None:
-            entry = _chat_entry(position.token, position.text.encode(), is_by_id=self._is_by_id)
-        tops = [
-            b"%b%b}" % (entry if token == position.token else entries[token], number)
-            for token, number in zip(position.logprobs.top_tokens, others, strict=True)
-        ]
-        return b'%b%b,"top_logprobs":[%b]}' % (entry, drawn, b",".join(tops))
+        tops = zip(position.logprobs.top_tokens, others, strict=True)
+        return b'%b%b,"top_logprobs":[%b]}' % (
+            entries[position.token],
+            drawn,
+            b",".join([b"%b%b}" % (entries[token], number) for token, number in tops]),
+        )
 
 
 class CompletionLogprobs:
@@ -61,13 +59,15 @@ class CompletionLogprobs:
 
     def __init__(self, tokenizer: Tokenizer, *, is_by_id: bool = False) -> None:
         """`is_by_id`: each token is named by its id."""
-        self._labels = _Spelling(_label_id) if is_by_id else _completion_labels(tokenizer)
-        self._is_by_id = is_by_id
+        self._labels = self._first_labels = _Spelling(_label_id)
+        if not is_by_id:
+            self._labels = _completion_labels(tokenizer)
+            self._first_labels = _completion_labels(tokenizer, drops_space=True)
         self._tokens, self._drawn, self._tops, self._offsets = (_JsonList() for _ in range(4))
 
     def add(self, positions: Sequence[Position]) -> int:
         """Append more positions, in order. Return how many bytes they take."""
-        labels = list(map(self._label, positions))
+        labels = [self._find_labels(position)[position.token] for position in positions]
         numbers = [
             [b"null"] if position.logprobs is None else _encode_numbers(position.logprobs)
             for position in positions
@@ -88,9 +88,8 @@ class CompletionLogprobs:
             b',"text_offset":', *self._offsets.encode(), b"}",
         ]  # fmt: skip
 
-    def _label(self, position: Position) -> bytes:
-        is_spelled = position.text is None or self._is_by_id
-        return self._labels[position.token] if is_spelled else orjson.dumps(position.text)
+    def _find_labels(self, position: Position) -> "_Spelling":
+        return self._first_labels if position.drops_space else self._labels
 
     def _encode_top(self, position: Position, numbers: list[bytes]) -> bytes:
         if position.logprobs is None:
@@ -98,8 +97,9 @@ class CompletionLogprobs:
         drawn, *others = numbers
         tops = dict(zip(position.logprobs.top_tokens, others, strict=True)) | {position.token: drawn}
         entries: dict[bytes, bytes] = {}
+        labels = self._find_labels(position)
         for token, number in tops.items():
-            label = self._label(position) if token == position.token else self._labels[token]
+            label = labels[token]
             # A more likely token may have the same text.
             entries[_label_id(token) if label in entries else label] = number
         return b"{%b}" % b",".join([b"%b:%b" % pair for pair in entries.items()])
@@ -177,27 +177,30 @@ class _Spelling(dict[int, bytes]):
         return spelled
 
 
-@lru_cache(maxsize=2)  # a process has one tokenizer
-def _chat_entries(tokenizer: Tokenizer, *, is_by_id: bool) -> _Spelling:
+def _spell(tokenizer: Tokenizer, token: int, *, drops_space: bool) -> bytes:
+    """Return the bytes of a token, where a leading space is no text if it is dropped."""
+    data = tokenizer.token_bytes(token)
+    return data.removeprefix(b" ") if drops_space else data
+
+
+@lru_cache(maxsize=4)  # a process has one tokenizer
+def _chat_entries(tokenizer: Tokenizer, *, is_by_id: bool, drops_space: bool = False) -> _Spelling:
     """Return each token's entry up to the number at its end."""
 
     def spell(token: int) -> bytes:
-        return _chat_entry(token, tokenizer.token_bytes(token), is_by_id=is_by_id)
+        data = _spell(tokenizer, token, drops_space=drops_space)
+        name = f"token_id:{token}" if is_by_id else data.decode(errors="replace")
+        return orjson.dumps({"token": name, "bytes": list(data)})[:-1] + b',"logprob":'
 
     return _Spelling(spell)
 
 
-def _chat_entry(token: int, data: bytes, *, is_by_id: bool) -> bytes:
-    name = f"token_id:{token}" if is_by_id else data.decode(errors="replace")
-    return orjson.dumps({"token": name, "bytes": list(data)})[:-1] + b',"logprob":'
-
-
-@lru_cache(maxsize=1)
-def _completion_labels(tokenizer: Tokenizer) -> _Spelling:
+@lru_cache(maxsize=2)
+def _completion_labels(tokenizer: Tokenizer, *, drops_space: bool = False) -> _Spelling:
     """Return each token's text. For a token that is not valid UTF-8 it is `bytes:` and the bytes."""
 
     def spell(token: int) -> bytes:
-        data = tokenizer.token_bytes(token)
+        data = _spell(tokenizer, token, drops_space=drops_space)
         try:
             return orjson.dumps(data.decode())
         except UnicodeDecodeError:

@@ -30,8 +30,8 @@ class Position(NamedTuple):
     """Characters of the choice's text that were certain before this token."""
     logprobs: TokenLogprobs | None
     """None for the first token of an echoed prompt: nothing comes before it."""
-    text: str | None = None
-    """The token as the choice's text has it, if it is not as the vocabulary spells it: see `find_cut`."""
+    drops_space: bool = False
+    """Whether a token's leading space is no text there, as that of SentencePiece's first one."""
 
 
 class PromptDelta(NamedTuple):
@@ -42,12 +42,6 @@ class PromptDelta(NamedTuple):
     """The echo's, if the client asked for log-probabilities."""
     scores: Sequence[ScoredToken]
     """The tokens after the first one, if the client asked for `prompt_logprobs`."""
-
-
-def find_cut(tokenizer: Tokenizer, token: int, text: str) -> str | None:
-    """Return the text of a token that has lost its space there, as SentencePiece's first one; else None."""
-    spelled = tokenizer.token_bytes(token)
-    return text if spelled[:1] == b" " and spelled[1:] == text.encode(errors="surrogatepass") else None
 
 
 class Echo:
@@ -73,8 +67,12 @@ class Echo:
             found.insert(0, (self._prompt[0], None))
         positions, pieces = [], []
         for token, logprobs in found:
-            begin, text = self.num_characters, self._spell(token)
-            positions.append(Position(token, begin, logprobs, find_cut(self._tokenizer, token, text)))
+            begin, drops_space = self.num_characters, self._detokenizer.drops_space
+            text = self._spell(token)
+            drops_space = drops_space or self._tokenizer.token_bytes(token) == b" " + text.encode(
+                errors="surrogatepass"
+            )
+            positions.append(Position(token, begin, logprobs, drops_space))
             pieces.append(text)
         self._num_tokens += len(positions)
         return "".join(pieces), positions
