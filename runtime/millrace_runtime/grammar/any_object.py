@@ -13,6 +13,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of such an object."""
 _SPACE = r"/[ \t\r\n]{1,64}/?"
 _STRING = r'/"(\\(["\\\/bfnrt]|u[0-9a-fA-F]{4})|[^"\\\x00-\x1f])*"/'
+_PYTHON_STRING = r'/"(\\(["\\bfnrt]|u[0-9a-fA-F]{4})|[^"\\\x00-\x1f])*"/'
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/"
 
 
@@ -28,13 +29,13 @@ def write_any_json(lark: LarkWriter) -> str:
 
 
 def write_any_value(lark: LarkWriter) -> str:
-    """Return the expression of any value."""
-    return _write_values(lark)[0]
+    r"""Return the expression of any value that is the same in Python, which does not know the escape `\/`."""
+    return _write_values(lark, _PYTHON_STRING)[0]
 
 
-def _write_values(lark: LarkWriter) -> tuple[str, str, str]:
+def _write_values(lark: LarkWriter, string: str = _STRING) -> tuple[str, str, str]:
     """Return the expressions of a value, of an object and of a list."""
-    string = lark.add("STRING", _STRING)
+    string = lark.add("STRING", string)
     value = lark.reserve("value")
     pair = lark.add("pair", f'{string} {_SPACE} ":" {_SPACE} {value}')
     members = lark.add("object", _enclose("{", pair, "}"))

@@ -1,11 +1,19 @@
 """Writes the grammar of answers with tool calls, in the format of the model. Pure."""
 
-from millrace_runtime.grammar.formats import harmony
+from millrace_runtime.grammar.formats import harmony, pythonic
 from millrace_runtime.grammar.formats.line_calls import LINE_FORMATS
 from millrace_runtime.grammar.formats.marked_calls import CallFormat, choose_call_format
 from millrace_runtime.grammar.lark import LarkWriter, write_choice, write_text
 from millrace_runtime.grammar.parameters import Tools
 from millrace_runtime.grammar.reasoning import BOUND, write_final
+
+_KEYWORD_FORMATS = ("minicpm3", "pythonic")
+
+
+def check_tools(tool_format: str, tools: Tools) -> None:
+    """Raise GrammarError for a tool whose arguments the format can't name."""
+    for tool in tools if tool_format in _KEYWORD_FORMATS else ():
+        pythonic.check_keys(tool)
 
 
 def write_forced(tool_format: str, tools: Tools, lark: LarkWriter, *, is_one_call: bool) -> str:

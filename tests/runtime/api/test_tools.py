@@ -439,6 +439,17 @@ async def test_calls_without_a_marker_and_a_form_that_is_no_schema_exclude_each_
         assert (error["param"], "exclude each other" in error["message"]) == ("guided_regex", True)
 
 
+async def test_a_forced_tool_whose_arguments_the_format_can_not_name_is_refused(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"x[0]": {}}}
+    tool = {"type": "function", "function": {"name": "find", "parameters": schema}}
+    async with serve_answer(tmp_path, CALL, tool_format="pythonic") as served:
+        for choice, status in (("required", 400), ("auto", 200)):
+            ask = {"messages": HI, "tools": [tool], "tool_choice": choice}
+            answer = await served.client.post("/v1/chat/completions", json=ask)
+            assert answer.status_code == status
+            assert status == 200 or "in `find`, `#/properties/x[0]`" in answer.json()["error"]["message"]
+
+
 async def test_a_tool_of_many_nested_definitions_is_refused(tmp_path: Path) -> None:
     links = {
         f"d{number}": {"items": {"$ref": f"#/$defs/d{number + 1}"}, "type": "array"} for number in range(400)

@@ -152,7 +152,14 @@ def test_reasoning_has_the_markers_of_its_format(reasoning_format: str) -> None:
         ("think_response", "<think>Hm.</think>\n<response>\nHi\n\nyou\n</response>\n", "Hm.", "Hi\n\nyou"),
         ("think_response", "<think>Hm.</think> <response>Hi\n", "Hm.", "Hi\n"),
         ("think_response", "<think></think>Hi</response>", "", "Hi</response>"),
-        ("think_response", "<response>a</response>b<response>", "", "ab<response>"),
+        ("think_response", "<response>a</response>", "", "<response>a</response>"),
+        (
+            "think_response",
+            "<think></think><response>`</response>` ends it.\n</response> \n",
+            "",
+            "`</response>` ends it.",
+        ),
+        ("think_response", "<think></think><response>a\n</response>\n\n</response>", "", "a\n</response>"),
         ("think_response", "<resp", "", "<resp"),
     ],
 )
@@ -219,6 +226,7 @@ def test_messages_lose_their_heads_alone(text: str) -> None:
         "json",
         " to=functions.f",
         " to=f",
+        " to=g",
     ):
         text = text.replace(mark, "")
     assert Counter(kept) >= Counter(text.replace("\n", "").replace("assistant", "").replace(" ", ""))
@@ -297,6 +305,9 @@ def test_a_template_shows_its_format() -> None:
     assert choose_reasoning_format("<|channel>thought") == "gemma4"
     assert choose_reasoning_format("Write after 'Here is my thought process:'") == "granite"
     assert choose_reasoning_format("<think></think> <response></response>") == "think_response"
+    assert choose_reasoning_format("<think> <|thought_start|>") == "think"
+    assert choose_reasoning_format("<think> Here is my response:") == "think"
+    assert choose_tool_format(r"{{ tools }}<TOOLCALL><tool_call>{\"arguments\"") == "hermes"
     assert choose_tool_format(r"{{ tools }}{{- '\n<tool_call>\n<function=' }} \"arguments\"") == "qwen3_coder"
     assert choose_tool_format("{{ message['tool'] }}<|tool|><|/tool|>") is None, "no tools are read"
     assert choose_tool_format("{{ message.tool_calls }}<｜tool▁call▁begin｜>```json") is None, (
@@ -314,6 +325,6 @@ def test_a_call_is_read_as_its_template_writes_it(name: str) -> None:
         template.render(RenderChat(talk, TOOLS, add_generation_prompt=False))
         for talk in ([question], [question, {"role": "assistant", "tool_calls": [call]}])
     )
-    answer = whole.removeprefix(before)
+    answer = whole.removeprefix(before).removesuffix("<end_of_turn>\n")
     [(function, written)] = list_calls(split(open_for(choose_tool_format(source)), answer))
     assert (function, json.loads(written)) == ("f", arguments)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -357,6 +358,90 @@ def test_the_parser_reads_what_the_grammar_binds(tool_format: str, *, has_tokens
     parser = open_parser(tool_format, None, tools=[{"function": {"name": "find", "parameters": FIND}}])
     calls = [*parser.feed(write_calls(form, form.write("find", GOOD[1]))).calls, *parser.finish().calls]
     assert json.loads("".join(call.arguments for call in calls)) == GOOD[1]
+
+
+HEADS = {
+    "glm4": ("", "\n", "x\n", "x\n ", "<|assistant|>", "x<|assistant|> ", "```\n", 'find\n{"who": "x"}'),
+    "pythonic": (
+        *(
+            "",
+            "\n",
+            "x\n",
+            "x\n ",
+            "<|python_start|>",
+            "x<|python_start|> ",
+            "<|python_tag|>",
+            "x<|python_tag|>",
+        ),
+        *("```python\n", "x\n```tool_code\n", "```tool_code\n ", "x\n```tool_code", '[find(who="x")] '),
+    ),
+}
+BODIES = {
+    "glm4": ("find\n{}", "find \n{}", "find\n\n {}", "find\t\n {}"),
+    "pythonic": ('[find(who="z")]', '[ find(who="z")]', "[\nfind()]", "[find( who='z')]", "[find (who=1)]"),
+}
+
+
+@pytest.mark.parametrize("has_tokens", [True, False])
+@pytest.mark.parametrize("tool_format", HEADS)
+def test_a_strict_tool_has_no_call_beside_its_grammar(tool_format: str, *, has_tokens: bool) -> None:
+    """A parser that took another spelling of a call's beginning would take it unbound."""
+    model = load(has_tokens=has_tokens)
+    grammar = model.open(write_free(tool_format, list_tools(), model.lark))
+    found = set()
+    for text in (
+        f"{head}{body}{end}"
+        for head in HEADS[tool_format]
+        for body in BODIES[tool_format]
+        for end in ("", "\n")
+    ):
+        parser = open_parser(tool_format, None, tools=[{"function": {"name": "find", "parameters": FIND}}])
+        calls = [*parser.feed(text).calls, *parser.finish().calls]
+        is_bad = any(json.loads(call.arguments) not in GOOD for call in calls)
+        found |= {(is_bad, grammar.fits(text))}
+    assert found == {(True, False), (False, True), (False, False)}
+
+
+@pytest.mark.parametrize("name", ["find", "note", "t", "true", "null", "1", "get"])
+def test_a_list_of_calls_forbids_no_list_of_the_clients(name: str) -> None:
+    model, tool = load(has_tokens=True), CallableTool(name, ANY, ParameterTypes([], name))
+    lark = model.lark
+    answer = lark.write(write_either("pythonic", [tool], lark, is_one_call=False))
+    grammar = model.open('{"type": "array"}', answer, GrammarKind.SCHEMA)
+    texts = ["[]", "[false]", "[ null, 1]", "[true, true]", "[12]", '["x"]', f"[{name}(a=[1]), {name}()]"]
+    assert [text for text in texts if not grammar.fits(text)] == []
+
+
+def open_keyword(key: str) -> tuple[list[dict[str, Any]], CallableTool]:
+    """A tool with one parameter: as a request has it, and as a grammar does."""
+    schema = {**ANY, "properties": {key: {"type": "string"}}, "required": [key]}
+    known = [{"function": {"name": "f", "parameters": schema}}]
+    return known, CallableTool("f", schema, ParameterTypes(known, "f"))
+
+
+@pytest.mark.parametrize("key", ["from", "a-b", "$x", "ü", "a.b", "*"])
+@pytest.mark.parametrize("tool_format", ["minicpm3", "pythonic"])
+def test_a_keyword_is_any_word(tool_format: str, key: str) -> None:
+    model, form, (known, tool) = load(has_tokens=True), FORMS[tool_format], open_keyword(key)
+    text, parser = write_calls(form, form.write("f", {key: "v"})), open_parser(tool_format, None, tools=known)
+    assert model.open(write_free(tool_format, [tool], model.lark)).fits(text)
+    [call] = [*parser.feed(text).calls, *parser.finish().calls]
+    assert json.loads(call.arguments) == {key: "v"}
+
+
+@pytest.mark.parametrize("key", ["x[0]", "city name", "a,b", "a=b", "<k>", "it's", "#a", "b\\", ""])
+@pytest.mark.parametrize("tool_format", ["minicpm3", "pythonic"])
+def test_a_keyword_that_is_no_word_is_refused(tool_format: str, key: str) -> None:
+    _, tool = open_keyword(key)
+    with pytest.raises(GrammarError, match=re.escape(f"in `f`, `#/properties/{key}`")):
+        write_free(tool_format, [tool], LarkWriter({}))
+
+
+def test_any_value_of_a_keyword_is_the_same_in_python() -> None:
+    model = load(has_tokens=True)
+    tool = CallableTool("f", ANY, ParameterTypes([], "f"))
+    grammar = model.open(write_forced("pythonic", [tool], model.lark, is_one_call=True))
+    assert [grammar.fits(f'[f(a="{text}")]') for text in (r"\/", r"\n\\/\u00e9")] == [False, True]
 
 
 @pytest.mark.parametrize("has_tokens", [True, False])

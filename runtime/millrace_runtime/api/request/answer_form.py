@@ -25,7 +25,7 @@ from millrace_runtime.grammar.lark import LarkWriter
 from millrace_runtime.grammar.parameters import CallableTool
 from millrace_runtime.grammar.reasoning import BOUND, write_channels, write_final, write_thought
 from millrace_runtime.grammar.source import GrammarKind, GrammarSource
-from millrace_runtime.grammar.tools import write_either, write_forced, write_free
+from millrace_runtime.grammar.tools import check_tools, write_either, write_forced, write_free
 from millrace_runtime.grammar.well_formed import write_well_formed
 
 _OPENING_TOKENS = 16
@@ -183,16 +183,21 @@ def _write_answer(
 def _write_forced(
     request: GenerationRequest, forced: str, tool_format: str, added_ids: Mapping[str, int]
 ) -> str:
-    """Return the grammar of a forced call. Where it is too large, only strict tools keep their schemas."""
+    """Return the grammar of a forced call. Where it is too large, only strict tools keep their schemas.
+
+    Raises GrammarError.
+    """
     tools, strict = _list_forced(request, forced), request.answer.strict
     is_one_call = request.answer.is_one_call or forced != ""
 
     def write(callable_tools: Sequence[CallableTool]) -> str:
         return write_forced(tool_format, callable_tools, LarkWriter(added_ids), is_one_call=is_one_call)
 
+    known = [_read_tool(tool, strict) for tool in tools]
+    check_tools(tool_format, known)
     if len(tools) <= _MOST_SCHEMAS:
         with suppress(GrammarError):
-            return write([_read_tool(tool, strict) for tool in tools])
+            return write(known)
     return write(_list_tools(tools, strict))
 
 

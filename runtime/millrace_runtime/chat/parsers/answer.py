@@ -18,6 +18,14 @@ class CallDelta(NamedTuple):
     """The id that the model gave the call, with its first delta; None if its format has none."""
 
 
+class Call(NamedTuple):
+    """A whole call."""
+
+    name: str
+    arguments: str
+    """As JSON."""
+
+
 class TextDelta(NamedTuple):
     """The next piece of a text."""
 
@@ -101,6 +109,12 @@ class DeltaBuilder:
         """Add to the latest call's arguments."""
         if text:
             self._parts.append(CallDelta(self._num_begun - 1, None, text))
+
+    def add_calls(self, calls: Iterable[Call]) -> None:
+        """Add whole calls."""
+        for call in calls:
+            self.begin_call(call.name)
+            self.add_arguments(call.arguments)
 
     def take(self) -> AnswerDelta:
         """Return what was added since the last time."""

@@ -8,8 +8,8 @@ from itertools import chain
 from millrace_runtime.chat.parsers.answer import AnswerParser, CallDelta, PlainParser
 from millrace_runtime.chat.parsers.gemma import FUNCTION_GEMMA, GEMMA4, GemmaParser
 from millrace_runtime.chat.parsers.glm import GlmParser
-from millrace_runtime.chat.parsers.glm4 import Glm4Parser
 from millrace_runtime.chat.parsers.harmony import HarmonyParser
+from millrace_runtime.chat.parsers.line_call import Glm4Parser
 from millrace_runtime.chat.parsers.llama3 import Llama3Parser
 from millrace_runtime.chat.parsers.marked_json import (
     GRANITE,
@@ -22,13 +22,9 @@ from millrace_runtime.chat.parsers.marked_json import (
 from millrace_runtime.chat.parsers.mistral import MistralParser
 from millrace_runtime.chat.parsers.named_call import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, NamedCallParser
 from millrace_runtime.chat.parsers.parameter_types import Tools
-from millrace_runtime.chat.parsers.pythonic import MINICPM3, PYTHONIC, PythonicParser
+from millrace_runtime.chat.parsers.pythonic import MINICPM3, PYTHONIC, MiniCpm3Parser, PythonicParser
 from millrace_runtime.chat.parsers.qwen3_coder import QWEN3_CODER, SEED_OSS, Qwen3CoderParser
-from millrace_runtime.chat.parsers.reasoning import (
-    ReasoningParser,
-    TaggedAnswerParser,
-    list_whole_calls,
-)
+from millrace_runtime.chat.parsers.reasoning import ReasoningParser, list_whole_calls
 
 HARMONY = "harmony"
 """The format of gpt-oss: of its calls and its reasoning at once."""
@@ -45,24 +41,24 @@ TOOL_FORMATS: dict[str, Callable[[Tools], AnswerParser]] = {
     "internlm": lambda _: MarkedJsonParser(INTERNLM),
     "kimi_k2": lambda _: NamedCallParser(KIMI_K2),
     "llama3": Llama3Parser,
-    "minicpm3": partial(PythonicParser, MINICPM3),
+    "minicpm3": MiniCpm3Parser,
     "mistral": lambda _: MistralParser(),
     "nemotron": lambda _: MarkedJsonParser(NEMOTRON),
     "phi4_mini": lambda _: MarkedJsonParser(PHI4_MINI),
     "phi4_mini_json": lambda _: MarkedJsonParser(PHI4_MINI),
-    "pythonic": partial(PythonicParser, PYTHONIC),
+    "pythonic": PythonicParser,
     "qwen3_coder": partial(Qwen3CoderParser, QWEN3_CODER),
     "seed_oss": partial(Qwen3CoderParser, SEED_OSS),
 }
 """The formats of tool calls, by the names that `--tool-parser` takes."""
 REASONING_MARKERS = {
     "gemma4": ("<|channel>thought", "<channel|>"),
-    "granite": ("Here is my thought process:", "Here is my response:"),
-    "minicpm3": ("<|thought_start|>", "<|thought_end|>"),
     "mistral": ("[THINK]", "[/THINK]"),
     "seed_oss": ("<seed:think>", "</seed:think>"),
     "think_response": ("<think>", "</think>"),
     "think": ("<think>", "</think>"),
+    "granite": ("Here is my thought process:", "Here is my response:"),
+    "minicpm3": ("<|thought_start|>", "<|thought_end|>"),
 }
 """What stands around the reasoning, by the names that `--reasoning-parser` takes."""
 _OTHER_SPELLINGS = {"granite": ("Here's my thought process:", "Here's my response:")}
@@ -91,12 +87,12 @@ _MARKERS = {
     "internlm": ("<|action_start|>", "<|plugin|>", "<|action_end|>"),
     "kimi_k2": (*KIMI_K2.texts, "<|tool_call_argument_begin|>"),
     "llama3": ("<|python_tag|>",),
-    "minicpm3": MINICPM3.texts,
+    "minicpm3": MINICPM3,
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     "nemotron": NEMOTRON.texts,
     "phi4_mini": PHI4_MINI.texts,
     "phi4_mini_json": PHI4_MINI.texts,
-    "pythonic": PYTHONIC.texts,
+    "pythonic": PYTHONIC,
     "qwen3_coder": QWEN3_CODER.texts,
     "seed_oss": SEED_OSS.texts,
 }
@@ -110,21 +106,22 @@ _SIGNS = {
     "functiongemma": ("<start_function_call>",),
     "gemma4": (r"<\|tool_call>",),
     "glm45": ("<tool_call>", "<arg_key>"),
-    "glm4": (r"\[gMASK\]", "metadata"),
     "seed_oss": ("<seed:tool_call>",),
     "granite": ("start_of_role", r"<\|tool_call\|>"),
     "phi4_mini_json": (r"functools\[",),
     "phi4_mini": (r"<\|tool\|>", r"<\|/tool\|>"),
-    "internlm": (r"<\|action_start\|>", r"<\|plugin\|>"),
-    "nemotron": ("<TOOLCALL>",),
     "qwen3_coder": ("<tool_call>", "<function="),
     "hermes": ("<tool_call>", _KEY.format("arguments")),
     "mistral": (re.escape("[TOOL_CALLS]"),),
     "llama3": ("ipython", _KEY.format("parameters")),
+    "glm4": (r"\[gMASK\]", "metadata"),
+    "internlm": (r"<\|action_start\|>", r"<\|plugin\|>"),
     "minicpm3": (r"<\|tool_call_start\|>", "```python"),
+    "nemotron": ("<TOOLCALL>",),
     "pythonic": (r"\[\w+\(\w+=\w+",),
 }
-"""What a format's templates have, each sign a pattern. The first format with all of its signs is chosen."""
+"""What a format's templates have, each sign a pattern. The first format with all of its signs is
+chosen, so a new one stands behind the others: a template keeps its format."""
 
 
 def choose_tool_format(template: str) -> str | None:
@@ -192,10 +189,10 @@ def open_parser(
 
     markers = (REASONING_MARKERS[reasoning_format], _OTHER_SPELLINGS.get(reasoning_format))
     opening, closing = zip(*filter(None, markers), strict=True)
-    tags = _ANSWER_TAGS.get(reasoning_format)
     return ReasoningParser(
-        open_calls() if tags is None else TaggedAnswerParser(open_calls(), tags),
+        open_calls(),
         (opening, closing),
         begins_inside=begins_in_reasoning,
+        tags=_ANSWER_TAGS.get(reasoning_format),
         find_calls=find_calls if tool_format and tools else None,
     )

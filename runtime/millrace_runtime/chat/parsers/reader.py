@@ -9,6 +9,8 @@ from millrace_runtime.chat.parsers.answer import AnswerDelta, DeltaBuilder
 SPACE = re.compile(r"\s*", re.ASCII)
 MAX_NAME = 256
 """Letters of a name outside JSON. More is no name, and is held back no longer."""
+MAX_HELD = 1 << 16
+"""Letters of calls that are held back until they are whole. More are content."""
 
 
 class Markers:

@@ -34,10 +34,11 @@ class ReasoningParser(StateParser):
         markers: tuple[Sequence[str], Sequence[str]],
         *,
         begins_inside: bool,
+        tags: tuple[str, str] | None = None,
         find_calls: Callable[[str], Sequence[CallDelta]] | None = None,
     ) -> None:
         """`behind` gets the text behind the reasoning. `markers` are the spellings of the first and of the
-        second one. `begins_inside`: the prompt has opened it.
+        second one. `begins_inside`: the prompt has opened it. `tags` may stand around the text behind.
 
         `find_calls` returns the calls in a whole text; None: the request has no tools.
         """
@@ -47,7 +48,7 @@ class ReasoningParser(StateParser):
         """The whole reasoning, if there may be calls in it."""
         self._is_thought_alone = True
         self._opening, self._closing = (Markers(*spellings) for spellings in markers)
-        self._behind = behind
+        self._behind, self._tags = behind, tags
         self._begins_inside = begins_inside
         self._reasoning: list[str] = []
         self._num_newlines = 0
@@ -100,6 +101,9 @@ class ReasoningParser(StateParser):
             self._reasoning.append(text)
         self._num_newlines += len(before) - len(text)
         if marker:
+            self._behind = (
+                self._behind if self._tags is None else TaggedAnswerParser(self._behind, self._tags)
+            )
             return self._go(self._skip_newlines_behind)
         if self._reader.has_ended:
             self._release_newlines()
@@ -121,7 +125,8 @@ class ReasoningParser(StateParser):
 class TaggedAnswerParser(StateParser):
     """Takes the tags around an answer away, such as `<response>`, and gives the text to another parser.
 
-    Newlines inside of the tags and behind them belong to neither side.
+    The second one counts at the answer's end alone: an answer may speak of it. Newlines inside of the tags
+    and whitespace behind them belong to neither side.
     """
 
     def __init__(self, inside: AnswerParser, tags: tuple[str, str]) -> None:
@@ -129,8 +134,8 @@ class TaggedAnswerParser(StateParser):
         super().__init__(self._expect_opening)
         self._inside = inside
         self._opening, self._closing = map(Markers, tags)
-        self._newlines = ""
-        """Those at the end of the text up to here, which the closing tag would take away."""
+        self._end: list[str] = []
+        """The newlines at the end of the text up to here, which the closing tag would take away, and it."""
 
     def feed(self, text: str) -> AnswerDelta:
         """Return what is certain with the next piece of text."""
@@ -158,18 +163,29 @@ class TaggedAnswerParser(StateParser):
         before, marker = self._reader.take_before(self._closing)
         text = before.rstrip("\n")
         if text:
-            self._out.add_content(self._newlines + text)
-            self._newlines = ""
-        self._newlines += before[len(text) :]
+            self._release_end()
+            self._out.add_content(text)
+        self._end.append(before[len(text) :])
         if marker:
-            return self._go(self._end)
+            self._end.append(marker)
+            return self._go(self._expect_end)
         if self._reader.has_ended:
-            self._out.add_content(self._newlines)
+            self._release_end()
         return False
 
-    def _end(self) -> bool:
-        self._reader.take(_NEWLINES)
-        return not self._reader.is_empty and self._go(self._pass_on)
+    def _expect_end(self) -> bool:
+        self._end.append(self._reader.take(SPACE))
+        if self._reader.is_empty:
+            return False
+        ended = "".join(self._end)
+        text = ended.rstrip("\n")
+        self._out.add_content(text)
+        self._end = [ended[len(text) :]]
+        return self._go(self._read_inside)
+
+    def _release_end(self) -> None:
+        self._out.add_content("".join(self._end))
+        self._end = []
 
     def _pass_on(self) -> bool:
         self._out.add_content(self._reader.take_to(len(self._reader.text)))

@@ -19,8 +19,6 @@ class LineFormat(ABC):
 
     tag: str
     """What may stand before a call, in the midst of a text too."""
-    between: str = r"/[ \n]{1,4}/?"
-    """The expression of what stands between two calls, or lists of them."""
     end: str = r"/[ \n]{1,4}/?"
     """The expression of what may stand behind the last one."""
 
@@ -42,7 +40,7 @@ class LineFormat(ABC):
         begun = write_choice([self._write_begun(lark, tool) for tool in tools])
         behind = self.write_behind(lark, tools, is_one_call=False)
         calls = lark.add("calls", self.write_forced(lark, tools, is_one_call=False))
-        more = f"({self.between} {lark.mark(self.tag)}? {calls})*"
+        more = f"({self.write_between(lark)} {calls})*"
         return f"{parts} ({begun} {behind} {more} {self.end} | ANY)"
 
     def _write_begun(self, lark: LarkWriter, tool: CallableTool) -> str:
@@ -54,6 +52,11 @@ class LineFormat(ABC):
         line = rf"(\n|{escape(self.tag)}\s*)"
         begun = lark.add("line[lazy]", write_regex(rf"(\s*|(.|\n)*{line}){self.match_begin(tool)}"))
         return f"{begun} {self.write_rest(lark, tool)}"
+
+    def write_between(self, lark: LarkWriter) -> str:
+        """Return the expression of what stands between two calls, or lists of them: a call ends its line."""
+        tag = lark.mark(self.tag)
+        return rf"(/\n{{1,4}}/ {tag}? | {tag})"
 
     @abstractmethod
     def match_begin(self, tool: CallableTool) -> str:
@@ -78,8 +81,10 @@ class LineFormat(ABC):
 
 class _Llama3(LineFormat):
     tag = "<|python_tag|>"
-    between = r"/[ \n]*;?[ \n]*/"
     end = r"/[ \n;]{1,8}/?"
+
+    def write_between(self, lark: LarkWriter) -> str:
+        return rf"/[ \n]*;?[ \n]*/ {lark.mark(self.tag)}?"
 
     def match_begin(self, tool: CallableTool) -> str:
         return match_name(tool)
@@ -122,6 +127,10 @@ class _Pythonic(LineFormat):
 
     def write_rest(self, lark: LarkWriter, tool: CallableTool) -> str:
         return pythonic.write_rest(lark, tool)
+
+    def write_alternative(self, lark: LarkWriter, tool: CallableTool) -> str:
+        """Return the call with the bracket apart, which may begin a list of the client's own JSON, too."""
+        return f'"[" {pythonic.write_call(lark, tool)}'
 
     def write_behind(self, lark: LarkWriter, tools: Tools, *, is_one_call: bool) -> str:
         if is_one_call:

@@ -1,18 +1,33 @@
 """Writes calls as Python has them, whose arguments have keys without quotes, and JSON as values. Pure."""
 
+import re
 from collections.abc import Mapping
 
 from millrace_runtime.grammar.any_object import write_any_value
+from millrace_runtime.grammar.errors import GrammarError
+from millrace_runtime.grammar.json_schema.places import ROOT, escape_key
 from millrace_runtime.grammar.lark import LarkWriter, write_regex, write_text
 from millrace_runtime.grammar.parameters import CallableTool, write_members, write_parameter
 
 _COMMA = "/, ?/"
-_KEY = write_regex(r"[^\s=:,()\[\]{}\"'<]+")
+_KEY = r"[^\s=:,()\[\]{}\"'<#\\]+"
+"""What a parser takes for a key."""
 
 
 def match_begin(tool: CallableTool) -> str:
     """Return the pattern of a call's beginning."""
     return rf"{tool.pattern}\("
+
+
+def check_keys(tool: CallableTool) -> None:
+    """Raise GrammarError for a property that no call in this format can have."""
+    properties = tool.schema.get("properties")
+    for key in properties if isinstance(properties, Mapping) else ():
+        if not re.fullmatch(_KEY, key):
+            raise GrammarError(
+                f"in `{tool.name}`, `{ROOT}/properties/{escape_key(key)}`: this model writes calls as Python "
+                "does, so the name of a property is one word: rename it"
+            )
 
 
 def write_call(lark: LarkWriter, tool: CallableTool) -> str:
@@ -21,7 +36,8 @@ def write_call(lark: LarkWriter, tool: CallableTool) -> str:
 
 
 def write_rest(lark: LarkWriter, tool: CallableTool) -> str:
-    """Return the expression of the arguments, and what ends the call."""
+    """Return the expression of the arguments, and what ends the call. Raises GrammarError."""
+    check_keys(tool)
     properties = tool.schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         is_closed = tool.schema.get("additionalProperties") is False
@@ -38,5 +54,5 @@ def write_rest(lark: LarkWriter, tool: CallableTool) -> str:
 def _write_any(lark: LarkWriter) -> str:
     """Return the expression of any arguments."""
     value = lark.write_once("any value", write_any_value)
-    member = lark.add("keyword", f'{_KEY} "=" {value}')
+    member = lark.add("keyword", f'{write_regex(_KEY)} "=" {value}')
     return f"({member} ({_COMMA} {member})*)?"
